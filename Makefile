@@ -1,0 +1,31 @@
+# Two commands on a fresh machine: `make demo` (the main job) and `make test`. Each sets up what it needs, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO ?= runs/demo
+
+.PHONY: demo test check setup clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "cotrain needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/cotrain demo --out $(DEMO)
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check cotrain tests benchmarks
+	$(BIN)/ruff format --check cotrain tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tests/check_length.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,112 @@
+"""The same verbs as the command line, from Python: run, resume, evaluate, report, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import RunDirectoryError
+from cotrain.core.types import TaskSource
+from cotrain.disk import transaction
+from cotrain.loop import run as loop
+from cotrain.loop.directory import RunDirectory, estimates_json
+from cotrain.loop.override import override
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.run import Interrupted, Observer, Outcome
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes import find
+from cotrain.report.html import write_report
+from cotrain.tasks.sources import from_description
+
+
+def run(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    checkpoint_every: int = 25,
+    device: str = "cpu",
+    observer: Observer | None = None,
+) -> Outcome:
+    """Run a recipe into a new directory and write its report, also when it is interrupted."""
+    try:
+        outcome = loop.start(recipe, out, checkpoint_every=checkpoint_every, device=device, observer=observer)
+    except Interrupted:
+        write_report(Path(out))
+        raise
+    write_report(Path(out))
+    return outcome
+
+
+def resume(
+    directory: Path | str, *, recipe: Recipe | None = None, device: str = "cpu", observer: Observer | None = None
+) -> Outcome:
+    """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
+    try:
+        outcome = loop.resume(recipe or rebuild(directory), directory, device=device, observer=observer)
+    except Interrupted:
+        write_report(Path(directory))
+        raise
+    write_report(Path(directory))
+    return outcome
+
+
+def rebuild(directory: Path | str) -> Recipe:
+    """The recipe of a run directory: the function that made it, called again with the arguments it was given."""
+    saved = RunDirectory.open(directory).read("recipe.json")
+    origin = saved["origin"]
+    if origin is None:
+        raise RunDirectoryError(
+            f"{directory} was started from a bare Recipe; resume it from Python with cotrain.resume({str(directory)!r}, recipe=…)"
+        )
+    arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
+    recipe = override(find(origin["target"])(**arguments), origin["settings"])
+    return named(recipe, origin["target"])
+
+
+def named(recipe: Recipe, target: str) -> Recipe:
+    """The recipe with its origin pointing to where it was found (``path.py:function`` for a user's own)."""
+    from dataclasses import replace
+
+    return recipe if recipe.origin is None else replace(recipe, origin=replace(recipe.origin, target=target))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, Mapping) and set(value) == {"tasks"}:
+        source: TaskSource = from_description(value["tasks"])
+        return source
+    return tuple(value) if isinstance(value, list) else value
+
+
+def evaluate(directory: Path | str, *, split: str = "test", tasks: int | None = None, device: str = "cpu") -> dict[str, Any]:
+    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory."""
+    folder = RunDirectory.open(directory)
+    trainer = trained(directory, device=device)
+    if split == "train":
+        raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")
+    figures, _ = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks)
+    result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
+    folder.write(f"eval-{split}.json", result)
+    return result
+
+
+def trained(directory: Path | str, *, device: str = "cpu") -> CoTrainer:
+    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet)."""
+    trainer = CoTrainer(rebuild(directory), device=device)
+    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
+    if checkpoint is not None:
+        tensors, documents = checkpoint.load()
+        trainer.load(documents["state"], tensors)
+    return trainer
+
+
+def report(directory: Path | str) -> Path:
+    """Write ``report.html`` anew and return its path."""
+    return write_report(RunDirectory.open(directory).path)
+
+
+def compare(arms: Sequence[str], *, seeds: int, out: Path | str, **options: Any) -> dict[str, Any]:
+    """Run several recipes with several seeds; see ``cotrain.comparison``."""
+    from cotrain.comparison import compare as work
+
+    return work(arms, seeds=seeds, out=Path(out), **options)

@@ -1,0 +1,81 @@
+"""``cotrain chat``: type a problem, see the generator's steps and the verifier's verdict on each.
+
+Control characters of model text are made visible before they reach the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cotrain import api
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Grade, StepJudgement, Task
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.report.escape import terminal as visible
+
+CHAT_STEP = -2  # the step in the addresses of chat episodes
+EXAMPLE = 0  # index of the validation problem that is shown as an example
+
+
+class Unjudged:
+    """A judge for problems whose answer nobody knows."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=False, reason=None)
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return None
+
+
+def talk(directory: Path | str, *, temperature: float = 0.0, read: Callable[[str], str] = input) -> int:
+    """Read problems until the input ends; an empty line takes the example."""
+    trainer = api.trained(directory)
+    recipe = trainer.recipe
+    if "solver" not in recipe.roles:
+        raise ConfigError(f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}")
+    roles = {name: replace(role, sampling=replace(role.sampling, temperature=temperature)) for name, role in recipe.roles.items()}
+    executor = Executor(trainer.engine, trainer.cast.renderers, roles, recipe.seed)
+    example = recipe.tasks.get("validation", EXAMPLE).prompt
+    print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
+    turn = 0
+    while True:
+        try:
+            problem = read("\n> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return 0
+        if not problem:
+            problem = example
+            print(visible(problem))
+        for line in answer(trainer, executor, problem, turn):
+            print(line)
+        sys.stdout.flush()
+        turn += 1
+
+
+def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
+    """The lines to show for one problem."""
+    task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, judge=Unjudged())
+    phase = trainer.recipe.evaluation
+    (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, members=1, **phase.options)
+    solution = next(t for t in episode.traces if t.role == "solver")
+    review = next((t for t in episode.traces if t.parent == str(solution.address)), None)
+    steps = solution.parsed.get("steps")
+    if not steps:
+        return [visible(solution.text), f"(not in the stepwise format: {solution.parsed.get('failure')})"]
+    verdicts = review.parsed.get("steps") if review is not None else None
+    lines = []
+    for index, (_, _, text) in enumerate(steps):
+        mark = " " if verdicts is None else ("✓" if verdicts[index] else "✗")
+        lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
+    lines.append(f"    answer: {visible(str(solution.parsed.get('answer')))}")
+    if review is not None:
+        final = review.parsed.get("final")
+        score = review.parsed.get("score")
+        said = f"no verdict ({review.parsed.get('failure')})" if final is None else ("CORRECT" if final else "INCORRECT")
+        lines.append(f"    verifier: {said}" + (f", probability of CORRECT {score:.2f}" if score is not None else ""))
+    return lines

@@ -1,0 +1,313 @@
+"""The command ``cotrain``.
+
+    cotrain demo                      five minutes: co-train a generator and a verifier, open the report
+    cotrain list                      the recipes and their parameters
+    cotrain run RECIPE --out DIR      RECIPE is a name of the list or path/to/file.py:function
+    cotrain resume DIR                go on where a run was interrupted
+    cotrain eval | report | chat DIR  measure, show, talk to a run
+    cotrain compare A B … --seeds N   several recipes, several seeds, one report
+    cotrain tokenizer | pretrain | sft | base    from nothing to a base model
+    cotrain doctor                    what is installed and what will be used
+
+Bad input ends with one line on stderr and exit code 2; an interrupted run with 130 (Ctrl-C) or 143 (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, UserError, unknown_message
+from cotrain.flags import Parser, add_parameters, values_of
+
+Command = Callable[[Sequence[str]], int]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    from cotrain.stages import commands as stages
+
+    commands: dict[str, Command] = {
+        "demo": demo,
+        "list": list_recipes,
+        "run": run,
+        "resume": resume,
+        "eval": evaluate,
+        "compare": compare,
+        "report": report,
+        "chat": chat,
+        "doctor": doctor,
+        "tokenizer": stages.tokenizer,
+        "pretrain": stages.pretrain,
+        "sft": stages.sft,
+        "base": stages.base,
+    }
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(__doc__)
+        return 0
+    if words[0] in ("-V", "--version"):
+        from cotrain import __version__
+
+        print(f"cotrain {__version__}")
+        return 0
+    try:
+        if words[0] not in commands:
+            raise ConfigError(unknown_message("command", words[0], commands))
+        return commands[words[0]](words[1:])
+    except UserError as error:
+        print(f"cotrain: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cotrain: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _quiet() -> None:
+    """Keep the libraries' own progress bars and warnings out of ours."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def list_recipes(words: Sequence[str]) -> int:
+    Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(words)
+    import inspect
+
+    from cotrain.recipes import SHIPPED, find
+
+    for name in SHIPPED:
+        build = find(name)
+        about = inspect.getdoc(inspect.getmodule(build)) or ""
+        print(f"{name:12s} {about.splitlines()[0]}")
+        parameters = inspect.signature(build).parameters.values()
+        print(f"{'':12s} {' '.join(f'--{p.name.replace("_", "-")} {p.default}' for p in parameters if p.default is not None)}")
+    return 0
+
+
+def run(words: Sequence[str]) -> int:
+    from cotrain.recipes import find
+
+    if not words or words[0].startswith("-"):
+        if words and words[0] in ("-h", "--help"):
+            print("usage: cotrain run RECIPE --out DIR [flags]; `cotrain run RECIPE --help` lists the recipe's flags")
+            return 0
+        raise ConfigError("cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`")
+    target, build = words[0], find(words[0])
+    parser = Parser(prog=f"cotrain run {target}", description=build.__doc__)
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
+    names = add_parameters(parser, build, skip=("tasks",))
+    parser.add_argument("--tasks", metavar="SOURCE", help="words, gsm8k, jsonl or gym:NAME")
+    parser.add_argument("--data", metavar="FILE", help="the file or directory of --tasks gsm8k or jsonl")
+    parser.add_argument("--operations", type=int, nargs=2, metavar="N", help="fewest and most steps of --tasks words")
+    parser.add_argument("--checkpoint-every", type=int, default=25, metavar="N", help="steps between checkpoints")
+    parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="change any setting of the recipe")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    given = parser.strict(words[1:])
+    if given.checkpoint_every < 1:
+        parser.error(f"--checkpoint-every is {given.checkpoint_every}, expected at least 1")
+    _threads(given.threads)
+    _quiet()
+    from cotrain import api
+    from cotrain.loop.directory import recipe_json
+    from cotrain.loop.override import override
+
+    arguments = values_of(given, names)
+    if given.tasks is not None or given.data is not None or given.operations is not None:
+        arguments["tasks"] = _tasks(given.tasks or "words", given.data, given.operations)
+    recipe = api.named(override(build(**arguments), given.set), target)
+    if given.dry_run:
+        print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
+        return 0
+    return _watched(
+        recipe.steps,
+        lambda watch: api.run(recipe, given.out, checkpoint_every=given.checkpoint_every, device=given.device, observer=watch),
+    )
+
+
+def _tasks(spec: str, file: str | None, operations: list[int] | None) -> Any:
+    from cotrain.tasks.sources import task_source
+    from cotrain.tasks.words.source import WordProblems
+
+    source = task_source(spec, file)
+    if operations is None:
+        return source
+    if not isinstance(source, WordProblems):
+        raise ConfigError(f"--operations goes with --tasks words, not with {spec!r}; leave it out")
+    return replace(source, operations=(operations[0], operations[1]))
+
+
+def resume(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: as the run was begun)")
+    given = parser.strict(words)
+    from cotrain.loop.directory import RunDirectory
+
+    begun = RunDirectory.open(given.directory).read("provenance.json") or {}
+    _threads(given.threads or begun.get("threads"))
+    _quiet()
+    from cotrain import api
+
+    recipe = api.rebuild(given.directory)
+    return _watched(
+        recipe.steps, lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch)
+    )
+
+
+def _watched(steps: int, work: Callable[[Any], Any]) -> int:
+    """Run under the live table; print where the results are."""
+    from cotrain.loop.run import Interrupted
+    from cotrain.report.live import Live
+
+    try:
+        with Live(steps) as live:
+            outcome = work(live)
+    except Interrupted as stopped:
+        return 143 if stopped.signal == signal.SIGTERM else 130
+    print_summary(outcome.summary)
+    print(f"report: {outcome.directory / 'report.html'}")
+    return 0
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Before and after, one line a figure."""
+    before, after = summary["before"], summary["after"]
+    print(f"\n{summary['recipe']}: {summary['steps']} steps, {summary['tokens']:,} tokens, seed {summary['seed']}")
+    print(f"{'held-out':44s} {'before':>22s} {'after':>22s}")
+    for key in after:
+        print(f"{key:44s} {_figure(before.get(key)):>22s} {_figure(after[key]):>22s}")
+
+
+def _figure(estimate: dict[str, Any] | None) -> str:
+    return "–" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+def evaluate(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain eval", description="Measure a run's latest checkpoint on held-out problems.")
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--split", default="test", help="test, validation, ood_length, ood_template …")
+    parser.add_argument("--problems", type=int, help="how many (default: as the recipe says)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.strict(words)
+    _quiet()
+    from cotrain import api
+
+    result = api.evaluate(given.directory, split=given.split, tasks=given.problems, device=given.device)
+    if given.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"split {result['split']}, after step {result['step']}")
+    for key, value in result["figures"].items():
+        print(f"{key:44s} {_figure(value):>22s}  n={value['n']}")
+    return 0
+
+
+def compare(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
+    parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=60, help="updates of the first objective's policy in each run")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--equal-tokens", action=argparse_flag(), default=True, help="let cheaper arms run on to the same tokens")
+    parser.add_argument("--evaluate-every", type=int, default=10)
+    parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
+    parser.add_argument("--workers", type=int, help="runs at a time (default: one a core)")
+    given = parser.strict(words)
+    _quiet()
+    from cotrain import api
+
+    result = api.compare(
+        given.arms,
+        seeds=given.seeds,
+        out=given.out,
+        updates=given.updates,
+        equal_tokens=given.equal_tokens,
+        evaluate_every=given.evaluate_every,
+        settings=tuple(given.set),
+        workers=given.workers,
+    )
+    for line in result["lines"]:
+        print(line)
+    print(f"report: {Path(given.out) / 'report.html'}")
+    return 0
+
+
+def argparse_flag() -> Any:
+    import argparse
+
+    return argparse.BooleanOptionalAction
+
+
+def report(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain report", description="Write a run's report.html anew.")
+    parser.add_argument("directory", metavar="DIR")
+    given = parser.strict(words)
+    from cotrain import api
+
+    print(api.report(given.directory))
+    return 0
+
+
+def chat(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    given = parser.strict(words)
+    _quiet()
+    from cotrain.chat import talk
+
+    return talk(given.directory, temperature=given.temperature)
+
+
+def doctor(words: Sequence[str]) -> int:
+    Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.").strict(words)
+    _quiet()
+    from cotrain.doctor import examine
+
+    return examine()
+
+
+def demo(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
+    parser.add_argument("--out", default="runs/demo", metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.strict(words)
+    _threads(None)
+    _quiet()
+    from cotrain import api
+    from cotrain.loop.directory import RunDirectory
+    from cotrain.recipes.demo import demo as build
+
+    if (Path(given.out) / "recipe.json").is_file():
+        begun = RunDirectory.open(given.out)
+        recipe = api.rebuild(begun.path)
+        return _watched(recipe.steps, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))
+    recipe = build(seed=given.seed)
+    return _watched(recipe.steps, lambda watch: api.run(recipe, given.out, observer=watch))
+
+
+def _threads(count: int | None) -> None:
+    import torch
+
+    torch.set_num_threads(count or len(os.sched_getaffinity(0)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

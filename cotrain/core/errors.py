@@ -1,0 +1,57 @@
+"""Errors that a user can act on: what was expected, what was found, where, and what to change.
+
+``UserError`` and its children end a command with one line and exit code 2; anything else is a bug and keeps its
+traceback. Each also subclasses the standard error that fits, so that library users can catch the usual types.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CotrainError(Exception):
+    """Base of every error that cotrain raises on purpose."""
+
+
+class UserError(CotrainError):
+    """Bad input: the message is one line that says what is wrong, where, and what to do."""
+
+
+class ConfigError(UserError, ValueError):
+    """A recipe, flag or ``--set`` value that makes no sense."""
+
+
+class UnknownName(UserError, LookupError):
+    """A name that is not in a list; says which names there are and which is nearest."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        super().__init__(unknown_message(kind, name, self.known))
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
+        return (UnknownName, (self.kind, self.name, self.known))
+
+
+class DataError(UserError, ValueError):
+    """A data file that cannot be read: file, row and column, what was expected."""
+
+
+class ModelError(UserError, ValueError):
+    """A model directory or Hub name that cannot be used."""
+
+
+class RunDirectoryError(UserError, FileExistsError):
+    """A run directory that is in use, is not one, or does not belong to this recipe."""
+
+
+class StateError(CotrainError, ValueError):
+    """Saved state that does not fit: missing or unknown fields, or a hash that does not match."""
+
+
+def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
+    """``unknown recipe 'tanog'; did you mean 'tango'? (there are: grpo, tango)``"""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {kind} {name!r}{hint} (there are: {', '.join(names) or 'none'})"

@@ -1,0 +1,167 @@
+"""The carriers that travel through one step of co-training: Task → Completion → Trace (with Signals) → Episode.
+
+All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` sampled tokens of one turn. Ground truth
+(``Trace.truth``) is for telemetry and evaluation; an algorithm never reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cotrain.core.address import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A half-open range of characters ``[start, end)`` in a text, with what stands there."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseFailure:
+    """A text that a parser could not read. It is a value, counted under its reason, never a silent verdict."""
+
+    reason: str  # a short fixed phrase such as "no answer"; it is a metric's key
+    format_score: float = 0.0  # in [0, 1]
+
+    @property
+    def ok(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """Whether an answer is right: True, False, or None with the reason why it could not be graded."""
+
+    value: bool | None
+    reason: str | None = None  # a short fixed phrase, set when value is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepJudgement:
+    """What the oracle says of each step of one solution."""
+
+    ok: tuple[bool, ...]  # [K] one per step
+    reasons: tuple[str, ...]  # [K] "" where the step is right, else "premise", "arithmetic", "relation", "unneeded", ...
+
+    @property
+    def first_wrong(self) -> int | None:
+        """0-based index of the first wrong step, None when every step is right."""
+        return next((i for i, ok in enumerate(self.ok) if not ok), None)
+
+
+class Judge(Protocol):
+    """How a task source grades answers and, where it can, steps."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Is the answer in this solution text right? An unparsable text is ``Grade(value=False)``: no answer, no
+        credit; ``value=None`` only when the grader itself failed."""
+        ...
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        """Judge each step's text; None when this source has no oracle."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem. ``id`` finds it again in its source; nothing else of it is stored with a run."""
+
+    id: str  # "source/split/index"
+    prompt: str  # the problem as a solver sees it
+    answer: str | None  # gold answer, None when there is none
+    solution: str | None  # a worked solution in the text format of the solver, None when there is none
+    difficulty: float  # number of operations for procedural problems, 0 where unknown
+    judge: Judge = field(repr=False, compare=False)
+
+    def grade(self, text: str) -> Grade:
+        return self.judge.grade(self, text)
+
+    def judge_steps(self, steps: tuple[str, ...]) -> StepJudgement | None:
+        return self.judge.judge_steps(self, steps)
+
+
+class TaskSource(Protocol):
+    """Problems addressable by (split, index). Splits: "train", "validation", "test", and any others the source names."""
+
+    @property
+    def name(self) -> str: ...
+
+    def get(self, split: str, index: int) -> Task:
+        """The same task for the same (split, index), always. Finite sources raise IndexError past ``size``."""
+        ...
+
+    def size(self, split: str) -> int | None:
+        """Number of tasks in a split; None when it is endless. Unknown splits raise UnknownName."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """JSON settings from which the source can be built again (saved in ``recipe.json``)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a role's tokens are drawn."""
+
+    max_tokens: int
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What an engine answers to one request."""
+
+    token_ids: tuple[int, ...]  # [T] sampled tokens, the stop token included
+    logprobs: tuple[float, ...]  # [T] log-probability of each under the distribution it was drawn from
+    finish: str  # "stop" (a stop token was sampled) or "length"
+    policy: str  # who answered
+    version: int  # with which weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One reward: named, for a whole trace (``tokens`` None) or for a half-open range of its sampled tokens."""
+
+    name: str
+    value: float
+    tokens: tuple[int, int] | None = None  # [start, end) in token_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Everything one role said in one call, token by token."""
+
+    address: Address
+    role: str
+    policy: str
+    version: int  # of the policy when it spoke
+    group: str  # pool key: traces of one role with the same key are compared with each other
+    prompt_ids: tuple[int, ...]  # [P]
+    token_ids: tuple[int, ...]  # [T] sampled, stop token included
+    logprobs: tuple[float, ...]  # [T] behaviour log-probabilities
+    text: str  # decoded sampled text without control tokens
+    finish: str  # "stop" or "length"
+    signals: tuple[Signal, ...]
+    failure: str | None = None  # reason this trace may not be trained on, or None
+    parsed: Mapping[str, Any] = field(default_factory=dict)  # JSON view of what the parser found, for ledger and report
+    truth: Mapping[str, Any] = field(default_factory=dict)  # what the oracle knows; telemetry only, never training
+    parent: str | None = None  # address of the trace this one judges, if any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One play of a protocol on one task."""
+
+    step: int
+    task: int  # position in the step's draw
+    member: int  # which of the G plays
+    task_id: str
+    traces: tuple[Trace, ...]  # sorted by address
+    failure: str | None = None  # why the protocol broke off, or None

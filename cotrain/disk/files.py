@@ -1,0 +1,190 @@
+"""File operations as one small object, so that a test can make the n-th of them fail.
+
+Everything under ``cotrain.disk`` that changes the disk goes through a ``Files``. The one here does the real thing; a
+test hands in a subclass that kills the process, answers "no space left" or writes half a block at operation n, for
+every n (the method by which SQLite is tested). Handles are unbuffered: one ``write`` is one system call, and what it
+returns may be less than what it was given.
+
+Left out: buffering and any portability beyond POSIX (directories must be openable and fsync-able).
+"""
+
+from __future__ import annotations
+
+import errno as codes
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from cotrain.core.errors import UserError
+
+BLOCK = 1 << 22  # bytes written or read at a time
+FULL = (codes.ENOSPC, codes.EDQUOT)
+
+
+class DiskError(UserError, OSError):
+    """The disk refused. ``full`` says whether room is what is missing, so that a caller can wait and try again."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[type[DiskError], tuple[str, int | None]]:
+        return (type(self), (str(self), self.errno))
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def full(self) -> bool:
+        return self.errno in FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a file should contain."""
+
+    bytes: int
+    sha256: str  # hexadecimal
+
+
+class Files:
+    """The real file system. Every method raises OSError as the system does."""
+
+    def open(self, path: Path, mode: str) -> FileIO:
+        """``mode`` is one of Python's binary modes, such as "rb", "wb", "ab" or "r+b"."""
+        return FileIO(path, mode.replace("b", ""))
+
+    def close(self, file: FileIO) -> None:
+        file.close()
+
+    def write(self, file: FileIO, block: bytes | memoryview) -> int:
+        """Returns how many bytes were taken, which may be fewer than there are."""
+        return file.write(block)
+
+    def read(self, file: FileIO, size: int) -> bytes:
+        """Returns at most ``size`` bytes, none at the end of the file."""
+        return file.read(size)
+
+    def truncate(self, file: FileIO, size: int) -> None:
+        file.truncate(size)
+
+    def fsync(self, file: FileIO) -> None:
+        os.fsync(file.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable: files created in it, renamed into it or removed from it."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def mkdir(self, path: Path) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def listdir(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a directory with all that is in it."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def free(self, path: Path) -> int:
+        """Bytes that this user may still write on the file system of ``path``."""
+        return shutil.disk_usage(path).free
+
+
+REAL_FILES = Files()
+
+
+def write_all(files: Files, file: FileIO, payload: bytes | memoryview) -> None:
+    """Write every byte, whatever each system call takes. A call that takes nothing counts as a full disk."""
+    rest = memoryview(payload)
+    while rest:
+        taken = files.write(file, rest[:BLOCK])
+        if not taken:
+            raise OSError(codes.ENOSPC, "nothing was written")
+        rest = rest[taken:]
+
+
+@contextmanager
+def opened(files: Files, path: Path, mode: str) -> Iterator[FileIO]:
+    """An open file that is closed through ``files``, so that an error on closing is not lost."""
+    file = files.open(path, mode)
+    try:
+        yield file
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to report
+            file.close()
+        raise
+    files.close(file)
+
+
+def read_blocks(files: Files, path: Path) -> Iterator[bytes]:
+    """The content of a file, block by block."""
+    with opened(files, path, "rb") as file:
+        while block := files.read(file, BLOCK):
+            yield block
+
+
+def make_directory(files: Files, path: Path) -> None:
+    """Create a directory and what is missing above it, durably."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    files.mkdir(path)
+    for place in reversed(missing):
+        files.sync_directory(place.parent)
+
+
+def write_file(files: Files, path: Path, payload: bytes) -> Written:
+    """Write a new file, hash it on the way, and fsync it. Its name is durable only after ``sync_directory``."""
+    digest = hashlib.sha256()
+    rest = memoryview(payload)
+    with opened(files, path, "wb") as file:
+        for start in range(0, len(rest), BLOCK):
+            block = rest[start : start + BLOCK]
+            digest.update(block)
+            write_all(files, file, block)
+        files.fsync(file)
+    return Written(bytes=len(payload), sha256=digest.hexdigest())
+
+
+def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> None:
+    """Give ``path`` a new content so that it is the old one or the new one at any moment, never a part.
+
+    Raises DiskError; the old content is then untouched.
+    """
+    staging = path.with_name(f".{path.name}.staging")
+    with reported(f"write {path}"):
+        make_directory(files, path.parent)
+        try:
+            write_file(files, staging, payload)
+            files.rename(staging, path)
+        except OSError:
+            with suppress(OSError):
+                files.remove(staging)
+            raise
+        files.sync_directory(path.parent)
+
+
+@contextmanager
+def reported(what: str, lost: Callable[[], str] = lambda: "what was there before is untouched") -> Iterator[None]:
+    """Turn an OSError into a DiskError of one line: what failed, why, what of it is lost, what to do."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        why = "disk full" if error.errno in FULL else (error.strerror or str(error))
+        todo = "free some space" if error.errno in FULL else "check the disk and its permissions"
+        raise DiskError(f"cannot {what}: {why}; {lost()}; {todo} and try again", error.errno) from error

@@ -1,0 +1,337 @@
+"""The ledger of a run: every episode, step by step, in one compressed file that can be entered at any step.
+
+``episodes.jsonl.gz`` is an ordinary gzip file of one *member* per step, one episode per line (``zcat`` reads it all).
+Each member's header carries, in gzip's own "extra" field, its step, its number of episodes and its length, under a
+checksum; hopping from header to header gives the index, so that there is no second file to disagree with the first.
+A member cut off by a kill is a torn tail, which readers ignore and the next writer removes. Members depend on their
+episodes alone (no time, no name), so a run cut back by ``truncate_after`` and resumed writes the same bytes again
+(with the same zlib).
+
+Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f4:" before float32, 4 bytes per token
+and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
+``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``parsed`` and ``truth`` must be JSON; a tuple in
+them comes back as a list. NaN and infinities there, and in signals, are Python's JSON literals.
+
+Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cotrain.core.address import Address
+from cotrain.core.errors import StateError, UserError
+from cotrain.core.state import State, take
+from cotrain.core.types import Episode, Signal, Trace
+from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, write_all
+from cotrain.disk.jsonl import check_json
+
+NAME = "episodes.jsonl.gz"
+LEVEL = 6  # 9 takes twice as long for 1 % less
+_FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
+_EXTRA = struct.Struct("<H2sHqqII")  # length of the field, its name, length of the rest: step, bytes, episodes, crc
+_HEAD = len(_FIXED) + _EXTRA.size
+
+
+class NotRecorded(UserError, LookupError):
+    """A step or address that the ledger does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Where a step lies in the file."""
+
+    step: int
+    start: int  # byte offset
+    bytes: int
+    episodes: int
+
+
+class Ledger:
+    """Reads the ledger in ``directory`` and, from the first ``append`` on, writes it. Any number of processes may read
+    while one writes: each call sees the steps that are whole by then."""
+
+    def __init__(self, directory: Path, *, files: Files = REAL_FILES) -> None:
+        self.path = directory / NAME
+        self._files = files
+        self._members: dict[int, Member] = {}  # in the order of the file, which is the order of steps
+        self._end = 0  # where the last whole member ends
+        self._damage: str | None = None  # why what follows is no torn tail
+        self._file: FileIO | None = None
+        self._scan()
+
+    def append(self, step: int, episodes: Sequence[Episode]) -> None:
+        """Write one step (it survives a kill from here on, a power cut after ``sync``).
+
+        Raises StateError when the step does not come after the last one, or an episode is of another step or not JSON,
+        and DiskError when the disk refuses; no part of the step then stays.
+        """
+        wrong = next((e for e in episodes if e.step != step), None)
+        if wrong is not None:
+            raise StateError(f"ledger: an episode of step {wrong.step} was given for step {step}")
+        self._refuse_damage()
+        last = next(reversed(self._members), None)
+        if last is not None and step <= last:
+            raise StateError(f"ledger {self.path} ends with step {last}; truncate it before writing step {step}")
+        member = encode_member(step, episodes)
+        with reported(f"write step {step} to {self.path}", lambda: "steps written before are safe"):
+            if self._file is None:
+                make_directory(self._files, self.path.parent)
+                self._file = self._files.open(self.path, "ab")
+            if self.path.stat().st_size > self._end:  # torn by a kill, or by an error that could not be undone
+                self._files.truncate(self._file, self._end)
+            try:
+                write_all(self._files, self._file, member)
+            except OSError:
+                with suppress(OSError):
+                    self._files.truncate(self._file, self._end)
+                raise
+        self._members[step] = Member(step=step, start=self._end, bytes=len(member), episodes=len(episodes))
+        self._end += len(member)
+
+    def steps(self) -> tuple[int, ...]:
+        """The steps that are there, rising."""
+        self._scan()
+        return tuple(self._members)
+
+    def members(self) -> tuple[Member, ...]:
+        """The index: each step with its place, size and number of episodes."""
+        self._scan()
+        return tuple(self._members.values())
+
+    def read(self, step: int) -> tuple[Episode, ...]:
+        """The episodes of a step, as they were appended. Raises NotRecorded, and StateError for a damaged file."""
+        if step not in self._members:
+            self._scan()
+        if step not in self._members:
+            self._refuse_damage()
+            raise NotRecorded(f"no step {step} in {self.path}: {self._extent()}")
+        member = self._members[step]
+        with reported(f"read {self.path}"), self.path.open("rb") as file:
+            file.seek(member.start)
+            packed = file.read(member.bytes)
+        return decode_member(member, packed, self.path)
+
+    def find(self, address: Address) -> Trace:
+        """One trace. Raises NotRecorded, and StateError for a damaged file."""
+        for episode in self.read(address.step):
+            if (episode.task, episode.member) == (address.task, address.member):
+                for trace in episode.traces:
+                    if trace.address == address:
+                        return trace
+        raise NotRecorded(f"no trace {address} in {self.path}, though step {address.step} is there")
+
+    def truncate_after(self, step: int) -> int:
+        """Drop all later steps and any torn or damaged tail; return how many whole steps went.
+
+        Raises DiskError, and StateError when the file is damaged at or before ``step``.
+        """
+        self._scan()
+        later = [member for member in self._members.values() if member.step > step]
+        if not later and (not self._members or step > next(reversed(self._members))):
+            self._refuse_damage()
+        end = later[0].start if later else self._end
+        if self.path.exists() and self.path.stat().st_size > end:
+            with reported(f"truncate {self.path}"):
+                file = self._files.open(self.path, "r+b")
+                try:
+                    self._files.truncate(file, end)
+                    self._files.fsync(file)
+                finally:
+                    file.close()
+        for member in later:
+            del self._members[member.step]
+        self._end, self._damage = end, None
+        return len(later)
+
+    def sync(self) -> None:
+        """Make every step so far durable; call it before the checkpoint that counts on them."""
+        if self._file is not None:
+            with reported(f"write to {self.path}", lambda: "steps written before may not survive a power cut"):
+                self._files.fsync(self._file)
+                self._files.sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _scan(self) -> None:
+        """Hop over the headers from where the last scan ended, or from the start when the file has shrunk."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            self._members, self._end, self._damage = {}, 0, None
+            return
+        with reported(f"read {self.path}"), file:
+            size = file.seek(0, 2)
+            if size < self._end:
+                self._members, self._end = {}, 0
+            self._damage = None
+            while self._end < size:
+                file.seek(self._end)
+                head = file.read(_HEAD)
+                member = decode_head(head, self._end)
+                if member is None:
+                    if len(head) == _HEAD and any(head):  # a power cut may leave zeros, a kill leaves a beginning
+                        self._damage = f"{self.path} is damaged at byte {self._end}: {self._extent()}"
+                    return
+                if self._end + member.bytes > size:
+                    return
+                self._members[member.step] = member
+                self._end += member.bytes
+
+    def _refuse_damage(self) -> None:
+        if self._damage:
+            raise StateError(f"{self._damage}; what follows cannot be read, resume from a checkpoint before that")
+
+    def _extent(self) -> str:
+        steps = list(self._members)
+        return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has no step"
+
+
+def encode_member(step: int, episodes: Sequence[Episode]) -> bytes:
+    """One gzip member, the same bytes for the same episodes."""
+    text = b"".join(_line(episode) for episode in episodes)
+    deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = deflate.compress(text) + deflate.flush()
+    size = _HEAD + len(body) + 8
+    place = struct.pack("<qqI", step, size, len(episodes))
+    extra = _EXTRA.pack(_EXTRA.size - 2, b"CT", _EXTRA.size - 6, step, size, len(episodes), zlib.crc32(place))
+    return _FIXED + extra + body + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
+
+
+def decode_head(head: bytes, start: int) -> Member | None:
+    """What the first bytes of a member say of it; None when they are not the beginning of one."""
+    if len(head) < _HEAD or not head.startswith(_FIXED):
+        return None
+    length, name, rest, step, size, episodes, crc = _EXTRA.unpack(head[len(_FIXED) : _HEAD])
+    if (length, name, rest) != (_EXTRA.size - 2, b"CT", _EXTRA.size - 6):
+        return None
+    if zlib.crc32(struct.pack("<qqI", step, size, episodes)) != crc:
+        return None
+    return Member(step=step, start=start, bytes=size, episodes=episodes)
+
+
+def decode_member(member: Member, packed: bytes, path: Path) -> tuple[Episode, ...]:
+    """Raises StateError when the bytes do not agree with their checksum or with the index."""
+    try:
+        inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        text = inflate.decompress(packed)
+        if not inflate.eof or inflate.unused_data or decode_head(packed[:_HEAD], member.start) != member:
+            raise ValueError("it is not the member that the index says")
+        episodes = tuple(episode_from_json(json.loads(line)) for line in text.split(b"\n")[:-1])
+        if len(episodes) != member.episodes:
+            raise ValueError(f"{len(episodes)} episodes, expected {member.episodes}")
+    except (zlib.error, ValueError) as error:  # a StateError is a ValueError too
+        raise StateError(f"{path}: step {member.step} at byte {member.start} is damaged ({error})") from error
+    return episodes
+
+
+# ---- episodes as JSON
+
+
+def episode_to_json(episode: Episode) -> State:
+    """All of an episode as JSON values."""
+    return {
+        "step": episode.step,
+        "task": episode.task,
+        "member": episode.member,
+        "task_id": episode.task_id,
+        "failure": episode.failure,
+        "traces": [trace_to_json(trace) for trace in episode.traces],
+    }
+
+
+def episode_from_json(state: Mapping[str, Any]) -> Episode:
+    """The inverse. Raises StateError for missing and unknown fields."""
+    step, task, member, task_id, failure, traces = take(
+        "an episode", state, "step", "task", "member", "task_id", "failure", "traces"
+    )
+    return Episode(
+        step=step,
+        task=task,
+        member=member,
+        task_id=task_id,
+        failure=failure,
+        traces=tuple(trace_from_json(trace) for trace in traces),
+    )
+
+
+_ADDRESS = ("step", "task", "member", "role", "call")
+_PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals")
+
+
+def trace_to_json(trace: Trace) -> State:
+    """All of a trace as JSON values. Raises StateError when ``parsed`` or ``truth`` is not JSON."""
+    at = trace.address
+    check_json(trace.parsed, f"trace {at}: parsed", finite=False)
+    check_json(trace.truth, f"trace {at}: truth", finite=False)
+    return {
+        "address": [at.step, at.task, at.member, at.role, at.call],
+        **{name: getattr(trace, name) for name in _PLAIN},
+        "signals": [[s.name, s.value, s.tokens] for s in trace.signals],
+        "prompt_ids": trace.prompt_ids,
+        "token_ids": trace.token_ids,
+        "logprobs": encode_floats(trace.logprobs),
+    }
+
+
+def trace_from_json(state: Mapping[str, Any]) -> Trace:
+    """The inverse. Raises StateError for missing and unknown fields."""
+    address, prompt_ids, token_ids, logprobs, signals = take(
+        "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
+    )
+    plain = take("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
+    return Trace(
+        address=Address(**dict(zip(_ADDRESS, address, strict=True))),
+        prompt_ids=tuple(prompt_ids),
+        token_ids=tuple(token_ids),
+        logprobs=decode_floats(logprobs),
+        signals=tuple(Signal(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
+        **dict(zip(_PLAIN, plain, strict=True)),
+    )
+
+
+def encode_floats(values: Sequence[float]) -> str:
+    """Bits in base64, little-endian: float32 where that loses nothing, float64 where it would."""
+    exact = array("d", values)
+    short = array("f", values)
+    kind, bits = ("f4", short) if array("d", short).tobytes() == exact.tobytes() else ("f8", exact)
+    if sys.byteorder == "big":
+        bits.byteswap()
+    return f"{kind}:{base64.b64encode(bits.tobytes()).decode('ascii')}"
+
+
+def decode_floats(text: str) -> tuple[float, ...]:
+    """The inverse of ``encode_floats``. Raises ValueError."""
+    bits = array({"f4:": "f", "f8:": "d"}.get(text[:3], "?"))
+    bits.frombytes(base64.b64decode(text[3:], validate=True))
+    if sys.byteorder == "big":
+        bits.byteswap()
+    return tuple(bits)
+
+
+def _line(episode: Episode) -> bytes:
+    return json.dumps(episode_to_json(episode), separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"

@@ -1,0 +1,50 @@
+"""``cotrain doctor``: what is installed, what device there is, and what a run would use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+from cotrain.models.load import EMBEDDED_BASE, EMBEDDED_FORMAT, describe_model, resolve
+
+NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
+OPTIONAL = {"reasoning-gym": "gym"}
+
+
+def examine() -> int:
+    """Print the findings; 0 when a run can work, 1 when something it needs is missing."""
+    import torch
+
+    missing = 0
+    print(f"python        {platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in NEEDED:
+        version = _version(name)
+        missing += version is None
+        print(f"{name:13s} {version or 'MISSING: pip install ' + name}")
+    for name, extra in OPTIONAL.items():
+        version = _version(name)
+        print(f"{name:13s} {version or f'not installed (optional: pip install cotrain[{extra}])'}")
+    cores = len(os.sched_getaffinity(0))
+    print(f"cpu           {cores} cores; a run uses {cores} threads, `--threads N` changes that")
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            about = torch.cuda.get_device_properties(index)
+            print(f"cuda:{index}        {about.name}, {about.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")
+    else:
+        print("cuda          none; runs use the CPU")
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    print(f"disk          {free:.1f} GiB free here")
+    for name in (EMBEDDED_BASE, EMBEDDED_FORMAT):
+        about_model = describe_model(resolve(name))
+        print(f"model         {name}: {about_model}")
+    return 1 if missing else 0
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

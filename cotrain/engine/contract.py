@@ -1,0 +1,49 @@
+"""The Engine contract: who turns prompts into completions, whatever it runs on.
+
+Every request names its policy and gets back the version that answered; an unknown policy is an error, never some
+other weights. An engine forms its batches only when ``advance`` is called, which the executor does when no coroutine
+can run on: what shares a batch then depends on the work and not on the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from cotrain.core.address import Address
+from cotrain.core.types import Completion, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call to a policy."""
+
+    policy: str
+    prompt_ids: tuple[int, ...]  # [P], P >= 1
+    sampling: Sampling
+    stop_ids: tuple[int, ...]  # a sampled token among these ends the completion (and is part of it)
+    seed: int  # of this request alone, from its address
+    address: Address  # order of admission
+
+
+class Engine(Protocol):
+    """Sampling and scoring for several policies."""
+
+    async def sample(self, request: Request) -> Completion:
+        """Wait for the completion of one request. Raises UnknownName for a policy that is not loaded, ConfigError
+        when prompt and max_tokens exceed the policy's context."""
+        ...
+
+    def advance(self) -> bool:
+        """Admit what waits (sorted by address), decode until at least one row has finished, and resolve the finished
+        requests in address order. Returns False when there was nothing to do."""
+        ...
+
+    def publish(self, policy: str, version: int) -> None:
+        """Tell the engine that the weights of a policy have changed (embedded engines share them in place)."""
+        ...
+
+    def counts(self) -> dict[str, float]:
+        """Work done since the engine was made, per policy: ``{policy}/prefill_tokens``, ``{policy}/sampled_tokens``,
+        ``{policy}/decode_steps``, ``{policy}/seconds`` …"""
+        ...

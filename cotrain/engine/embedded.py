@@ -1,0 +1,111 @@
+"""The embedded engine: continuous batching in this process, with the very modules that the learners update.
+
+One lane per policy (``lane.py``) over one key-value cache (``cache.py``). ``advance`` lets the lanes take turns, one
+decode step or one admission each, until a row has finished. Weights are shared in place, so publishing them is a
+number, and memory holds each model once.
+
+The same requests in the same state give the same batches, and so the same bits: nothing is ordered by arrival.
+Float rounding does depend on the batch that a row shares, so other requests may change a log-probability in its last
+digits.
+
+Left out, as a model that fits one device beside its optimiser does not need them: paged memory, speculative decoding,
+several devices. Prompts are shared only within one admission; there is no prefix cache, which new weights would empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Completion
+from cotrain.engine.contract import Request
+from cotrain.engine.lane import Lane, Row
+
+
+class EmbeddedEngine:
+    """Samples from several causal language models of transformers. Implements ``Engine``.
+
+    Two policies may name one module; each still has its own rows and version.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        *,
+        max_rows: int = 256,
+        device: str | torch.device = "cpu",
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        """
+        Args:
+            models: by policy. They are moved to ``device`` and from then on shared, never copied.
+            max_rows: rows that one policy decodes at a time.
+            autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``; None computes in the
+                weights' own.
+
+        Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
+        """
+        if max_rows < 1:
+            raise ConfigError(f"max_rows is {max_rows}; the engine needs at least 1 row")
+        self._lanes = {
+            policy: Lane(policy, models[policy].to(device), max_rows=max_rows, autocast=autocast)
+            for policy in sorted(models)
+        }
+
+    async def sample(self, request: Request) -> Completion:
+        """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
+        if request.policy not in self._lanes:
+            raise UnknownName("policy", request.policy, self._lanes)
+        lane = self._lanes[request.policy]
+        lane.check(request)
+        row = Row(request=request, future=asyncio.get_running_loop().create_future())
+        lane.waiting.append(row)
+        return await row.future
+
+    def advance(self) -> bool:
+        """Let the lanes take turns until a row has finished; then resolve what has, in the order of addresses.
+
+        Returns False when no request waits or runs. Whatever a forward pass raises goes through; the rows stay
+        unfinished, and are dropped at the next call if their callers were cancelled.
+        """
+        lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.drop_cancelled()
+        finished: list[tuple[Lane, Row]] = []
+        while not finished:
+            idle = True
+            for lane in lanes:
+                entering = lane.ready(patient=any(other.running for other in lanes if other is not lane))
+                if entering or lane.running:
+                    idle = False
+                    finished += [(lane, row) for row in lane.step(entering)]
+            if idle:
+                return False
+        for lane, row in sorted(finished, key=lambda pair: pair[1].order):
+            row.future.set_result(lane.completion(row))
+        return True
+
+    def publish(self, policy: str, version: int) -> None:
+        """Note the version of a policy's weights. Raises UnknownName, and RuntimeError while rows of it run: their
+        first tokens come from other weights."""
+        if policy not in self._lanes:
+            raise UnknownName("policy", policy, self._lanes)
+        lane = self._lanes[policy]
+        lane.drop_cancelled()
+        if lane.running:
+            raise RuntimeError(f"policy {policy!r} was published while {len(lane.running)} of its rows were running")
+        lane.version = version
+
+    def counts(self) -> dict[str, float]:
+        """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
+        ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``."""
+        return {
+            f"{policy}/{name}": float(count)
+            for policy, lane in self._lanes.items()
+            for name, count in asdict(lane.counts).items()
+        }

@@ -1,0 +1,306 @@
+"""Continuous batching for one policy: requests wait, enter together, decode together and leave one by one.
+
+::
+
+    waiting ──admit──▶ prefill (each distinct prompt once) ──▶ rows ──decode step──▶ … ──▶ Completion
+                                                                ▲ one forward for all rows
+
+Which rows share a batch depends on counts and addresses alone. Requests enter in the order of their addresses, when
+enough of them can: a quarter of the running rows, so that prefills are not tiny beside the decode steps that they
+delay. The model is the learner's own module; it is put into evaluation mode and given another attention function
+for the length of a forward pass, and found as it was left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedConfig
+
+from cotrain.core.errors import ConfigError, ModelError
+from cotrain.core.types import Completion
+from cotrain.engine.cache import DECODE, Columns, attention
+from cotrain.engine.contract import Request
+from cotrain.engine.sampling import draw, uniforms
+
+PREFILL_TOKENS = {"cpu": 2048, "cuda": 16384}  # padded prompt tokens per forward
+PADDING = 1.25  # a prefill's padded tokens over its tokens stay below this
+LEAST_ADMITTED = 8  # fewer than this do not interrupt running rows
+_LAST, _ENTERED, _SEED = 0, 1, 2  # the token to feed next; where the cursor stood at entry; the request's seed
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """A request that waits or runs, and what it has sampled so far."""
+
+    request: Request
+    future: asyncio.Future[Completion]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (self.request.address, self.request.seed)
+
+    @property
+    def finish(self) -> str | None:
+        """ "stop", "length", or None while there is more to sample."""
+        if self.token_ids[-1] in self.request.stop_ids:
+            return "stop"
+        return "length" if len(self.token_ids) == self.request.sampling.max_tokens else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Work done by one lane."""
+
+    requests: int = 0  # finished
+    prompt_tokens: int = 0  # of all requests
+    prefill_tokens: int = 0  # of the prompts that were computed, without padding
+    sampled_tokens: int = 0
+    decode_steps: int = 0
+    decode_rows: int = 0  # summed over the steps
+    seconds: float = 0.0
+
+
+class Lane:
+    """The waiting and the running rows of one policy."""
+
+    def __init__(self, policy: str, model: nn.Module, *, max_rows: int, autocast: torch.dtype | None) -> None:
+        self.policy, self.model, self.max_rows, self.autocast = policy, model, max_rows, autocast
+        self.config = _config(policy, model)
+        self.context, self.vocabulary = _limits(policy, self.config)
+        self.device = next(model.parameters()).device
+        self.version = 0
+        self.waiting: list[Row] = []
+        self.running: list[Row] = []
+        self.counts = Counts()
+        self._cache = Columns(autocast)
+        self._state = torch.zeros(0, 3, dtype=torch.int64, device=self.device)  # [R, 3] _LAST, _ENTERED, _SEED
+        self._sampling = torch.zeros(0, 2, device=self.device)  # [R, 2] temperature, top_p
+
+    # -- what the engine asks
+
+    def check(self, request: Request) -> None:
+        """Raise ConfigError when the request cannot be answered by this policy."""
+        sampling, prompt = request.sampling, request.prompt_ids
+        total = len(prompt) + sampling.max_tokens
+        for wrong, problem in (
+            (not prompt, "the prompt is empty; render at least one token"),
+            (sampling.max_tokens < 1, f"max_tokens is {sampling.max_tokens}; it must be at least 1"),
+            (not sampling.temperature >= 0, f"temperature is {sampling.temperature}; it must be 0 (greedy) or more"),
+            (not 0 < sampling.top_p <= 1, f"top_p is {sampling.top_p}; it must be in (0, 1]"),
+            (
+                total > self.context,
+                f"prompt ({len(prompt)}) and max_tokens ({sampling.max_tokens}) exceed the context of {self.context};"
+                " lower max_tokens or shorten the prompt",
+            ),
+            (
+                bool(prompt) and not 0 <= min(prompt) <= max(prompt) < self.vocabulary,
+                f"a prompt id is outside of the vocabulary of {self.vocabulary}; use the renderer of this policy",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(f"request {request.address} to policy {self.policy!r}: {problem}")
+
+    @torch.inference_mode()
+    def drop_cancelled(self) -> None:
+        """Forget the rows that nobody waits for any more."""
+        self.waiting = [row for row in self.waiting if not row.future.cancelled()]
+        if any(row.future.cancelled() for row in self.running):
+            self._leave([i for i, row in enumerate(self.running) if row.future.cancelled()])
+
+    def ready(self, patient: bool) -> int:
+        """How many of the waiting rows may enter now. ``patient``: other lanes have rows to go on with."""
+        count = min(len(self.waiting), self.max_rows - len(self.running))
+        if not self.running:
+            least = min(LEAST_ADMITTED, self.max_rows) if patient else 1
+        else:
+            least = max(LEAST_ADMITTED, len(self.running) // 4)
+        return count if count >= least else 0
+
+    @torch.inference_mode()
+    def step(self, entering: int) -> list[Row]:
+        """Admit so many of the waiting rows, decode one token of every running one, and return what has finished."""
+        started = time.perf_counter()
+        with self._speaking():
+            if entering:
+                self.waiting.sort(key=lambda row: row.order)
+                self._admit(self.waiting[:entering])
+                del self.waiting[:entering]
+            else:
+                self._decode()
+        finished = [i for i, row in enumerate(self.running) if row.finish is not None]
+        rows = [self.running[i] for i in finished]
+        if finished:
+            self._leave(finished)
+        self.counts.requests += len(rows)
+        self.counts.seconds += time.perf_counter() - started
+        return rows
+
+    def completion(self, row: Row) -> Completion:
+        finish = row.finish
+        assert finish is not None
+        return Completion(
+            token_ids=tuple(row.token_ids),
+            logprobs=tuple(row.logprobs),
+            finish=finish,
+            policy=self.policy,
+            version=self.version,
+        )
+
+    # -- inside
+
+    def _admit(self, rows: list[Row]) -> None:
+        """Prefill the rows' distinct prompts in batches of similar length, and draw each row's first token."""
+        members: dict[tuple[int, ...], list[Row]] = {}
+        for row in rows:
+            members.setdefault(row.request.prompt_ids, []).append(row)
+        need = max(len(row.request.prompt_ids) + row.request.sampling.max_tokens for row in rows)
+        moved = self._cache.make_room(len(rows), max(map(len, members)), need)
+        self._state[:, _ENTERED] += moved
+        for prompts in _batches(sorted(members, key=lambda ids: (len(ids), ids)), PREFILL_TOKENS[self.device.type]):
+            prefilled = DynamicCache()
+            logits = self._prefill(prompts, prefilled)
+            entering = [row for prompt in prompts for row in members[prompt]]
+            index = torch.tensor([i for i, prompt in enumerate(prompts) for _ in members[prompt]], device=self.device)
+            self._cache.enter(prefilled, index, [len(row.request.prompt_ids) for row in entering])
+            state = torch.tensor([[0, self._cache.cursor, row.request.seed] for row in entering], device=self.device)
+            sampling = torch.tensor(
+                [[row.request.sampling.temperature, row.request.sampling.top_p] for row in entering], device=self.device
+            )
+            first = len(self.running)
+            self.running += entering
+            self._state = torch.cat([self._state, state])
+            self._sampling = torch.cat([self._sampling, sampling])
+            self._draw(logits.index_select(0, index), first)
+            self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in entering)
+
+    def _prefill(self, prompts: list[tuple[int, ...]], cache: DynamicCache) -> Tensor:
+        """Logits [U, V] after each prompt; shorter prompts are padded on the left with what only pads attend to."""
+        longest = max(map(len, prompts))
+        pads = torch.tensor([longest - len(prompt) for prompt in prompts], device=self.device)
+        ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts], device=self.device)
+        columns = torch.arange(longest, device=self.device)
+        mask = None
+        if len(prompts[0]) < longest:  # they are sorted by length
+            causal = columns[:, None] >= columns
+            seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
+            mask = (seen | torch.eye(longest, dtype=torch.bool, device=self.device))[:, None]
+        positions = (columns - pads[:, None]).clamp(min=0)
+        self.counts.prefill_tokens += sum(map(len, prompts))
+        return self._forward(ids, mask, positions, cache, "sdpa")
+
+    def _decode(self) -> None:
+        """One token for every running row."""
+        cache = self._cache
+        if cache.cursor == cache.columns:
+            self._state[:, _ENTERED] += cache.move(-cache.low)
+        starts = torch.tensor(cache.starts, device=self.device)
+        positions = (cache.cursor - starts)[:, None]
+        logits = self._forward(self._state[:, :1], cache.mask(self.device), positions, cache, DECODE)
+        cache.cursor += 1
+        self.counts.decode_steps += 1
+        self.counts.decode_rows += len(self.running)
+        self._draw(logits, 0)
+
+    def _forward(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: Any, function: str) -> Tensor:
+        """Logits [B, V] of the last position, without any other position's."""
+        with attention(self.config, function):
+            output = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        return output.logits[:, -1]
+
+    def _draw(self, logits: Tensor, first: int) -> None:
+        """Draw the next token of every row from ``first`` on, and note it."""
+        state, sampling = self._state[first:], self._sampling[first:]
+        uniform = uniforms(state[:, _SEED], self._cache.cursor - state[:, _ENTERED])
+        tokens, logprobs = draw(logits, uniform, sampling[:, 0], sampling[:, 1])
+        state[:, _LAST] = tokens
+        for row, token, logprob in zip(self.running[first:], tokens.tolist(), logprobs.tolist(), strict=True):
+            if logprob != logprob:
+                raise FloatingPointError(
+                    f"policy {self.policy!r} (version {self.version}) computes logits that are not numbers"
+                    f" for {row.request.address}"
+                )
+            row.token_ids.append(token)
+            row.logprobs.append(logprob)
+        self.counts.sampled_tokens += len(tokens)
+
+    def _leave(self, gone: list[int]) -> None:
+        """Remove rows; the last ones take their places, so that the rest stay dense."""
+        keep = len(self.running) - len(gone)
+        leaving = set(gone)
+        holes = [i for i in gone if i < keep]
+        movers = [i for i in range(keep, len(self.running)) if i not in leaving]
+        self._cache.leave(holes, movers, keep)
+        for hole, mover in zip(holes, movers, strict=True):
+            self.running[hole] = self.running[mover]
+        del self.running[keep:]
+        if holes:
+            self._state[holes] = self._state[movers]
+            self._sampling[holes] = self._sampling[movers]
+        self._state, self._sampling = self._state[:keep], self._sampling[:keep]
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Evaluation mode and autocast; modules in training mode are set back to it."""
+        training = [module for module in self.model.modules() if module.training]
+        for module in training:
+            module.training = False
+        cast = torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
+        try:
+            with cast:
+                yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+def _batches(prompts: list[tuple[int, ...]], budget: int) -> Iterator[list[tuple[int, ...]]]:
+    """Cut prompts sorted by length into prefill batches: at most ``budget`` padded tokens each, and little padding."""
+    batch: list[tuple[int, ...]] = []
+    tokens = 0
+    for prompt in prompts:
+        padded = (len(batch) + 1) * len(prompt)
+        if batch and (padded > budget or padded > PADDING * (tokens + len(prompt))):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(prompt)
+        tokens += len(prompt)
+    yield batch
+
+
+def _config(policy: str, model: nn.Module) -> PreTrainedConfig:
+    config = getattr(model, "config", None)
+    if not isinstance(config, PreTrainedConfig):
+        raise ModelError(f"policy {policy!r}: {type(model).__name__} is not a causal language model of transformers")
+    return config
+
+
+def _limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
+    """Longest sequence and vocabulary of a model. A sliding window limits the sequence: within it, it hides nothing."""
+    text = config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ["sliding_attention"])  # without the list, a window is for all
+    unknown = sorted(kinds - {"full_attention", "sliding_attention", "chunked_attention"})
+    context = getattr(text, "max_position_embeddings", None)
+    if unknown or context is None:
+        problem = f"layers of kind {', '.join(unknown)}" if unknown else "no max_position_embeddings"
+        raise ModelError(f"policy {policy!r}: the embedded engine cannot run {text.model_type!r}, which has {problem}")
+    if kinds != {"full_attention"}:
+        windows = (getattr(text, "sliding_window", None), getattr(text, "attention_chunk_size", None))
+        context = min([context, *(window for window in windows if window is not None)])
+    return context, text.vocab_size

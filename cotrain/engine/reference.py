@@ -1,0 +1,76 @@
+"""The slow engine: one request at a time, the whole sequence through the model for every token, no cache.
+
+It defines what the embedded engine must return, and is meant for tests and for doubt. Prompt and sampled tokens go
+through the model without mask or padding; uniforms and draws are those of ``sampling.py``, with the same seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from cotrain.core.errors import UnknownName
+from cotrain.core.types import Completion
+from cotrain.engine.contract import Request
+from cotrain.engine.sampling import draw, uniforms
+
+
+@torch.no_grad()
+def complete(model: nn.Module, request: Request, version: int = 0) -> Completion:
+    """Answer one request with a causal language model of transformers on the CPU."""
+    sampling = request.sampling
+    temperature, top_p = torch.tensor([sampling.temperature]), torch.tensor([sampling.top_p])
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    while len(token_ids) < sampling.max_tokens and not (token_ids and token_ids[-1] in request.stop_ids):
+        ids = torch.tensor([[*request.prompt_ids, *token_ids]])
+        logits = model(input_ids=ids, use_cache=False).logits[:, -1]
+        uniform = uniforms(torch.tensor([request.seed]), torch.tensor([len(token_ids)]))
+        token, logprob = draw(logits, uniform, temperature, top_p)
+        token_ids.append(int(token))
+        logprobs.append(float(logprob))
+    return Completion(
+        token_ids=tuple(token_ids),
+        logprobs=tuple(logprobs),
+        finish="stop" if token_ids[-1] in request.stop_ids else "length",
+        policy=request.policy,
+        version=version,
+    )
+
+
+class ReferenceEngine:
+    """``complete`` behind the Engine contract: each ``advance`` answers the waiting request of the least address."""
+
+    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+        self._models = dict(models)
+        self._versions = dict.fromkeys(models, 0)
+        self._sampled = dict.fromkeys(models, 0)
+        self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
+
+    async def sample(self, request: Request) -> Completion:
+        if request.policy not in self._models:
+            raise UnknownName("policy", request.policy, self._models)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        return await future
+
+    def advance(self) -> bool:
+        self._waiting = sorted((p for p in self._waiting if not p[1].cancelled()), key=lambda p: p[0].address)
+        if not self._waiting:
+            return False
+        request, future = self._waiting.pop(0)
+        completion = complete(self._models[request.policy], request, self._versions[request.policy])
+        self._sampled[request.policy] += len(completion.token_ids)
+        future.set_result(completion)
+        return True
+
+    def publish(self, policy: str, version: int) -> None:
+        if policy not in self._models:
+            raise UnknownName("policy", policy, self._models)
+        self._versions[policy] = version
+
+    def counts(self) -> dict[str, float]:
+        return {f"{policy}/sampled_tokens": float(count) for policy, count in self._sampled.items()}

@@ -1,0 +1,66 @@
+"""Policy-gradient losses per token. Each returns ``[B, T]``; reduction and masks are the caller's.
+
+Advantages and old log-probabilities are constants: they are detached here, visibly. ``r = exp(log π − log π_old)``.
+
+Left out: dual clipping (a second bound for negative advantages), and log-ratios clipped to a range: a ratio that
+overflows makes the loss infinite, and the learner refuses the step.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from cotrain.functional.reductions import check_same_shape, masked_sum
+
+
+def reinforce(logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """l = −A · log π (Williams 1992). All arguments ``[B, T]``."""
+    check_same_shape(logprobs=logprobs, advantages=advantages)
+    return -advantages.detach() * logprobs
+
+
+def clipped_ratio(
+    log_ratio: torch.Tensor, advantages: torch.Tensor, *, low: float, high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """l = −min(r·A, clip(r, 1 − low, 1 + high)·A) (PPO, arXiv 1707.06347, eq. 7; low ≠ high: DAPO, arXiv 2503.14476).
+
+    Args:
+        log_ratio: ``[B, T]`` log π − log π_old, differentiable in π (``token_log_ratio`` or ``sequence_log_ratio``).
+        advantages: ``[B, T]``.
+        low, high: distances of the bounds from 1; ``0 ≤ low ≤ 1``, ``high ≥ 0``.
+
+    Returns ``(loss [B, T], clipped [B, T])``; ``clipped`` is 1 where the bound is active, so the gradient is zero.
+    """
+    check_same_shape(log_ratio=log_ratio, advantages=advantages)
+    if not (0.0 <= low <= 1.0 and high >= 0.0):
+        raise ValueError(f"clipped_ratio: low {low} must be in [0, 1] and high {high} not negative")
+    fixed = advantages.detach()
+    ratio = log_ratio.exp()
+    free = ratio * fixed
+    bound = ratio.clamp(1.0 - low, 1.0 + high) * fixed
+    return -torch.minimum(free, bound), (bound < free).to(log_ratio.dtype)
+
+
+def token_log_ratio(logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """log π − log π_old, token by token. ``[B, T]``."""
+    check_same_shape(logprobs=logprobs, old=old)
+    return logprobs - old.detach()
+
+
+def sequence_log_ratio(logprobs: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """log s_i = mean_t (log π − log π_old), the same at every token (GSPO, arXiv 2507.18071).
+
+    All ``[B, T]``, ``mask`` 1 on tokens that count. → ``[B, T]``.
+    """
+    check_same_shape(logprobs=logprobs, old=old, mask=mask)
+    mean = masked_sum(logprobs - old.detach(), mask, dim=1) / mask.sum(1)
+    return mean[:, None].expand_as(logprobs)
+
+
+def truncated_importance(logprobs: torch.Tensor, behaviour: torch.Tensor, *, cap: float) -> torch.Tensor:
+    """min(π / π_behaviour, cap) without gradient: a weight for samples drawn by somewhat different weights or kernels
+    (truncated importance sampling, Ionides 2008; IMPALA's ρ̄, arXiv 1802.01561; CISPO, arXiv 2506.13585). ``[B, T]``."""
+    check_same_shape(logprobs=logprobs, behaviour=behaviour)
+    if not cap > 0.0:
+        raise ValueError(f"truncated_importance: cap {cap} must be positive")
+    return (logprobs - behaviour).detach().exp().clamp(max=cap)

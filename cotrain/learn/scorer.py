@@ -1,0 +1,143 @@
+"""What a model says of sampled tokens: log-probabilities and entropies, or values, with or without gradient.
+
+The body of the model runs over whole rows; the head only over the positions that predict a sampled token, so logits
+of prompts are never made. Logits become float32 after that selection, in slices that are recomputed in the backward
+pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
+
+A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
+
+Dropout is off, always: the tokens were sampled without it. Left out: variable-length attention without padding,
+and activation checkpointing, which transformers ties to its training mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cotrain.core.errors import ConfigError, ModelError
+from cotrain.learn.collate import Rows, Sequences, move, plan, rows_of, width
+
+HEADS = ("lm", "value")
+
+
+class Scorer:
+    """Scores with one model, which others may share and change in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        head: str = "lm",
+        micro_tokens: int = 16384,
+        autocast: bool = False,
+        logits_at_once: int = 2**26,
+    ) -> None:
+        """
+        Args:
+            model: "lm": a causal LM of transformers, plain or with adapters; "value": token ids ``[B, L]`` → values
+                ``[B, L]``, such as ``models.heads.ValueModel``.
+            head: "lm" or "value".
+            micro_tokens: padded tokens of one forward pass.
+            autocast: bfloat16 arithmetic over float32 weights.
+            logits_at_once: numbers in the largest slice of logits.
+
+        Raises ModelError when the model does something to its logits after its head, such as soft capping.
+        """
+        if head not in HEADS:
+            raise ConfigError(f"head is {head!r}, expected one of {HEADS}")
+        self.model = model.eval()
+        self.head = head
+        self.micro_tokens = micro_tokens
+        self.autocast = autocast
+        self.logits_at_once = logits_at_once
+        if head == "lm":
+            self._split()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def predict(self, rows: Rows, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``[B, T]`` log-probabilities at the rows' temperatures (or values), 0 on padding; and entropies if wanted.
+
+        ``rows`` must be on the model's device. Differentiable unless inside ``torch.no_grad``.
+        """
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
+            if self.head == "value":
+                flat, flat_entropy = _wide(self.model(input_ids=rows.input_ids)[rows.row, rows.column]), None
+            else:
+                hidden = self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state  # [B, L, H]
+                flat, flat_entropy = self._logprobs(hidden[rows.row, rows.column], rows, entropy)
+        predictions = flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat)
+        if flat_entropy is None:
+            return predictions, None
+        return predictions, flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat_entropy)
+
+    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in the order given."""
+        results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
+        self.model.eval()
+        with torch.no_grad():
+            for indices in plan([width(p, t) for p, t in sequences], self.micro_tokens):
+                rows = move(rows_of([sequences[i] for i in indices], [temperature] * len(indices)), self.device)
+                predictions = self.predict(rows)[0].float().cpu()
+                for b, i in enumerate(indices):
+                    results[i] = predictions[b, : len(sequences[i][1])].clone()
+        return results
+
+    def _logprobs(self, hidden: torch.Tensor, rows: Rows, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``[N]`` each, in slices of at most ``logits_at_once`` logits."""
+        size = max(1, self.logits_at_once // self._vocabulary)
+        parts = []
+        for start in range(0, len(hidden), size):
+            piece = slice(start, start + size)
+            temperature = None if rows.temperatures is None else rows.temperatures[piece]
+            arguments = (self._output, hidden[piece], rows.targets[piece], temperature, entropy)
+            if len(hidden) > size and torch.is_grad_enabled():
+                parts.append(checkpoint(_slice_logprobs, *arguments, use_reentrant=False))
+            else:
+                parts.append(_slice_logprobs(*arguments))
+        logprobs = torch.cat([part[0] for part in parts])
+        return logprobs, torch.cat([part[1] for part in parts]) if entropy else None
+
+    def _split(self) -> None:
+        """Find body and output layer; the way around the model's own forward must give what the model gives."""
+        model: Any = self.model
+        name = type(model).__name__
+        if not isinstance(model.get_input_embeddings(), nn.Embedding) or model.get_output_embeddings() is None:
+            raise ModelError(f"{name} has no embedding and output layer that can be called; use a causal LM")
+        self._body, self._output = model.get_decoder(), model.get_output_embeddings()
+        self._vocabulary: int = model.get_input_embeddings().num_embeddings
+        ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
+        with torch.no_grad():
+            mine = self._output(self._body(input_ids=ids, use_cache=False).last_hidden_state)
+            theirs = model(input_ids=ids, use_cache=False).logits
+        if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=1e-3, atol=1e-3):
+            raise ModelError(f"{name} changes its logits after its output layer (scaling, soft capping): not supported")
+
+
+def sequence_scores(
+    model: nn.Module, sequences: Sequences, *, head: str = "lm", micro_tokens: int = 16384, temperature: float = 1.0
+) -> list[torch.Tensor]:
+    """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``."""
+    return Scorer(model, head=head, micro_tokens=micro_tokens).logprobs(sequences, temperature=temperature)
+
+
+def _slice_logprobs(
+    output: nn.Module, hidden: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor | None, entropy: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """hidden ``[n, H]``, targets ``[n]`` → log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
+    logits = _wide(output(hidden))  # [n, V]
+    if temperatures is not None:
+        logits = logits / temperatures[:, None]
+    total = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - total
+    return logprobs, total - (logits.softmax(-1) * logits).sum(-1) if entropy else None
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype == torch.float64 else values.float()

@@ -1,0 +1,207 @@
+"""A learner on one device: forward, backward, clip, finite check, step.
+
+Each term is cut into micro-batches of its own and divided by its own totals; gradients add up, then one optimiser
+step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the update count.
+
+Weights are changed in place, so an embedded engine that shares them has them at once. State is a count and named
+tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
+thread count). Only trainable weights are saved: those below an adapter are found where they came from.
+
+Left out: data-parallel and sharded training, learning-rate decay (a run ends at its planned rate), gradient scaling
+(bfloat16 needs none), activation checkpointing. On a GPU the split of seconds into forward and backward is the time
+of launching, not of computing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.state import State, take
+from cotrain.learn.collate import Sequences, collate, move, plan, width
+from cotrain.learn.contract import Normaliser, Term, UpdateReport
+from cotrain.learn.scorer import Scorer, sequence_scores
+from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
+
+__all__ = ["TorchLearner", "sequence_scores"]
+
+MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
+NON_FINITE = "non-finite"
+
+
+class TorchLearner:
+    """One policy and its optimiser. Implements ``contract.Learner``."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        optimizer: Callable[..., Optimizer] = adamw,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = 1.0,
+        warmup: int = 0,
+        micro_tokens: int = 16384,
+        autocast: bool = False,
+        head: str = "lm",
+        term_norms: bool = False,
+        activate: Callable[[], object] | None = None,
+    ) -> None:
+        """
+        Args:
+            model: see ``Scorer``; parameters with ``requires_grad`` are trained, and must be float32 or float64.
+            lr: learning rate after warm-up.
+            optimizer: ``adamw`` or ``muon`` of ``models.optim``, called with (model, lr=, weight_decay=).
+            weight_decay: decoupled, on matrices only.
+            clip_norm: the global gradient norm is scaled down to this; None for no clipping.
+            warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
+            micro_tokens: padded tokens of one forward and backward pass.
+            autocast: bfloat16 arithmetic over float32 weights.
+            head: "lm" or "value".
+            term_norms: also report the gradient norm of each term alone (costs a copy of the gradients).
+            activate: called before each pass, to select the adapter of this policy on a shared base.
+
+        Raises ConfigError, ModelError.
+        """
+        if not lr > 0.0 or warmup < 0 or (clip_norm is not None and not clip_norm > 0.0):
+            raise ConfigError(
+                f"learner: lr {lr}, warmup {warmup}, clip_norm {clip_norm}; expected > 0, ≥ 0, > 0 or None"
+            )
+        self._activate = activate or (lambda: None)
+        self._activate()
+        self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        narrow = [name for name, p in self._trained.items() if p.dtype not in (torch.float32, torch.float64)]
+        if narrow:
+            raise ConfigError(
+                f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
+                "updates are lost; load the model as float32 and set autocast=True"
+            )
+        self.model = model
+        self.head = head
+        self.scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
+        self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
+        self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
+        self._updates = 0
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps made so far; refused ones do not count."""
+        return self._updates
+
+    def update(self, terms: Sequence[Term]) -> UpdateReport:
+        """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head."""
+        began = perf_counter()
+        for term in terms:
+            wanted = term.algorithm.needs().head
+            if wanted != self.head:
+                raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
+        if not any(term.samples for term in terms):
+            return UpdateReport(stepped=False, skipped="no samples", metrics={})
+        self._activate()
+        self.model.eval()
+        self._optimizer.zero_grad()
+        metrics: dict[str, float] = {}
+        try:
+            for term in terms:
+                if term.samples:
+                    before = self._gradients() if self._term_norms else []
+                    metrics |= self._term(term)
+                    if self._term_norms:
+                        metrics[f"{term.name}/grad_norm"] = self._norm_since(before)
+            norm = float(nn.utils.clip_grad_norm_(self._trained.values(), self._clip_norm or math.inf))
+            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{t.name}/loss"]) for t in terms if t.samples)
+            multiplier = min(1.0, (self._updates + 1) / self._warmup) if self._warmup else 1.0
+            if finite:
+                self._optimizer.step(multiplier)
+                self._updates += 1
+        finally:
+            self._optimizer.zero_grad()
+        metrics |= {
+            "grad_norm": norm,
+            "lr": self._lr * multiplier,
+            "tokens": sum(metrics[f"{t.name}/tokens"] for t in terms if t.samples),
+            "seconds": perf_counter() - began,
+        }
+        return UpdateReport(
+            stepped=finite,
+            skipped=None if finite else NON_FINITE,
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        )
+
+    def logprobs(self, samples: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+        """See ``Scorer.logprobs``: float32 ``[T]`` for each sequence, without gradient."""
+        self._activate()
+        return self.scorer.logprobs(samples, temperature=temperature)
+
+    def state(self) -> State:
+        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Copies of trained weights ``model.<parameter>`` and of moments ``optimizer.<parameter>:<field>``."""
+        weights = {MODEL + name: p.detach().clone() for name, p in self._trained.items()}
+        moments = optimizer_tensors(self._optimizer, self.model)
+        return weights | {OPTIMIZER + name: tensor for name, tensor in moments.items()}
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        updates, moments = take("learner", state, "updates", "optimizer")
+        expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
+        missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
+        if missing or unknown:
+            found = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
+            raise StateError(f"tensors of learner do not fit: {found}")
+        for name, parameter in self._trained.items():
+            saved = tensors[MODEL + name]
+            if saved.shape != parameter.shape or saved.dtype != parameter.dtype:
+                raise StateError(
+                    f"tensors of learner do not fit: {name!r} is {saved.dtype} {tuple(saved.shape)}, "
+                    f"expected {parameter.dtype} {tuple(parameter.shape)}"
+                )
+        load_optimizer_tensors(self._optimizer, self.model, {name: tensors[OPTIMIZER + name] for name in moments})
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                parameter.copy_(tensors[MODEL + name])
+        self._updates = int(updates)
+
+    def _term(self, term: Term) -> dict[str, float]:
+        """Forward and backward of one objective; its metrics under its name."""
+        tokens = sum(len(s.token_ids) for s in term.samples)
+        normaliser = Normaliser(tokens=float(tokens), sequences=float(len(term.samples)))
+        entropy = term.algorithm.needs().entropy
+        sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        forward = backward = 0.0
+        for indices in plan([width(s.prompt_ids, s.token_ids) for s in term.samples], self.scorer.micro_tokens):
+            began = perf_counter()
+            rows, batch = collate([term.samples[i] for i in indices])
+            predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
+            loss = term.algorithm.loss(predictions, entropies, move(batch, self.scorer.device), normaliser)
+            middle = perf_counter()
+            loss.value.backward()
+            sums["loss"] = sums["loss"] + loss.value.detach().double().cpu()
+            for name, value in loss.sums.items():
+                sums[name] = sums[name] + value.double().cpu() / tokens
+            forward, backward = forward + middle - began, backward + perf_counter() - middle
+        return {f"{term.name}/{name}": float(value) for name, value in sums.items()} | {
+            f"{term.name}/samples": normaliser.sequences,
+            f"{term.name}/tokens": normaliser.tokens,
+            f"{term.name}/forward_seconds": forward,
+            f"{term.name}/backward_seconds": backward,
+        }
+
+    def _gradients(self) -> list[torch.Tensor | None]:
+        return [None if p.grad is None else p.grad.clone() for p in self._trained.values()]
+
+    def _norm_since(self, before: Sequence[torch.Tensor | None]) -> float:
+        """Norm of what was added to the gradients since ``before``."""
+        added = [
+            p.grad if old is None else p.grad - old
+            for p, old in zip(self._trained.values(), before, strict=True)
+            if p.grad is not None
+        ]
+        return float(nn.utils.get_total_norm(added))

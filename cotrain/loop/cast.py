@@ -1,0 +1,94 @@
+"""The cast of a run: every policy's model, tokenizer, learner and counters, and what of it goes into a checkpoint.
+
+A frozen policy shares the module of another frozen one with the same weights; a trained one never shares. The engine
+samples from the very modules that the learners update, so publishing weights is a version number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from cotrain.core.address import seed_of
+from cotrain.core.state import State, take
+from cotrain.learn.torch_learner import TorchLearner, sequence_scores
+from cotrain.loop.policies import PolicySpec
+from cotrain.models.heads import value_model
+from cotrain.models.load import load_model
+from cotrain.text.render import Renderer
+
+
+@dataclass(slots=True, kw_only=True)
+class Cast:
+    """All policies of one run. ``updates`` counts optimiser steps; ``versions`` what has been published."""
+
+    specs: Mapping[str, PolicySpec]
+    models: dict[str, nn.Module]
+    renderers: dict[str, Renderer]
+    learners: dict[str, TorchLearner]
+    updates: dict[str, int] = field(default_factory=dict)
+
+    def speaking(self) -> dict[str, nn.Module]:
+        """The language models, by policy."""
+        return {name: model for name, model in self.models.items() if self.specs[name].head == "lm"}
+
+    def score(
+        self, policy: str, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, temperature: float = 1.0
+    ) -> list[torch.Tensor]:
+        """Log-probabilities (or values) of sampled tokens under any policy: (prompt ``[P]``, tokens ``[T]``) → ``[T]``."""
+        if policy in self.learners:
+            return self.learners[policy].logprobs(pairs, temperature=temperature)
+        spec = self.specs[policy]
+        return sequence_scores(
+            self.models[policy], pairs, head=spec.head, micro_tokens=spec.micro_tokens, temperature=temperature
+        )
+
+    def state(self) -> State:
+        return {"updates": dict(self.updates), "learners": {n: learner.state() for n, learner in self.learners.items()}}
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Weights and optimiser moments of every trained policy, by policy."""
+        return {name: learner.tensors() for name, learner in self.learners.items()}
+
+    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        updates, learners = take("cast", state, "updates", "learners")
+        take("cast's learners", learners, *self.learners)
+        take("cast's tensors", tensors, *self.learners)
+        for name, learner in self.learners.items():
+            learner.load(learners[name], tensors[name])
+        self.updates = {name: int(updates[name]) for name in self.learners}
+
+
+def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cpu") -> Cast:
+    """Load every policy of a recipe. Raises ModelError for a model that cannot be used."""
+    models: dict[str, nn.Module] = {}
+    renderers: dict[str, Renderer] = {}
+    learners: dict[str, TorchLearner] = {}
+    shared: dict[str, tuple[nn.Module, Renderer]] = {}
+    for name, spec in policies.items():
+        if spec.head == "value":
+            models[name] = value_model(spec.model, seed_of(seed, "value head", name)).to(device)
+        elif not spec.trained and spec.model in shared:
+            models[name], renderers[name] = shared[spec.model]
+        else:
+            model, tokenizer = load_model(spec.model)
+            models[name] = model.to(device).eval()
+            renderers[name] = Renderer(tokenizer)
+            if not spec.trained:
+                shared[spec.model] = (models[name], renderers[name])
+        models[name].requires_grad_(spec.trained)
+        if spec.trained:
+            learners[name] = TorchLearner(
+                models[name],
+                lr=spec.lr,
+                warmup=spec.lr_warmup,
+                clip_norm=spec.clip_norm,
+                weight_decay=spec.weight_decay,
+                micro_tokens=spec.micro_tokens,
+                head=spec.head,
+            )
+    return Cast(specs=policies, models=models, renderers=renderers, learners=learners, updates=dict.fromkeys(learners, 0))

@@ -1,0 +1,171 @@
+"""The run directory: what a run leaves behind, so that it can be read, resumed and trusted.
+
+::
+
+    recipe.json       which recipe with which arguments, and the resolved settings
+    provenance.json   versions, machine, threads, hashes of the starting weights
+    metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
+    timings.jsonl     seconds of each step's stages; these depend on the clock and are kept apart
+    before.json       figures before the first step
+    checkpoints/      transactions over all policies
+    episodes/         the ledger: every rollout, token by token
+    summary.json      before and after, written at the end
+    report.html       written at the end and on interruption
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import RunDirectoryError, UserError
+from cotrain.core.statistics import Estimate
+from cotrain.loop.recipe import Recipe
+from cotrain.models.load import resolve
+
+PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
+
+
+class RunDirectory:
+    """Paths of one run, and its small JSON files."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.episodes = self.path / "episodes"
+        self.metrics = self.path / "metrics.jsonl"
+        self.timings = self.path / "timings.jsonl"
+        self.summary = self.path / "summary.json"
+        self.report = self.path / "report.html"
+
+    @classmethod
+    def create(cls, path: Path | str) -> RunDirectory:
+        """A directory for a new run: not there yet, or empty."""
+        run = cls(path)
+        if run.path.is_file():
+            raise RunDirectoryError(f"{run.path} is a file; give a directory for the run with --out")
+        if run.path.exists() and any(run.path.iterdir()):
+            if (run.path / "recipe.json").exists():
+                raise RunDirectoryError(
+                    f"{run.path} already holds a run; go on with `cotrain resume {run.path}`, or choose another --out"
+                )
+            raise RunDirectoryError(f"{run.path} is not empty and is no run directory; choose another --out")
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create run directory {run.path}: {error.strerror}; choose another --out") from error
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """The directory of a run that was begun."""
+        run = cls(path)
+        if not (run.path / "recipe.json").is_file():
+            found = "no such directory" if not run.path.exists() else "no recipe.json in it"
+            raise RunDirectoryError(f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`")
+        return run
+
+    def write(self, name: str, value: Any) -> None:
+        """Write a JSON file so that it is there whole or not at all."""
+        target = self.path / name
+        staging = target.with_name(f".{name}.staging")
+        with staging.open("w", encoding="utf-8") as stream:
+            json.dump(value, stream, indent=2, ensure_ascii=False, allow_nan=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        staging.replace(target)
+
+    def read(self, name: str) -> Any | None:
+        """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
+        target = self.path / name
+        if not target.exists():
+            return None
+        try:
+            return json.loads(target.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
+
+
+def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
+    """The recipe as saved: how to build it again, and all settings as they were resolved."""
+    origin = None
+    if recipe.origin is not None:
+        origin = {
+            "target": recipe.origin.target,
+            "arguments": dict(recipe.origin.arguments),
+            "settings": list(recipe.origin.settings),
+        }
+    return {
+        "name": recipe.name,
+        "description": recipe.description,
+        "steps": recipe.steps,
+        "seed": recipe.seed,
+        "checkpoint_every": checkpoint_every,
+        "origin": origin,
+        "settings": resolved(recipe),
+    }
+
+
+def resolved(value: Any) -> Any:
+    """Any part of a recipe as JSON: dataclasses by field, functions by name, task sources by their description."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Recipe):
+        skip = {"description", "origin"}
+        return {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in skip}
+    if hasattr(value, "describe"):
+        return resolved(value.describe())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
+        return {"is": type(value).__name__, **shown}
+    if isinstance(value, Mapping):
+        return {str(k): resolved(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [resolved(v) for v in value]
+    return getattr(value, "__qualname__", type(value).__name__).replace(".<locals>.measure", "")
+
+
+def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, device: str) -> dict[str, Any]:
+    """Where and with what a run was made. Holds no environment variables and no paths of the home directory."""
+    return {
+        "packages": {name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "seed": recipe.seed,
+        "threads": threads,
+        "device": device,
+        "weights": dict(weights),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def estimates_json(figures: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {key: value.json() for key, value in figures.items()}
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def weights_hash(model: str) -> str:
+    """SHA-256 over the weight files of a local model; "" for a model of the Hub, whose revision is in its cache."""
+    folder = Path(resolve(model))
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest() if files else ""

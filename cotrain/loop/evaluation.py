@@ -1,0 +1,61 @@
+"""Evaluation: the same protocol, played on held-out problems without learning from it.
+
+One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play gives
+greedy accuracy. The training split is never used: curves come from "validation", the before and after of a run from
+"test" and, where the source has them, from out-of-distribution splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.core.address import seed_of
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Task, TaskSource
+from cotrain.loop.measures import Measure
+from cotrain.loop.schedule import Protocol
+from cotrain.play.executor import Executor
+
+EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What is played and measured, and on how many problems."""
+
+    protocol: Protocol
+    measures: tuple[Measure, ...]
+    greedy: tuple[Measure, ...] = ()  # measured on one greedy episode a problem; keys get ``greedy`` for ``pass@1``
+    tasks: int = 256  # problems of the test split, before and after
+    curve_tasks: int = 64  # problems of the validation split, while training
+    members: int = 8  # episodes a problem
+    splits: tuple[str, ...] = ()  # further splits, measured with four members at the end; keys get the split's name
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
+
+
+def held_out(source: TaskSource, split: str, count: int) -> list[Task]:
+    """The first ``count`` problems of a held-out split, fewer when it has fewer."""
+    size = source.size(split)
+    return [source.get(split, i) for i in range(count if size is None else min(count, size))]
+
+
+def evaluate(
+    evaluation: Evaluation, executor: Executor, tasks: Sequence[Task], *, members: int, greedy: bool = True
+) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+    """Play and measure. Returns the figures and the sampled episodes they were taken from."""
+    played = executor.play(evaluation.protocol, tasks, step=EVALUATION_STEP, members=members, **evaluation.options)
+    figures: dict[str, Estimate] = {}
+    for measure in evaluation.measures:
+        figures |= measure(played)
+    if greedy and evaluation.greedy:
+        single = executor.greedy().play(evaluation.protocol, tasks, step=EVALUATION_STEP, members=1, **evaluation.options)
+        for measure in evaluation.greedy:
+            figures |= {k.replace("pass@1", "greedy"): v for k, v in measure(single).items() if k.endswith("pass@1")}
+    return figures, played
+
+
+def evaluation_seed(seed: int) -> int:
+    """Seed of the evaluation's draws: the same before and after, and apart from every training draw."""
+    return seed_of("evaluation", seed)

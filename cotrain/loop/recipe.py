@@ -1,0 +1,161 @@
+"""A recipe: everything that makes one method, and the checks that refuse nonsense before the first step.
+
+A recipe is a frozen value returned by an ordinary function decorated with ``@recipe``; the decorator remembers which
+function with which arguments, so that a run can be resumed from its directory alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.core.types import TaskSource
+from cotrain.learn.contract import Algorithm
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.policies import PolicySpec
+from cotrain.loop.schedule import Schedule
+from cotrain.play.role import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """Which policy learns, from which role's traces, by which algorithm."""
+
+    policy: str
+    on: str  # a role
+    by: Algorithm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The function that made a recipe, and its arguments."""
+
+    target: str  # "name" of a shipped recipe or "path/to/file.py:function"
+    arguments: Mapping[str, Any]
+    settings: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One method, complete. Building one checks it; a recipe that exists can be run."""
+
+    name: str
+    tasks: TaskSource
+    steps: int
+    seed: int
+    tasks_per_step: int  # P problems a step
+    group_size: int  # G episodes a problem
+    policies: Mapping[str, PolicySpec]
+    roles: Mapping[str, Role]
+    objectives: Mapping[str, Objective]
+    schedule: Schedule
+    evaluation: Evaluation
+    evaluate_every: int = 0  # steps between evaluations on the validation split; 0 for none
+    description: str = ""
+    origin: Origin | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def leading(self) -> str:
+        """The objective whose updates count when methods are compared at equal updates: the first one."""
+        return next(iter(self.objectives))
+
+    def for_updates(self, updates: int) -> Recipe:
+        """The same recipe, as long as it takes for the leading objective to be due ``updates`` times."""
+        return replace(self, steps=self.schedule.steps_until(self.leading, updates))
+
+
+def check(recipe: Recipe) -> None:
+    """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
+    if not recipe.objectives:
+        raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
+    for label, value, least in (
+        ("steps", recipe.steps, 1),
+        ("tasks_per_step", recipe.tasks_per_step, 1),
+        ("group_size", recipe.group_size, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    for role, spec in recipe.roles.items():
+        _known("policy", spec.policy, recipe.policies, f"role {role!r}")
+        if recipe.policies[spec.policy].head != "lm":
+            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
+    used = {spec.policy for spec in recipe.roles.values()}
+    for name, objective in recipe.objectives.items():
+        used |= _check_objective(recipe, name, objective)
+    for phase in recipe.schedule.phases:
+        for name in phase.objectives:
+            _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
+    for name in recipe.objectives:
+        if not any(name in phase.objectives for phase in recipe.schedule.phases):
+            raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
+    idle = [p for p in recipe.policies if p not in used]
+    if idle:
+        raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+
+
+def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str]:
+    where = f"objective {name!r}"
+    _known("policy", objective.policy, recipe.policies, where)
+    _known("role", objective.on, recipe.roles, where)
+    policy, by = recipe.policies[objective.policy], type(objective.by).__name__
+    needs = objective.by.needs()
+    if not policy.trained:
+        raise ConfigError(f"{where} trains policy {objective.policy!r}, which is {policy.kind}; make it trainable")
+    player = recipe.roles[objective.on].policy
+    if needs.on_policy and player != objective.policy:
+        raise ConfigError(
+            f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {objective.on!r} is "
+            f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
+        )
+    if policy.head != needs.head:
+        raise ConfigError(f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}")
+    used = {objective.policy}
+    for label, other, head in (("reference", needs.reference, "lm"), ("values", needs.values, "value")):
+        if other is not None:
+            _known("policy", other, recipe.policies, f"{where}, {label}")
+            if recipe.policies[other].head != head:
+                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {recipe.policies[other].head!r}")
+            used.add(other)
+    return used
+
+
+def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
+    if name not in names:
+        raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")
+
+
+def recipe(build: Callable[..., Recipe]) -> Callable[..., Recipe]:
+    """Decorate a function that returns a Recipe: its docstring becomes the description, its arguments the origin."""
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def made(*args: Any, **kwargs: Any) -> Recipe:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        plain = build(*args, **kwargs)
+        module = inspect.getmodule(build)
+        description = plain.description or inspect.getdoc(build) or inspect.getdoc(module) or ""
+        arguments = {k: describe_argument(k, v) for k, v in bound.arguments.items()}
+        return replace(plain, description=description, origin=Origin(target=build.__name__, arguments=arguments))
+
+    made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
+    return made
+
+
+def describe_argument(name: str, value: Any) -> Any:
+    """An argument as JSON: plain values as they are, task sources by their description."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, tuple | list):
+        return [describe_argument(name, v) for v in value]
+    describe = getattr(value, "describe", None)
+    if describe is None:
+        raise ConfigError(f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source")
+    return {"tasks": describe()}

@@ -1,0 +1,259 @@
+"""From a recipe to a finished run directory, through interruptions.
+
+A checkpoint is one transaction over all policies; metrics and ledger are cut back to it on resume and written again,
+byte for byte. On SIGINT or SIGTERM the step in progress is given up, the last finished state saved, and ``Interrupted``
+raised; a second signal leaves at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from cotrain.disk import transaction
+from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
+from cotrain.disk.ledger import Ledger
+from cotrain.disk.lock import RunLock
+from cotrain.loop.directory import RunDirectory, estimates_json, provenance, recipe_json, weights_hash
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
+
+
+
+class Observer(Protocol):
+    """Who watches a run: the live table, a test, nobody."""
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, row: Mapping[str, Any]) -> None: ...
+
+
+class Silent:
+    """An observer that looks away."""
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, row: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A finished run."""
+
+    directory: Path
+    summary: Mapping[str, Any]  # as in summary.json
+
+
+def start(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    checkpoint_every: int = 25,
+    device: str = "cpu",
+    observer: Observer | None = None,
+    wrap: Callable[[Any], Any] | None = None,
+) -> Outcome:
+    """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
+    directory = RunDirectory.create(out)
+    with RunLock(directory.path):
+        trainer_of = _builder(recipe, device, wrap)  # models load before anything is written: a bad name leaves no run behind
+        directory.write("recipe.json", recipe_json(recipe, checkpoint_every=checkpoint_every))
+        weights = {name: weights_hash(spec.model) for name, spec in recipe.policies.items()}
+        directory.write("provenance.json", provenance(recipe, weights, torch.get_num_threads(), device))
+        return _continue(directory, recipe, trainer_of, checkpoint_every, observer or Silent())
+
+
+def resume(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    device: str = "cpu",
+    observer: Observer | None = None,
+    wrap: Callable[[Any], Any] | None = None,
+) -> Outcome:
+    """Go on where a run was interrupted; a finished run only has its summary returned."""
+    directory = RunDirectory.open(out)
+    observer = observer or Silent()
+    saved = directory.read("recipe.json")
+    with RunLock(directory.path):
+        made = directory.read("provenance.json") or {}
+        if made.get("threads") not in (None, torch.get_num_threads()):
+            observer.message(
+                f"note: this run was begun with {made['threads']} threads and goes on with {torch.get_num_threads()}: "
+                "sums may round differently, so it is the same run but not bit for bit"
+            )
+        return _continue(directory, recipe, _builder(recipe, device, wrap), int(saved["checkpoint_every"]), observer)
+
+
+Build = Callable[[Callable[[], int]], CoTrainer]
+
+
+def _builder(recipe: Recipe, device: str, wrap: Callable[[Any], Any] | None) -> Build:
+    stop: list[Callable[[], int]] = [lambda: 0]
+    trainer = CoTrainer(recipe, device=device, stopping=lambda: stop[0](), wrap=wrap)
+
+    def build(stopping: Callable[[], int]) -> CoTrainer:
+        stop[0] = stopping
+        return trainer
+
+    return build
+
+
+def _continue(directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer) -> Outcome:
+    summary = directory.read("summary.json")
+    if summary is not None:
+        observer.message(f"{directory.path} is finished: {recipe.steps} steps; see {directory.report}")
+        return Outcome(directory=directory.path, summary=summary)
+    with _stop_on_signal() as stopping:
+        trainer = build(stopping)
+        _restore(directory, trainer, observer)
+        try:
+            return _work(directory, trainer, checkpoint_every, observer)
+        except Interrupted:
+            if trainer.finished > _saved_step(directory):
+                _save(directory, trainer)
+            observer.message(
+                f"stopped after step {trainer.finished} of {recipe.steps}; nothing is lost. "
+                f"Go on with: cotrain resume {directory.path}"
+            )
+            raise
+
+
+def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) -> None:
+    checkpoint = transaction.latest(directory.checkpoints)
+    if checkpoint is not None:
+        for damage in checkpoint.damaged:
+            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
+        tensors, documents = checkpoint.load()
+        trainer.load(documents["state"], tensors)
+        observer.message(f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified")
+    for path in (directory.metrics, directory.timings):
+        truncate_after(path, trainer.finished - 1)
+    with Ledger(directory.episodes) as ledger:
+        ledger.truncate_after(trainer.finished - 1)
+
+
+def _saved_step(directory: RunDirectory) -> int:
+    checkpoint = transaction.latest(directory.checkpoints)
+    return -1 if checkpoint is None else checkpoint.step
+
+
+def _save(directory: RunDirectory, trainer: CoTrainer) -> None:
+    transaction.save(directory.checkpoints, trainer.finished, trainer.cast.tensors(), {"state": trainer.state()})
+
+
+def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer) -> Outcome:
+    recipe = trainer.recipe
+    before = directory.read("before.json")
+    if before is None:
+        observer.message("measuring the start on held-out problems …")
+        before = final_figures(trainer)
+        directory.write("before.json", before)
+    measured = _last_measured(directory)
+    metrics, timings, ledger = JsonlWriter(directory.metrics), JsonlWriter(directory.timings), Ledger(directory.episodes)
+    with metrics, timings, ledger:
+        while True:
+            step = trainer.finished - 1  # the last finished one, -1 at the start
+            if recipe.evaluate_every and trainer.finished % recipe.evaluate_every == 0 and measured < step + 1:
+                row = _curve_row(trainer, step=step)
+                metrics.append(row)
+                observer.update(row)
+                measured = step + 1
+            if trainer.finished >= recipe.steps:
+                break
+            if trainer.finished and trainer.finished % checkpoint_every == 0 and trainer.finished > _saved_step(directory):
+                metrics.sync()
+                ledger.sync()
+                _save(directory, trainer)
+            result = trainer.step()
+            ledger.append(int(result.row["step"]), result.episodes)
+            metrics.append(result.row)
+            timings.append({"step": result.row["step"], **result.seconds})
+            observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
+    _save(directory, trainer)
+    observer.message("measuring the end on held-out problems …")
+    after = final_figures(trainer)
+    summary = {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "steps": recipe.steps,
+        "tokens": trainer.tokens,
+        "updates": dict(trainer.cast.updates),
+        "before": before,
+        "after": after,
+    }
+    directory.write("summary.json", summary)
+    return Outcome(directory=directory.path, summary=summary)
+
+
+def final_figures(trainer: CoTrainer) -> dict[str, Any]:
+    """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
+    evaluation = trainer.recipe.evaluation
+    figures, _ = trainer.evaluate("test", evaluation.tasks)
+    for split in evaluation.splits:
+        further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
+        figures |= {key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key}
+    return estimates_json(figures)
+
+
+def _within(split: str, key: str) -> str:
+    role, name = key.split("/", 1)
+    return f"{role}/{split}/{name}"
+
+
+def _last_measured(directory: RunDirectory) -> int:
+    """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
+    if not directory.metrics.exists():
+        return -1
+    return max((int(row["step"]) + 1 for row in read_jsonl(directory.metrics) if row.get("kind") == "evaluation"), default=-1)
+
+
+def _curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
+    figures, _ = trainer.evaluate("validation", trainer.recipe.evaluation.curve_tasks)
+    row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
+    row |= {f"updates/{policy}": count for policy, count in trainer.cast.updates.items()}
+    row |= {f"eval/{key}": value.value for key, value in figures.items()}
+    return row
+
+
+def _rates(result: StepResult) -> dict[str, float]:
+    """Tokens a second of each role while the protocol was played."""
+    seconds = result.seconds["play"]
+    spoken: dict[str, int] = {}
+    for episode in result.episodes:
+        for trace in episode.traces:
+            spoken[trace.role] = spoken.get(trace.role, 0) + len(trace.token_ids)
+    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[Callable[[], int]]:
+    """While inside, the first SIGINT or SIGTERM is only remembered; the second raises KeyboardInterrupt. Yields a
+    function that gives the signal's number, 0 before there was one."""
+    asked = [0]
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: asked[0]
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked[0]:
+            raise KeyboardInterrupt
+        asked[0] = number
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+

@@ -1,0 +1,97 @@
+"""Which protocol is played at a step and which objectives learn from it: a pure function of the step.
+
+Resuming needs nothing but the step. Decays do not run on the global step but on each policy's own update count, which
+the schedule can also foretell (``planned``), because Tango's α is defined over the generator's updates alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.core.errors import ConfigError
+
+Protocol = Callable[..., Awaitable[None]]  # async (task, roles, **options) → None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One kind of step: what is played, how wide, and who learns from it."""
+
+    name: str
+    protocol: Protocol
+    objectives: tuple[str, ...]  # names of the objectives that are due
+    tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
+    members: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """First the phases of ``warmup``, each for its number of steps, then ``cycle`` over and over."""
+
+    phases: tuple[Phase, ...]
+    cycle: tuple[str, ...]  # names of phases, in turn
+    warmup: tuple[tuple[str, int], ...] = ()  # (name of a phase, steps)
+
+    def __post_init__(self) -> None:
+        names = [p.name for p in self.phases]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two phases have one name: {names}")
+        if not self.cycle:
+            raise ConfigError("schedule: the cycle is empty; name at least one phase")
+        for name in (*self.cycle, *(n for n, _ in self.warmup)):
+            if name not in names:
+                raise ConfigError(f"schedule names phase {name!r}, but there are only {names}")
+
+    def _name_at(self, step: int) -> str:
+        for name, length in self.warmup:
+            if step < length:
+                return name
+            step -= length
+        return self.cycle[step % len(self.cycle)]
+
+    def phase_at(self, step: int) -> Phase:
+        """The phase of a step, counted from 0."""
+        name = self._name_at(step)
+        return next(p for p in self.phases if p.name == name)
+
+    def is_warmup(self, step: int) -> bool:
+        return step < sum(length for _, length in self.warmup)
+
+    def occurrence(self, step: int) -> int:
+        """How many earlier steps had the same phase. It addresses the draw of tasks, so that the n-th generator step
+        of two recipes with one seed sees the same problems whatever else their schedules do in between."""
+        name = self._name_at(step)
+        return sum(self._name_at(s) == name for s in range(step))
+
+    def planned(self, objective: str, steps: int) -> int:
+        """In how many of the first ``steps`` steps this objective is due."""
+        due = {p.name for p in self.phases if objective in p.objectives}
+        return sum(self._name_at(s) in due for s in range(steps))
+
+    def steps_until(self, objective: str, updates: int) -> int:
+        """The least number of steps in which this objective is due ``updates`` times."""
+        due = {p.name for p in self.phases if objective in p.objectives}
+        if not due & set(self.cycle):
+            raise ConfigError(f"objective {objective!r} is never due in the cycle {self.cycle}")
+        step = count = 0
+        while count < updates:
+            count += self._name_at(step) in due
+            step += 1
+        return step
+
+
+def single(protocol: Protocol, *objectives: str, name: str = "train", **options: Any) -> Schedule:
+    """The same phase at every step."""
+    return Schedule(phases=(Phase(name=name, protocol=protocol, objectives=objectives, options=options),), cycle=(name,))
+
+
+def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:
+    """Each phase for its number of steps in ``ratio``, in turn; before that, warm-up phases by name."""
+    if len(ratio) != len(phases) or any(r < 0 for r in ratio) or not any(ratio):
+        raise ConfigError(f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases")
+    cycle = tuple(p.name for p, r in zip(phases, ratio, strict=True) for _ in range(r))
+    lengths = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
+    return Schedule(phases=phases, cycle=cycle, warmup=lengths)

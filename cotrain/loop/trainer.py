@@ -1,0 +1,206 @@
+"""The co-training loop: one step from schedule to saved state, the same for every method.
+
+Read ``CoTrainer.step`` first; it is the picture of the architecture in code. Nothing changes before the update: a step
+that is interrupted while it plays leaves the state of its beginning, and resuming plays it again, token for token.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.address import seed_of
+from cotrain.core.state import State, take
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Task, TaskSource, Trace
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.contract import Annotated, Term
+from cotrain.loop.cast import Cast, assemble
+from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
+from cotrain.loop.metrics import Row, reward_gap, role_metrics
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.schedule import Phase
+from cotrain.play.executor import Executor
+
+PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its state is that of the last finished step."""
+
+    def __init__(self, signal: int = 0) -> None:
+        self.signal = signal  # number of the signal that asked, 0 when it was none
+        super().__init__(f"asked to stop (signal {signal})")
+
+
+class TooManyFailures(Exception):
+    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one step did."""
+
+    row: Row  # deterministic metrics
+    seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "update"
+    episodes: tuple[Episode, ...]
+
+
+class StoppableEngine:
+    """Any engine, with a question asked before each advance: which signal asks the run to stop, if any?"""
+
+    def __init__(self, engine: EmbeddedEngine, stopping: Callable[[], int]) -> None:
+        self.engine, self.stopping = engine, stopping
+        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
+
+    def advance(self) -> bool:
+        if asked := self.stopping():
+            raise Interrupted(asked)
+        return self.engine.advance()
+
+
+class CoTrainer:
+    """Owns the models, learners and engine of one run, and carries it from step to step."""
+
+    def __init__(
+        self, recipe: Recipe, *, device: str = "cpu", stopping: Callable[[], int] = lambda: 0, wrap: Callable[[Any], Any] | None = None
+    ) -> None:
+        """``wrap`` puts something around the engine (a test's random latency, a recorder)."""
+        self.recipe = recipe
+        self.cast: Cast = assemble(recipe.policies, seed=recipe.seed, device=device)
+        self.engine = EmbeddedEngine(self.cast.speaking(), device=device)
+        stoppable: Any = StoppableEngine(self.engine, stopping)
+        self.executor = self._executor(wrap(stoppable) if wrap else stoppable, recipe.seed)
+        self.judge = self._executor(stoppable, evaluation_seed(recipe.seed))
+        self.finished = 0  # steps done
+        self.tokens = 0  # sampled in training so far, all roles
+        self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
+        self.planned = {name: recipe.schedule.planned(name, recipe.steps) for name in recipe.objectives}
+
+    def _executor(self, engine: Any, seed: int) -> Executor:
+        return Executor(engine, self.cast.renderers, self.recipe.roles, seed)
+
+    def step(self) -> StepResult:
+        """Schedule, draw, play, annotate, credit, update, publish, observe. Raises Interrupted before the update."""
+        step, clock = self.finished, _Clock()
+        phase = self.recipe.schedule.phase_at(step)
+        tasks = self.draw(phase, step)
+        members = phase.members or self.recipe.group_size
+        episodes = self.executor.play(phase.protocol, tasks, step=step, members=members, **phase.options)
+        clock.lap("play")
+        self._refuse_mass_failure(step, episodes)
+        row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
+        gap = reward_gap(episodes)
+        if gap is not None:
+            row["gap"] = gap
+        terms: dict[str, list[Term]] = {}
+        for name in phase.objectives:
+            objective = self.recipe.objectives[name]
+            spoken = [t for e in episodes for t in e.traces if t.role == objective.on and t.failure is None]
+            annotated = self._annotate(name, spoken)
+            clock.lap("annotate")
+            credit = self.algorithms[name].credit(annotated, updates=self.cast.updates[objective.policy], planned=self.planned[name])
+            row |= {f"{name}/{key}": value for key, value in credit.metrics.items()}
+            row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
+            terms.setdefault(objective.policy, []).append(Term(name=name, algorithm=self.algorithms[name], samples=credit.samples))
+            clock.lap("credit")
+        for policy, due in terms.items():
+            report = self.cast.learners[policy].update(due)
+            if report.stepped:
+                self.cast.updates[policy] += 1
+                if policy in self.cast.renderers:
+                    self.engine.publish(policy, self.cast.updates[policy])
+            row |= {f"{policy}/{key}": value for key, value in report.metrics.items() if not key.endswith("seconds")}
+            row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
+            clock.lap("update")
+        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces)
+        row["tokens"] = self.tokens
+        self.finished += 1
+        return StepResult(row=row, seconds=clock.laps, episodes=episodes)
+
+    def draw(self, phase: Phase, step: int) -> list[Task]:
+        """The step's problems. Addressed by (phase, its occurrence): the n-th generator step of two recipes with one
+        seed draws the same problems."""
+        count = phase.tasks or self.recipe.tasks_per_step
+        first = self.recipe.schedule.occurrence(step) * count
+        return [train_task(self.recipe.tasks, self.recipe.seed, phase.name, first + i) for i in range(count)]
+
+    def _annotate(self, name: str, traces: Sequence[Trace]) -> list[Annotated]:
+        needs = self.algorithms[name].needs()
+        pairs = [(t.prompt_ids, t.token_ids) for t in traces]
+        warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
+        reference = self.cast.score(needs.reference, pairs, temperature=warmth) if needs.reference and pairs else None
+        values = self.cast.score(needs.values, pairs) if needs.values and pairs else None
+        return [
+            Annotated(trace=t, temperature=warmth, reference=reference[i] if reference else None, values=values[i] if values else None)
+            for i, t in enumerate(traces)
+        ]
+
+    def _refuse_mass_failure(self, step: int, episodes: Sequence[Episode]) -> None:
+        failed = [e.failure for e in episodes if e.failure]
+        if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
+            raise TooManyFailures(f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}")
+
+    def evaluate(self, split: str, count: int, *, members: int | None = None) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+        """Figures on the first ``count`` problems of a held-out split."""
+        evaluation = self.recipe.evaluation
+        tasks = held_out(self.recipe.tasks, split, count)
+        return evaluate(evaluation, self.judge, tasks, members=members or evaluation.members)
+
+    def state(self) -> State:
+        return {
+            "finished": self.finished,
+            "tokens": self.tokens,
+            "cast": self.cast.state(),
+            "algorithms": {name: algorithm.state() for name, algorithm in self.algorithms.items()},
+        }
+
+    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
+        finished, tokens, cast, algorithms = take("run", state, "finished", "tokens", "cast", "algorithms")
+        take("run's algorithms", algorithms, *self.algorithms)
+        self.cast.load(cast, tensors)
+        for name, algorithm in self.algorithms.items():
+            algorithm.load(algorithms[name])
+        self.finished, self.tokens = int(finished), int(tokens)
+        for policy, updates in self.cast.updates.items():
+            if policy in self.cast.renderers:
+                self.engine.publish(policy, updates)
+
+
+def train_task(source: TaskSource, seed: int, stream: str, position: int) -> Task:
+    """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one is gone
+    through in a new order each epoch, by a Feistel walk that needs no list."""
+    size = source.size("train")
+    if size is None:
+        return source.get("train", seed_of("draw", seed, stream, position) % 2**40)
+    epoch, place = divmod(position, size)
+    return source.get("train", permuted(place, size, seed_of("epoch", seed, stream, epoch)))
+
+
+def permuted(place: int, size: int, key: int) -> int:
+    """A permutation of ``range(size)`` by cycle walking over a four-round Feistel network; constant memory."""
+    half = max(1, (size - 1).bit_length() + 1) // 2 + 1
+    mask = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & mask
+        for turn in range(4):
+            left, right = right, left ^ (seed_of(key, turn, right) & mask)
+        place = (left << half) | right
+        if place < size:
+            return place
+
+
+class _Clock:
+    """Wall seconds by stage."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._since
+        self._since = now

@@ -1,0 +1,201 @@
+"""Causal language models by directory or Hub name, through transformers; safetensors only, never remote code.
+
+Two names belong to the package itself: ``embedded``, the base model that ships with it, and ``embedded-format``, the
+same after supervised training on the text formats. They are stored as bfloat16 and loaded as float32 like any other.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+import cotrain
+from cotrain.core.errors import ModelError
+from cotrain.models.config import ATTENTION
+
+EMBEDDED_BASE = "embedded"
+EMBEDDED_FORMAT = "embedded-format"
+_ASSETS = Path(cotrain.__file__).parent / "assets"
+_EMBEDDED = {EMBEDDED_BASE: _ASSETS / "base", EMBEDDED_FORMAT: _ASSETS / "base-format"}
+FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def resolve(name: str | os.PathLike[str]) -> Path | str:
+    """The directory that a name stands for, or the name itself when it is one of the Hub.
+
+    A ``Path``, an existing path, and whatever begins with ``.``, ``/`` or ``~`` is a path; so is ``a/b`` when there is
+    a directory ``a``, and a name with more than one separator, which no Hub name has. Raises ModelError for a path
+    that is no directory.
+    """
+    if str(name) in _EMBEDDED:
+        path = _EMBEDDED[str(name)]
+        if not path.is_dir():
+            raise ModelError(f"model {name!r}: {path} is missing from this installation; install cotrain again")
+        return path
+    text = os.fspath(name)
+    path = Path(text).expanduser()
+    beside = "/" in text and path.parent.is_dir()
+    local = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
+    if not (local or beside or text.count("/") > 1):
+        return text
+    if not path.exists():
+        raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(_EMBEDDED)})")
+    if not path.is_dir():
+        raise ModelError(f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors")
+    return path
+
+
+def load_model(
+    name: str | os.PathLike[str], dtype: torch.dtype = torch.float32
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a causal LM in evaluation mode, and its tokenizer.
+
+    Args:
+        name: directory, Hub name, "embedded" or "embedded-format".
+        dtype: of the weights in memory, whatever they are stored in.
+
+    Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
+    """
+    directory = _fetch(name)
+    _check_directory(directory)
+    tokenizer = _tokenizer(name, directory)
+    try:
+        with _quiet():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=dtype,
+                attn_implementation=ATTENTION,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # reported below
+                output_loading_info=True,
+            )
+    except (*UNREADABLE, SafetensorError) as error:
+        raise _unreadable(name, error) from error
+    model, found = loaded
+    wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
+    if wrong:
+        raise ModelError(
+            f"model {str(name)!r}: {len(wrong)} weights missing or of another shape, such as {wrong[0]!r}; "
+            "config.json and weights do not belong together"
+        )
+    return model.eval(), tokenizer
+
+
+def load_tokenizer(name: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
+    return _tokenizer(name, _fetch(name))
+
+
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    path: str | os.PathLike[str],
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write a plain model directory (config, safetensors, tokenizer); ``dtype`` converts a copy of the weights."""
+    directory = Path(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    stored: nn.Module = model
+    if dtype is not None and dtype != model.dtype:
+        stored = copy.deepcopy(stored).to(dtype)
+    assert isinstance(stored, PreTrainedModel)
+    with _quiet():
+        stored.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Of a model directory: architecture, number of parameters, bytes and sha256 of its weights.
+
+    The hash is taken over the safetensors files in order of their names; the count is read from their headers.
+    """
+    where = resolve(path)
+    if not isinstance(where, Path):
+        raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
+    _check_directory(where)
+    digest, parameters, size = hashlib.sha256(), 0, 0
+    for file in sorted(where.glob("*.safetensors")):
+        content = file.read_bytes()
+        digest.update(content)
+        size += len(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        for key, entry in header.items():
+            if key != "__metadata__":
+                count = 1
+                for side in entry["shape"]:
+                    count *= side
+                parameters += count
+    architectures = json.loads((where / "config.json").read_text(encoding="utf-8")).get("architectures") or ["unknown"]
+    return {"class": architectures[0], "parameters": parameters, "bytes": size, "sha256": digest.hexdigest()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and reports of transformers: what is wrong with a model is an error of ours."""
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _check_directory(path: Path) -> None:
+    if not (path / "config.json").is_file():
+        raise ModelError(f"model {str(path)!r}: no config.json; expected a directory written by save_pretrained")
+    if not any(path.glob("*.safetensors")):
+        other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
+        found = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
+        raise ModelError(f"model {str(path)!r}: no *.safetensors file; {found}")
+
+
+def _fetch(name: str | os.PathLike[str]) -> Path:
+    """The directory of a model; one of the Hub is downloaded, or taken from the cache when there is no network."""
+    where = resolve(name)
+    if isinstance(where, Path):
+        return where
+    try:
+        return Path(snapshot_download(where, allow_patterns=FILES, ignore_patterns=["*/*", "consolidated*"]))
+    except (OSError, HFValidationError) as error:
+        raise ModelError(
+            f"model {where!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
+            f"({_first_line(error)}); check the name and the network (embedded models: {', '.join(_EMBEDDED)})"
+        ) from error
+
+
+def _tokenizer(name: str | os.PathLike[str], directory: Path) -> PreTrainedTokenizerBase:
+    if not any((directory / file).is_file() for file in TOKENIZER_FILES):
+        raise ModelError(f"model {str(name)!r}: no tokenizer; expected {TOKENIZER_FILES[0]} in {directory}")
+    try:
+        with _quiet():
+            return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    except UNREADABLE as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str | os.PathLike[str], error: Exception) -> ModelError:
+    return ModelError(f"model {str(name)!r}: cannot be read: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

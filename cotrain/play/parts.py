@@ -1,0 +1,43 @@
+"""Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
+
+The embedded models were trained on short prompts without instructions; any other model is told the format in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cotrain.core.types import ParseFailure, Sampling
+from cotrain.play.role import Role
+from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
+from cotrain.text.prompts import REVIEW, REVIEW_FULL, SOLVE, SOLVE_FULL
+
+EMBEDDED = "embedded"  # names of the package's own models begin with this
+
+
+def speaks_short(model: str) -> bool:
+    """Whether a model knows the formats without being told."""
+    return model.startswith(EMBEDDED)
+
+
+def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
+    return tagged_solution(text)
+
+
+def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    return step_verdicts(text, int(fields["count"]))
+
+
+def solver(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
+    """The role ``solver``: field ``problem``; parsed to a Solution."""
+    short = speaks_short(model)
+    sampling = Sampling(max_tokens=max_tokens or (160 if short else 768), temperature=temperature)
+    return Role(policy=policy, prompt=SOLVE if short else SOLVE_FULL, parse=parse_solution, sampling=sampling)
+
+
+def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
+    """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
+    short = speaks_short(model)
+    sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
+    return Role(policy=policy, prompt=REVIEW if short else REVIEW_FULL, parse=parse_review, sampling=sampling)

@@ -1,0 +1,56 @@
+"""GRPO: one generator, rewarded when its answer is right. The baseline of everything.
+
+DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
+clipped policy-gradient step. ``steps_judged_by="oracle"`` adds the oracle's judgement of every step as a second
+channel, mixed as in RL Tango: what a perfect verifier would be worth. Left out: several updates a batch.
+"""
+
+from __future__ import annotations
+
+from cotrain.core.types import TaskSource
+from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.mixing import decay
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.measures import solving
+from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import single
+from cotrain.play.parts import solver
+from cotrain.play.protocols import solve
+from cotrain.tasks.words.source import word_problems
+
+
+@recipe
+def grpo(
+    model: str = "embedded",
+    steps: int = 100,
+    seed: int = 0,
+    tasks: TaskSource | None = None,
+    tasks_per_step: int = 16,
+    group_size: int = 8,
+    lr: float = 2e-4,
+    kl: float = 0.001,
+    alpha: float = 0.1,
+    alpha_end: float = 0.001,
+    steps_judged_by: str = "nobody",
+    evaluate_every: int = 0,
+    evaluation_tasks: int = 256,
+) -> Recipe:
+    oracle = steps_judged_by == "oracle"
+    mix = {"outcome": 1.0, "step": decay(alpha, alpha_end)} if oracle else {"outcome": 1.0}
+    policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})
+    measure = (solving("solver", 8),)
+    return Recipe(
+        name="grpo-oracle" if oracle else "grpo",
+        tasks=tasks or word_problems(),
+        steps=steps,
+        seed=seed,
+        tasks_per_step=tasks_per_step,
+        group_size=group_size,
+        policies=policies,
+        roles={"solver": solver("generator", model)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=Grpo(mix=mix, kl=Kl("start", kl) if kl else None))},
+        schedule=single(solve, "generator", name="generator", step_rewards="oracle" if oracle else "none"),
+        evaluation=Evaluation(protocol=solve, measures=measure, greedy=measure, tasks=evaluation_tasks, splits=("ood_length", "ood_template")),
+        evaluate_every=evaluate_every,
+    )

@@ -1,0 +1,97 @@
+"""RL Tango: a generator and a stepwise generative verifier, trained in turn (arXiv 2505.15034).
+
+The verifier reviews each step of a solution and then the answer. It never sees a label of a step: it is paid only when
+its final verdict is the truth, and for keeping the format. Its step verdicts are the generator's second reward channel,
+mixed into the advantage with a weight α that decays over the generator's own updates.
+
+Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` replaces its step verdicts
+by the truth (the ceiling), ``balance=False`` drops the class weights, ``simultaneous=True`` trains both from the same
+episodes. Left out of the paper: the bonus for several answers in a generator's format (its weight is 0 there).
+"""
+
+from __future__ import annotations
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import TaskSource
+from cotrain.learn.balance import ClassBalance
+from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.mixing import decay
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.measures import selecting, solving, verifying
+from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import Phase, alternate, single
+from cotrain.play import parts
+from cotrain.play.protocols import solve_then_verify
+from cotrain.tasks.words.source import word_problems
+
+
+@recipe
+def tango(
+    model: str = "embedded",
+    verifier_model: str | None = None,
+    steps: int = 160,
+    seed: int = 0,
+    tasks: TaskSource | None = None,
+    tasks_per_step: int = 16,
+    group_size: int = 8,
+    reviews: int = 8,
+    warmup: int = 40,
+    ratio: tuple[int, int] = (3, 1),
+    lr: float = 2e-4,
+    verifier_lr: float = 2e-4,
+    alpha: float = 0.1,
+    alpha_end: float = 0.001,
+    kl: float = 0.001,
+    verifier: str = "trained",
+    steps_judged_by: str = "verifier",
+    balance: bool = True,
+    simultaneous: bool = False,
+    evaluate_every: int = 0,
+    evaluation_tasks: int = 256,
+) -> Recipe:
+    if verifier not in ("trained", "frozen"):
+        raise ConfigError(f"tango: verifier is {verifier!r}; expected 'trained' or 'frozen'")
+    judge, trained = verifier_model or model, verifier == "trained"
+    learn_to_solve = Grpo(mix={"outcome": 1.0, "step": decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None)
+    learn_to_judge = Grpo(mix={"agreement": 1.0, "format": 0.8}, merge=True, balance=ClassBalance() if balance else None)
+    objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
+    if trained:
+        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+
+    solving_step = Phase(name="generator", protocol=solve_then_verify, objectives=("generator",), options={"step_rewards": steps_judged_by})
+    judging_step = Phase(
+        name="verifier",
+        protocol=solve_then_verify,
+        objectives=("verifier",),
+        members=1,
+        options={"reviews": reviews, "step_rewards": "none"},
+    )
+    if simultaneous and trained:
+        both = {"reviews": max(2, reviews // 4), "step_rewards": steps_judged_by}
+        schedule = single(solve_then_verify, "generator", "verifier", name="both", **both)
+    elif trained:
+        schedule = alternate(solving_step, judging_step, ratio=ratio, warmup={"verifier": warmup})
+    else:
+        schedule = alternate(solving_step, ratio=(1,))
+    return Recipe(
+        name="tango",
+        tasks=tasks or word_problems(),
+        steps=steps,
+        seed=seed,
+        tasks_per_step=tasks_per_step,
+        group_size=group_size,
+        policies={"generator": trainable(model, lr=lr), "verifier": trainable(judge, lr=verifier_lr) if trained else frozen(judge)}
+        | ({"start": frozen(model)} if kl else {}),
+        roles={"solver": parts.solver("generator", model), "verifier": parts.verifier("verifier", judge)},
+        objectives=objectives,
+        schedule=schedule,
+        evaluation=Evaluation(
+            protocol=solve_then_verify,
+            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
+            greedy=(solving("solver", 1),),
+            tasks=evaluation_tasks,
+            splits=("ood_length", "ood_template"),
+        ),
+        evaluate_every=evaluate_every,
+    )

@@ -1,0 +1,52 @@
+"""Making text from models and files safe to show: in a page, and in a terminal.
+
+Everything a model wrote is hostile until shown otherwise. Markup is escaped; characters that would move the cursor,
+turn the reading direction or hide are replaced by something that can be seen. A page gets ``<span class="ctl">U+202E
+</span>``, a terminal ``<U+202E>``. Nothing is dropped silently: a text that is cut says by how much.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+
+MAX_CHARS = 4000  # of one text in a page
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
+VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing
+
+
+def hidden(char: str) -> bool:
+    """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
+    return char in BLANKS or unicodedata.category(char) in HIDDEN
+
+
+def page(text: object, limit: int = MAX_CHARS) -> str:
+    """HTML that shows ``str(text)`` literally, with hidden characters spelled out; newlines and tabs stay.
+
+    Fit for element content only; for attribute values see ``attribute``.
+    """
+    whole = str(text)
+    parts = [
+        f'<span class="ctl">{_name(c)}</span>' if hidden(c) and c not in "\n\t" else html.escape(c, quote=True)
+        for c in whole[:limit]
+    ]
+    if len(whole) > limit:
+        parts.append(f'<span class="ctl">… {len(whole) - limit} more characters</span>')
+    return "".join(parts)
+
+
+def attribute(text: object, limit: int = 300) -> str:
+    """The same for an attribute value in double quotes, or for a ``<title>``: no markup at all."""
+    return html.escape(terminal(text, limit), quote=True)
+
+
+def terminal(text: object, limit: int = MAX_CHARS) -> str:
+    """Plain text without a single control character: ESC becomes ``<U+001B>``, newlines become ``⏎``."""
+    whole = str(text)
+    shown = "".join("⏎" if c == "\n" else f"<{_name(c)}>" if hidden(c) else c for c in whole[:limit])
+    return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
+
+
+def _name(char: str) -> str:
+    return f"U+{ord(char):04X}"

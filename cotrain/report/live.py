@@ -1,0 +1,192 @@
+"""What a run says while it runs: a table that renews itself on a terminal, one plain line a step anywhere else.
+
+Log files and pipes never see a control code, and no text from a model or a file reaches a terminal before its control
+characters have been made visible (an escape sequence in a rollout could otherwise rewrite the screen or the clipboard).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich import live as rich_live
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from cotrain.report.escape import terminal
+from cotrain.report.guide import number
+from cotrain.report.read import in_order
+
+SPARKS = "▁▂▃▄▅▆▇█"
+REMEMBERED = 24  # steps in a spark line, and in the estimate of the time left
+COLUMNS = ("accuracy", "balanced_accuracy")
+
+
+class Live:
+    """Shows rows of metrics as they come. Use as a context: leaving it restores the terminal whatever happened."""
+
+    def __init__(self, total_steps: int, *, console: Console | None = None) -> None:
+        self._total = total_steps
+        self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
+        self._display: rich_live.Live | None = None
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED)
+        self._last = time.monotonic()
+        self._row: dict[str, Any] = {}
+        self._history: dict[str, deque[float]] = {}
+
+    def __enter__(self) -> Live:
+        self._last = time.monotonic()
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._display = rich_live.Live(
+                Text("starting …", style="dim"), console=self._console, refresh_per_second=4, vertical_overflow="crop"
+            )
+            self._display.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        display, self._display = self._display, None
+        if display is not None:
+            display.stop()
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Show one row of metrics.jsonl (or the row with "seconds" and rates that the run hands out)."""
+        if row.get("kind") == "evaluation":
+            self._say(_evaluation_line(row), quiet=True)
+            return
+        now = time.monotonic()
+        self._seconds.append(_number(row.get("seconds")) or now - self._last)
+        self._last = now
+        self._row = dict(row)
+        for role in roles_of(row):
+            for key in (*_rewards(row, role), *(f"{role}/{c}" for c in COLUMNS)):
+                value = _number(row.get(key))
+                if value is not None:
+                    self._history.setdefault(key, deque(maxlen=REMEMBERED)).append(value)
+        if self._display is None:
+            self._say(step_line(row, self._total, self._seconds[-1], self._left()), quiet=False)
+        else:
+            self._display.update(self._screen())
+
+    def message(self, text: str) -> None:
+        """Say one thing above the table, or as a line of its own."""
+        self._say(terminal(text), quiet=False)
+
+    def _say(self, line: str, *, quiet: bool) -> None:
+        self._console.print(Text(line, style="dim" if quiet and self._console.is_terminal else ""), soft_wrap=True)
+
+    def _left(self) -> float | None:
+        step = _number(self._row.get("step"))
+        if step is None or not self._seconds:
+            return None
+        return max(0.0, self._total - step - 1) * sum(self._seconds) / len(self._seconds)
+
+    def _screen(self) -> Group:
+        row = self._row
+        done = int(_number(row.get("step")) or 0) + 1
+        head = Text.assemble(
+            (f" step {done}/{self._total} ", "bold reverse"),
+            f"  {terminal(row.get('phase', ''), 24)}  ",
+            (f"{_bar(done, self._total)}  {self._seconds[-1]:.1f} s a step, {clock(self._left())} left", "dim"),
+        )
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for title in ("role", "reward", "accuracy", "balanced acc.", "tokens/s", "trend"):
+            table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
+        for role in roles_of(row):
+            rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_plain(row[k])}" for k in _rewards(row, role)[:2])
+            followed = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_rewards(row, role))
+            trend = next((self._history[key] for key in followed if key in self._history), ())
+            shares = [_share(row.get(f"{role}/{c}")) for c in COLUMNS]
+            cells = [role, rewards, *shares, rate(row, role, self._seconds[-1]), spark(trend)]
+            table.add_row(*(Text(terminal(cell, 60)) for cell in cells))
+        return Group(head, table)
+
+
+def roles_of(row: Mapping[str, Any]) -> list[str]:
+    """Who spoke at this step: the prefixes that have a length, tokens or an accuracy."""
+    spoken = ("/length", "/accuracy", "/balanced_accuracy")
+    return in_order(key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(spoken))
+
+
+def step_line(row: Mapping[str, Any], total: int, seconds: float, left: float | None) -> str:
+    """One line of plain text for one step, safe for any terminal."""
+    parts = [f"step {int(_number(row.get('step')) or 0) + 1}/{total}", terminal(row.get("phase", ""), 24)]
+    for role in roles_of(row):
+        own = [f"{key.rsplit('/', 1)[1]} {_plain(row[key])}" for key in _rewards(row, role)]
+        shares = {column: _share(row.get(f"{role}/{column}")) for column in COLUMNS}
+        own += [f"{column.replace('_', ' ')} {share}" for column, share in shares.items() if share]
+        own += [f"{r} tokens/s" for r in [rate(row, role, seconds)] if r]
+        parts.append(terminal(f"{role}: {', '.join(own)}", 200))
+    if _number(row.get("gap")) is not None:
+        parts.append(f"gap {_plain(row['gap'])}")
+    parts.append(f"{seconds:.1f} s")
+    if left is not None:
+        parts.append(f"{clock(left)} left")
+    return " | ".join(part for part in parts if part)
+
+
+def rate(row: Mapping[str, Any], role: str, seconds: float) -> str:
+    """Tokens a second of a role, "" when it is not known."""
+    value = _number(row.get(f"{role}/tokens_per_second"))
+    tokens = _number(row.get(f"{role}/tokens"))
+    if value is None and tokens is not None and seconds > 0:
+        value = tokens / seconds
+    return "" if value is None else f"{value:.0f}"
+
+
+def spark(values: deque[float] | tuple[float, ...]) -> str:
+    """The last values as bars between their least and greatest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[round((v - low) * scale)] for v in values)
+
+
+def clock(seconds: float | None) -> str:
+    """``75`` as ``1:15``, hours as ``2:03:10``, an unknown time as ``?``."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _evaluation_line(row: Mapping[str, Any]) -> str:
+    wanted = ("pass@1", "greedy", "balanced_accuracy", "step_balanced_accuracy")
+    keys = [key for key in row if key.startswith("eval/") and key.rsplit("/", 1)[1] in wanted]
+    found = [(key.removeprefix("eval/"), row[key]) for key in keys]
+    figures = ", ".join(f"{key.replace('/', ' ')} {_share(value)}" for key, value in found)
+    return terminal(
+        f"held-out problems after step {int(_number(row.get('step')) or 0) + 1}: {figures or 'measured'}", 400
+    )
+
+
+def _rewards(row: Mapping[str, Any], role: str) -> list[str]:
+    keys = (key for key in row if key.startswith(f"{role}/reward/") and not key.endswith("/truth"))
+    return [key for key in keys if _number(row[key]) is not None]
+
+
+def _bar(done: int, total: int, width: int = 20) -> str:
+    full = min(width, width * done // max(total, 1))
+    return "█" * full + "░" * (width - full)
+
+
+def _share(value: object) -> str:
+    found = _number(value)
+    return "" if found is None else number(found, share=True)
+
+
+def _plain(value: object) -> str:
+    found = _number(value)
+    return "" if found is None else f"{found:.2f}"
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,130 @@
+"""``cotrain base``: from nothing to the two embedded models, by one command.
+
+    tokenizer → pretraining on solved problems, checked solutions and arithmetic → two supervised starts:
+      base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
+      base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
+
+Like any real base, both *can* check when they pretrained on text in which worked statements are said to be true or
+false; neither *does* it reliably. What a verifier gains over its start, it gains from reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotrain.models.load import describe_model
+from cotrain.stages.corpora import Corpus, procedural
+from cotrain.stages.pretrain import config_for, pretrain, sample_texts
+from cotrain.stages.sft import sft
+from cotrain.stages.tokenizer import train_tokenizer
+from cotrain.tasks.words.corpus import Start, pretraining_text, review_conversation, solver_conversation
+from cotrain.tasks.words.corrupt import Habits
+from cotrain.tasks.words.source import WordProblems
+
+LENGTH = 512  # tokens of a row: every in-distribution conversation fits
+BATCH = 8192  # tokens of one optimiser step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseSettings:
+    """Everything the embedded models depend on."""
+
+    seed: int = 0
+    operations: tuple[int, int] = (2, 7)
+    vocabulary: int = 640
+    depth: int = 4
+    width: int = 128
+    pretraining_tokens: int = 2500 * BATCH
+    pretraining_lr: float = 0.01  # of Muon
+    tuning_tokens: int = 300 * BATCH
+    tuning_lr: float = 1e-3  # of AdamW
+    flipped: float = 0.3  # share of step verdicts that are wrong in the noisy demonstrations
+    habits: Habits = field(default_factory=Habits)
+
+
+def build_base(out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print) -> dict[str, Any]:
+    """Train both starts into ``out/base`` and ``out/base-format`` and describe them in ``out/base.json``."""
+    source = WordProblems(operations=settings.operations)
+    text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
+    conversations = {
+        "base": conversations_of(settings, ("noisy", settings.flipped)),
+        "base-format": conversations_of(settings, "format"),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    trunk = out / "pretrained"
+    if not (trunk / "model.safetensors").exists():
+        report("tokenizer …")
+        tokenizer = train_tokenizer(sample_texts([(text, 4), *conversations["base"]]), settings.vocabulary)
+        report(f"pretraining on {settings.pretraining_tokens:,} tokens …")
+        done = pretrain(
+            trunk,
+            corpus=text,
+            tokens=settings.pretraining_tokens,
+            tokenizer=tokenizer,
+            config=config_for(tokenizer, depth=settings.depth, width=settings.width),
+            batch_tokens=BATCH,
+            length=LENGTH,
+            lr=settings.pretraining_lr,
+            optimizer="muon",
+            seed=settings.seed,
+            validation=64,
+            resume=resume and trunk.exists(),
+            report=lambda row: report(_line(row)),
+        )
+        if not done.finished:
+            return {"finished": False, "stage": "pretraining"}
+    described = {}
+    for name, parts in conversations.items():
+        if not (out / name / "model.safetensors").exists():
+            report(f"supervised start {name!r} …")
+            done = sft(
+                trunk,
+                out / name,
+                conversations=parts,
+                tokens=settings.tuning_tokens,
+                batch_tokens=BATCH,
+                length=LENGTH,
+                lr=settings.tuning_lr,
+                seed=settings.seed,
+                save_dtype=torch.bfloat16,
+                resume=resume and (out / name).exists(),
+                report=lambda row: report(_line(row)),
+            )
+            if not done.finished:
+                return {"finished": False, "stage": name}
+        described[name] = describe_model(out / name)
+    result = {"finished": True, "settings": asdict(settings), "models": described}
+    (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def install(out: Path, assets: Path) -> None:
+    """Copy the two model directories into the package."""
+    for name in ("base", "base-format"):
+        target = assets / name
+        shutil.rmtree(target, ignore_errors=True)
+        keep = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+        target.mkdir(parents=True)
+        for file in keep:
+            if (out / name / file).exists():
+                shutil.copyfile(out / name / file, target / file)
+    shutil.copyfile(out / "base.json", assets / "base.json")
+
+
+def conversations_of(settings: BaseSettings, start: Start) -> list[tuple[Corpus, int]]:
+    """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
+    source = WordProblems(operations=settings.operations)
+    solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
+    review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
+    return [(solve, 1), (review, 1)]
+
+
+def _line(row: dict[str, Any]) -> str:
+    return "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())

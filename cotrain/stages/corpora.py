@@ -1,0 +1,178 @@
+"""Where training text comes from: an addressed corpus, index → text or conversation, always the same for one index.
+
+Procedural text, a text file (paragraphs), a JSONL file with a ``text`` or a ``messages`` column. A finite corpus is
+read in epochs, each in its own order; an endless one never repeats. Nothing here knows tokens.
+
+Left out: streaming of files larger than memory and remote data sets; convert them to JSONL shards of moderate size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.address import rng_of
+from cotrain.core.errors import ConfigError, DataError
+
+Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+Item = str | Sequence[Message]  # running text, or one conversation
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Texts or conversations by index."""
+
+    name: str  # for messages and metrics
+    size: int | None  # None: endless, every index is new
+    get: Callable[[int], Item]  # index in [0, size) → the same item, always
+
+
+def procedural(name: str, get: Callable[[int], Item]) -> Corpus:
+    """An endless corpus from a function of an index."""
+    return Corpus(name=name, size=None, get=get)
+
+
+def from_items(name: str, items: Sequence[Item]) -> Corpus:
+    """A finite corpus from a list; raises DataError when it is empty."""
+    if not items:
+        raise DataError(f"{name}: no texts in it; expected at least one")
+    return Corpus(name=name, size=len(items), get=items.__getitem__)
+
+
+def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
+    """A UTF-8 text file: paragraphs (parted by empty lines), short ones joined until ``min_characters`` are reached."""
+    texts: list[str] = []
+    pending = ""
+    for paragraph in _read(Path(path)).split("\n\n"):
+        if paragraph.strip():
+            pending = f"{pending}\n\n{paragraph.strip()}" if pending else paragraph.strip()
+            if len(pending) >= min_characters:
+                texts.append(pending)
+                pending = ""
+    return from_items(str(path), [*texts, pending] if pending else texts)
+
+
+def jsonl_file(path: str | Path) -> Corpus:
+    """A JSONL file whose every row has a ``text`` string or a ``messages`` list of ``{"role", "content"}``.
+
+    Raises DataError with row (from 1) and column for whatever else is found.
+    """
+    items: list[Item] = []
+    for row, line in enumerate(_read(Path(path)).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, row {row}, column {error.colno}: not JSON ({error.msg})") from error
+        items.append(_item(f"{path}, row {row}", fields))
+    return from_items(str(path), items)
+
+
+def corpus_file(path: str | Path) -> Corpus:
+    """``.jsonl`` as JSONL, anything else as text; raises DataError when there is no such file."""
+    return jsonl_file(path) if Path(path).suffix.lower() == ".jsonl" else text_file(path)
+
+
+def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
+    """Mix corpora in fixed proportion: weight w means w items of every sum-of-weights. Finite parts repeat in epochs.
+
+    Item i of the mixture has its own item of its part, so endless parts never repeat. The mixture is endless.
+    """
+    if not parts or any(weight < 1 for _, weight in parts):
+        raise ConfigError("interleave: expected one corpus or more, each with an integer weight of 1 or more")
+    turns = [(number, rank) for number, (_, weight) in enumerate(parts) for rank in range(weight)]
+
+    def get(index: int) -> Item:
+        period, place = divmod(index, len(turns))
+        order = list(range(len(turns)))
+        rng_of("interleave", period).shuffle(order)
+        number, rank = turns[order[place]]
+        corpus, weight = parts[number]
+        own = period * weight + rank
+        return corpus.get(own) if corpus.size is None else corpus.get(epoch_index(corpus.size, own, number))
+
+    return Corpus(name="+".join(f"{weight}×{corpus.name}" for corpus, weight in parts), size=None, get=get)
+
+
+def split(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus, Corpus]:
+    """(training, validation) without an item in common; ``validation`` items are held out.
+
+    Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``. Raises DataError when the
+    corpus has too few items.
+    """
+    if corpus.size is None:
+        later = procedural(corpus.name, lambda index: corpus.get(index + validation))
+        return later, Corpus(name=f"{corpus.name} (validation)", size=validation, get=corpus.get)
+    if corpus.size <= validation:
+        raise DataError(
+            f"{corpus.name}: {corpus.size} items, but {validation} are to be held out for validation; "
+            "lower the validation size or bring more text"
+        )
+    order = list(range(corpus.size))
+    rng_of("split", seed).shuffle(order)
+    held, kept = sorted(order[:validation]), sorted(order[validation:])
+    return (
+        Corpus(name=corpus.name, size=len(kept), get=lambda index: corpus.get(kept[index])),
+        Corpus(name=f"{corpus.name} (validation)", size=len(held), get=lambda index: corpus.get(held[index])),
+    )
+
+
+def epochs(corpus: Corpus, seed: int) -> Callable[[int], Item]:
+    """index in [0, ∞) → item: a finite corpus is read again and again, in another order each time."""
+    if corpus.size is None:
+        return corpus.get
+    size = corpus.size
+    return lambda index: corpus.get(epoch_index(size, index, seed))
+
+
+def epoch_index(size: int, index: int, seed: int) -> int:
+    """Where the ``index``-th item of repeated, shuffled reading stands in a corpus of ``size`` items."""
+    epoch, place = divmod(index, size)
+    return _order(size, epoch, seed)[place]
+
+
+@lru_cache(maxsize=8)
+def _order(size: int, epoch: int, seed: int) -> list[int]:
+    order = list(range(size))
+    rng_of("epoch", seed, epoch).shuffle(order)
+    return order
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: no such file; expected a .txt or .jsonl file") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+
+
+def _item(place: str, fields: Any) -> Item:
+    if not isinstance(fields, dict):
+        raise DataError(f"{place}: expected an object with 'text' or 'messages', found {type(fields).__name__}")
+    if "text" in fields:
+        if not isinstance(fields["text"], str) or not fields["text"]:
+            raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
+        return fields["text"]
+    if "messages" not in fields:
+        raise DataError(f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}")
+    messages = fields["messages"]
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")
+    for number, message in enumerate(messages):
+        where = f"{place}, column 'messages[{number}]"
+        if not isinstance(message, dict):
+            raise DataError(f"{where}': expected an object with 'role' and 'content', found {message!r:.40}")
+        if message.get("role") not in ROLES:
+            raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
+        if not isinstance(message.get("content"), str):
+            raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
+    if messages[-1]["role"] != "assistant":
+        raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]

@@ -1,0 +1,85 @@
+"""From a corpus to token documents: which tokens there are, and which of them a model learns to produce.
+
+Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in play, token by token;
+pretraining learns all of it, supervised training the replies of the assistant with their stop token.
+
+Left out: templates that rewrite earlier turns depending on later ones; the renderer refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from cotrain.core.errors import DataError
+from cotrain.stages.corpora import Corpus, Item, epochs
+from cotrain.stages.packing import Document
+from cotrain.text.render import Message as Rendered
+from cotrain.text.render import Renderer
+
+PROBE = 200  # conversations looked at before training begins
+
+
+def documents(
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, seed: int = 0, replies_only: bool = False, longest: int = 0
+) -> Callable[[int, int], list[Document]]:
+    """(start, count) → documents; endless, a finite corpus is repeated in epochs of another order.
+
+    Args:
+        replies_only: of conversations, learn the assistant's tokens only.
+        longest: conversations are cut off after this many tokens (0: never); running text is left whole.
+    """
+    get = epochs(corpus, seed)
+    renderer = Renderer(tokenizer)
+
+    def read(start: int, count: int) -> list[Document]:
+        return tokenize([get(index) for index in range(start, start + count)], renderer, replies_only, longest)
+
+    return read
+
+
+def all_documents(
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, replies_only: bool = False, longest: int = 0
+) -> list[Document]:
+    """Every document of a finite corpus, in order."""
+    if corpus.size is None:
+        raise DataError(f"{corpus.name}: endless; expected a finite corpus, such as the held-out part of a split")
+    return tokenize([corpus.get(index) for index in range(corpus.size)], Renderer(tokenizer), replies_only, longest)
+
+
+def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
+    """Raise DataError when more than a tenth of the first conversations are longer than ``length`` tokens."""
+    count = PROBE if corpus.size is None else min(PROBE, corpus.size)
+    sizes = [len(d.ids) for d in tokenize([corpus.get(index) for index in range(count)], Renderer(tokenizer), True)]
+    over = sum(size > length for size in sizes)
+    if over > count / 10:
+        raise DataError(
+            f"{corpus.name}: {over} of the first {count} conversations are longer than {length} tokens (the longest "
+            f"{max(sizes)}) and would lose their ends; raise length"
+        )
+
+
+def tokenize(items: Sequence[Item], renderer: Renderer, replies_only: bool = False, longest: int = 0) -> list[Document]:
+    """Tokens of each item; running texts go through the tokenizer in one call, conversations through the renderer."""
+    texts = [item for item in items if isinstance(item, str)]
+    running = iter(_running(texts, renderer.tokenizer) if texts else ())
+    found = []
+    for item in items:
+        if isinstance(item, str):
+            found.append(next(running))
+            continue
+        ids, sampled = renderer.render_conversation([Rendered(m["role"], m["content"]) for m in item])
+        learn = sampled if replies_only else (True,) * len(ids)
+        last = longest or len(ids)
+        found.append(Document(ids=ids[:last], learn=learn[:last]))
+    return found
+
+
+def _running(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:
+    """BOS text END, as far as the tokenizer has those; what a text says never becomes a control token."""
+    begin = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    encoded = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, split_special_tokens=True)
+    rows = [(*begin, *ids, *end) for ids in encoded["input_ids"]]
+    return [Document(ids=row, learn=(True,) * len(row)) for row in rows]

@@ -1,0 +1,58 @@
+"""Supervised fine-tuning: next-token prediction on conversations, with loss on what the assistant says.
+
+    python: sft("base", "tuned", conversations=jsonl_file("dialogues.jsonl"), tokens=2_000_000)
+
+The same loop as pretraining with another mask. The result is a plain model directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotrain.models.load import load_model
+from cotrain.stages.corpora import Corpus
+from cotrain.stages.pretrain import Parts, _parts, fit, make_plan
+from cotrain.stages.trainer import Outcome
+
+
+def sft(
+    model: str | os.PathLike[str],
+    out: str | Path,
+    *,
+    conversations: Corpus | Parts,
+    tokens: int,
+    batch_tokens: int = 8192,
+    length: int = 512,
+    lr: float = 1e-3,
+    warmup: int = 20,
+    decay_fraction: float = 1.0,
+    shape: str = "linear",
+    optimizer: str = "adamw",
+    weight_decay: float = 0.0,
+    validation: int = 128,
+    seed: int = 0,
+    resume: bool = False,
+    save_dtype: torch.dtype | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
+
+    ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
+    A conversation longer than ``length`` loses its end; more than a tenth of such is a DataError. Other arguments and
+    errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to 1e-4.
+    """
+    network, tokenizer = load_model(model)
+    full = make_plan(
+        tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
+        warmup=warmup, decay_fraction=decay_fraction, shape=shape,
+    )  # fmt: skip
+    return fit(
+        network, tokenizer, _parts(conversations), out, full, replies_only=True, validation=validation,
+        start=str(model), resume=resume, save_dtype=save_dtype, report=report,
+    )  # fmt: skip

@@ -1,0 +1,328 @@
+"""One loop for likelihood training of a causal LM, pretraining and supervised alike: they differ in a mask.
+
+Loss of a step: mean over the learned tokens of the whole batch of −log p(token | what precedes it in its document),
+whatever the number of micro-batches. A batch is a function of one integer, the index of the next document, so a
+checkpoint is weights, optimiser state and two integers, and a resumed run equals an uninterrupted one bit for bit on a
+CPU (with the same number of threads).
+
+Left out: distribution over devices, and evaluation other than the loss on held-out documents.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cotrain.core.address import seed_of
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
+from cotrain.core.state import take
+from cotrain.disk import transaction
+from cotrain.disk.files import replace_file
+from cotrain.disk.jsonl import JsonlWriter, truncate_after
+from cotrain.disk.lock import RunLock
+from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
+from cotrain.stages.batches import Documents, batches_ahead, pack_all
+from cotrain.stages.packing import PADDING, Document, Packed, block_mask
+
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
+METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
+FREE = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
+
+
+class NonFiniteLoss(CotrainError):
+    """The loss or the gradient's norm is not a number; the weights were not changed by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How to train."""
+
+    steps: int
+    rows: int  # rows of one batch
+    length: int  # tokens of one row
+    lr: float
+    seed: int = 0
+    optimizer: str = "adamw"  # or "muon"
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    warmup: int = 0  # steps
+    decay_fraction: float = 1.0  # of all steps, at the end
+    shape: str = "linear"  # of the decay: "linear", "cosine", "wsd"
+    clip: float = 1.0  # largest gradient norm
+    micro: int = 0  # rows of one forward pass; 0: the whole batch at once
+    isolate: bool = True  # documents in one row do not see each other
+    autocast: bool | None = None  # bfloat16 arithmetic; None: where the processor has it
+    log_every: int = 10
+    validate_every: int = 200  # and once at the end; 0: never
+    save_every: int = 500  # and when interrupted; 0: only then
+    keep: int = 2  # checkpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    step: int  # steps done, of all sittings
+    finished: bool  # False: interrupted, go on with resume=True
+    loss: float  # training loss of the last step, nats per token; NaN when no step was done
+    validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this sitting
+    seconds: float  # of this sitting
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Does this device compute in bfloat16 faster than in float32?"""
+    return torch.cuda.is_bf16_supported() if device.type == "cuda" else torch.cpu._is_avx512_bf16_supported()
+
+
+def train(
+    model: nn.Module,
+    documents: Documents,
+    out: str | Path,
+    plan: Plan,
+    pad_id: int,
+    validation: Mapping[str, Sequence[Document]] | None = None,
+    about: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    finish: Callable[[], None] | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> Outcome:
+    """Train ``model`` in place; metrics, settings and checkpoints go to ``out``.
+
+    Args:
+        documents: training documents by index, endless.
+        validation: held-out documents by name; their loss is logged as ``validation/name`` (nats per learned token).
+        about: JSON description of model and text, saved with the plan; a run is resumed only with the same.
+        resume: go on from the newest checkpoint in ``out`` (or start, if there is none yet). When the run is finished
+            already, nothing is done and ``model`` stays as it is.
+        finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
+        report: called with every metrics line as it is written.
+
+    SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
+    Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError.
+    """
+    device = next(model.parameters()).device
+    if plan.autocast is None:
+        plan = replace(plan, autocast=has_bfloat16(device))
+    _check(plan)
+    out = Path(out)
+    settings = {"plan": asdict(plan), "about": dict(about or {})}
+    _claim(out, settings, resume)
+    if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
+        return Outcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+    optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
+    held_out = {
+        name: pack_all(items, plan.rows, plan.length, pad_id, device) for name, items in (validation or {}).items()
+    }
+    began, loss, losses = time.perf_counter(), math.nan, dict[str, float]()
+    with RunLock(out / CHECKPOINTS):
+        replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
+        step, cursor = _load(out, model, optimizer)
+        saved = step
+        model.train()
+        with (
+            JsonlWriter(out / METRICS) as metrics,
+            _interruption() as interrupted,
+            batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
+        ):
+            tokens, since = 0, time.perf_counter()
+            while step < plan.steps and not interrupted.is_set():
+                rate = schedule(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+                cursor, batch = next(batches)
+                loss, norm = update(model, optimizer, batch, plan, rate, step)
+                step, tokens = step + 1, tokens + batch.ids.numel()
+                line: dict[str, Any] = {}
+                if _due(step, plan.log_every, plan.steps):
+                    now = time.perf_counter()
+                    line = {"step": step, "loss": loss, "norm": norm, "rate": plan.lr * rate, "documents": cursor}
+                    line["learned_tokens"] = int(batch.learn.sum())
+                    line["filled"] = round((batch.segments != PADDING).float().mean().item(), 4)
+                    line["tokens_per_second"] = round(tokens / (now - since))
+                    tokens, since = 0, now
+                if held_out and _due(step, plan.validate_every, plan.steps):
+                    paused = time.perf_counter()
+                    losses = {name: evaluate(model, packed, plan) for name, packed in held_out.items()}
+                    line |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
+                    since += time.perf_counter() - paused
+                if line:
+                    metrics.append(line)
+                    if report is not None:
+                        report(line)
+                if plan.save_every and step % plan.save_every == 0:
+                    metrics.sync()
+                    _save(out, model, optimizer, step, cursor, plan.keep)
+                    saved = step
+            if step > saved:
+                metrics.sync()
+                _save(out, model, optimizer, step, cursor, plan.keep)
+        model.eval()
+        if step == plan.steps:
+            if finish is not None:
+                finish()
+            _forget(out)
+    seconds = time.perf_counter() - began
+    return Outcome(step=step, finished=step == plan.steps, loss=loss, validation=losses, seconds=seconds)
+
+
+def update(
+    model: nn.Module, optimizer: Optimizer, batch: Packed, plan: Plan, rate: float, step: int
+) -> tuple[float, float]:
+    """One optimiser step; returns the mean loss of the learned tokens and the gradient's norm before clipping."""
+    rows = batch.ids.shape[0]
+    micro = plan.micro or rows
+    learned = batch.learn[:, 1:].sum().clamp(min=1)
+    total = torch.zeros((), device=batch.ids.device)
+    with torch.random.fork_rng():  # dropout, where a model has it, is drawn at this step's address
+        torch.manual_seed(seed_of(plan.seed, "dropout", step))
+        for start in range(0, rows, micro):
+            part = batch.rows(start, start + micro)
+            losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
+            loss = (losses * part.learn[:, 1:]).sum() / learned
+            loss.backward()
+            total += loss.detach()
+    norm = nn.utils.clip_grad_norm_(list(optimizer.parameters()), plan.clip)
+    if not (math.isfinite(total.item()) and math.isfinite(norm.item())):
+        optimizer.zero_grad()
+        raise NonFiniteLoss(
+            f"step {step + 1}: loss {total.item()}, gradient norm {norm.item()}; the weights are those of step {step}; "
+            "lower lr or lengthen warmup, and look at the documents of this batch"
+        )
+    optimizer.step(rate)
+    optimizer.zero_grad()
+    return total.item(), norm.item()
+
+
+def token_losses(model: nn.Module, batch: Packed, isolate: bool = True, autocast: bool = False) -> torch.Tensor:
+    """Negative log-likelihoods ``[B, L−1]`` in float32: place t is the loss of predicting token t+1, unmasked."""
+    rows, length = batch.ids.shape
+    with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=autocast):
+        if isolate:
+            places = {"attention_mask": block_mask(batch.segments), "position_ids": batch.positions}
+        else:
+            whole = torch.arange(length, device=batch.ids.device).expand(rows, length)
+            places = {"position_ids": whole}
+        logits = model(input_ids=batch.ids, use_cache=False, **places).logits
+    losses = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch.ids[:, 1:].flatten(), reduction="none")
+    return losses.view(rows, length - 1)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Sequence[Packed], plan: Plan) -> float:
+    """Mean loss per learned token over all batches; NaN when nothing is to be learned in them."""
+    training = model.training
+    model.eval()
+    total, learned = 0.0, 0
+    for batch in batches:
+        for start in range(0, batch.ids.shape[0], plan.micro or plan.rows):
+            part = batch.rows(start, start + (plan.micro or plan.rows))
+            losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
+            total += (losses * part.learn[:, 1:]).sum().item()
+            learned += int(part.learn[:, 1:].sum())
+    model.train(training)
+    return total / learned if learned else math.nan
+
+
+def _due(step: int, every: int, last: int) -> bool:
+    return every > 0 and (step % every == 0 or step == last)
+
+
+def _check(plan: Plan) -> None:
+    if plan.optimizer not in OPTIMIZERS:
+        raise UnknownName("optimizer", plan.optimizer, OPTIMIZERS)
+    for name, least in (("steps", 1), ("rows", 1), ("length", 2), ("keep", 1), ("micro", 0), ("save_every", 0)):
+        if getattr(plan, name) < least:
+            raise ConfigError(f"training plan: {name} must be {least} or more, found {getattr(plan, name)}")
+    if not (plan.lr > 0 and plan.clip > 0):
+        raise ConfigError(f"training plan: lr and clip must be positive, found {plan.lr} and {plan.clip}")
+    schedule(0, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, instead of ending the process; a second signal ends it."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _claim(out: Path, settings: dict[str, Any], resume: bool) -> None:
+    """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings."""
+    settings = json.loads(json.dumps(settings))
+    file = out / SETTINGS
+    if not file.is_file():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunDirectoryError(f"{out} exists and is not a training run; choose a new directory")
+        return
+    if not resume:
+        raise RunDirectoryError(f"{out} holds a training run; resume it, or choose another directory")
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for part, fields in settings.items():
+        then = before.get(part, {})
+        for name in sorted((fields.keys() | then.keys()) - FREE):
+            if then.get(name) != fields.get(name):
+                raise RunDirectoryError(
+                    f"{out} was begun with {part} {name} = {then.get(name)!r}, now it is {fields.get(name)!r}; "
+                    "resume with the same, or choose another directory"
+                )
+
+
+def _save(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:
+    """One checkpoint: weights, optimiser state, two integers; a transaction (``disk.transaction``)."""
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    tensors = {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}
+    transaction.save(out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep)
+
+
+def _load(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
+    """Restore the newest intact checkpoint into model and optimiser: (step, next document), or zeros without one."""
+    found = transaction.latest(out / CHECKPOINTS)
+    if found is None:
+        truncate_after(out / METRICS, 0)
+        return 0, 0
+    tensors, documents = found.load()
+    step, cursor = take("training checkpoint", documents["state"], "step", "cursor")
+    parameters = dict(model.named_parameters())
+    weights = tensors["model"]
+    if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
+        raise StateError(f"{found.path}: its weights are not those of this model; resume with the model it began with")
+    load_optimizer_tensors(optimizer, model, tensors["optimizer"])
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)
+    truncate_after(out / METRICS, step)
+    return step, cursor
+
+
+def _forget(out: Path) -> None:
+    """The run is finished and its result written: drop the checkpoints, in one rename as far as a reader can see."""
+    trash = out / ".trash"
+    shutil.rmtree(trash, ignore_errors=True)
+    (out / CHECKPOINTS).rename(trash)
+    shutil.rmtree(trash)

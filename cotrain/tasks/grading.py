@@ -1,0 +1,296 @@
+r"""Is an answer right? Plain numbers and equal texts at once, everything else by math-verify in a disposable process.
+
+A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``None`` is a fact about the grader, with
+its reason: "timeout", "grader died", "out of memory", "grader error", "gold not readable". The caller masks such a
+sample; a grader that failed never turns into a wrong answer.
+
+After its deadline a process is killed with its whole group and replaced, so that one hostile answer costs one deadline
+and the next answer is graded as if nothing had happened. (Pools whose tasks cannot be killed fail here: a few such
+answers occupy all workers, and from then on every right answer is graded wrong.)
+
+Left out: several correct gold answers, tolerances, units that need converting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any
+
+from cotrain.core.errors import ConfigError, UserError
+from cotrain.core.types import Grade
+from cotrain.text.parsers import last_boxed
+
+MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
+MEMORY_BYTES = 3 << 30  # address space of a worker
+START_S = 120.0  # a worker that has not loaded by then is given up
+
+_ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "SYSTEMROOT",
+)  # nothing else of it, such as keys, is passed on
+
+
+class GradingPool:
+    """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
+
+    Use it as a context manager or call ``close``; forgotten processes end with this one.
+    """
+
+    def __init__(self, workers: int = 1, deadline_s: float = 5.0) -> None:
+        if workers < 1 or deadline_s <= 0:
+            raise ConfigError(f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}")
+        self.deadline_s = deadline_s
+        self._closed = False
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
+        for _ in range(workers):
+            self._idle.put(None)
+        self._places = workers
+
+    def grade(self, gold: str, answer_text: str) -> Grade:
+        """Compare an answer (the answer alone, not the text around it) with the gold answer.
+
+        Takes at most ``deadline_s`` once a worker is free and loaded. Raises UserError when math-verify cannot be
+        loaded, RuntimeError after ``close``.
+        """
+        if (quick := quick_grade(gold, answer_text)) is not None:
+            return quick
+        if self._closed:
+            raise RuntimeError("this grading pool is closed")
+        worker = self._idle.get()
+        try:
+            worker = worker or _Worker(self.deadline_s)
+            grade = worker.ask(_core(gold), _core(answer_text))
+        except BaseException:
+            if worker is not None:  # its answer may still be under way
+                worker.kill()
+            self._idle.put(None)
+            raise
+        if worker.killed:
+            worker = None if self._closed else _Worker(self.deadline_s)  # loads while others work
+        self._idle.put(worker)
+        return grade
+
+    async def agrade(self, gold: str, answer_text: str) -> Grade:
+        """``grade`` in a thread of the running loop's executor."""
+        return await asyncio.get_running_loop().run_in_executor(None, self.grade, gold, answer_text)
+
+    def close(self) -> None:
+        """End all processes, waiting for grades under way. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in range(self._places):
+            worker = self._idle.get()
+            if worker is not None:
+                worker.kill()
+
+    def __enter__(self) -> GradingPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Worker:
+    """One process of ``cotrain.tasks.grade_worker``, and a thread that reads its replies."""
+
+    def __init__(self, deadline_s: float) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
+        command = [sys.executable, "-P", "-m", "cotrain.tasks.grade_worker", str(deadline_s), str(MEMORY_BYTES)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests: IO[bytes] = self._process.stdin
+        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
+        reader = threading.Thread(target=_read, args=(self._process.stdout, self._replies), daemon=True)
+        reader.start()
+        self._end = weakref.finalize(self, _end_group, self._process)
+        self._deadline_s = deadline_s
+        self._ready = False
+        self._asked = 0
+
+    @property
+    def killed(self) -> bool:
+        return not self._end.alive
+
+    def kill(self) -> None:
+        self._end()
+
+    def ask(self, gold: str, answer: str) -> Grade:
+        """Grade one answer; the process is killed when it does not reply as it should."""
+        if not self._ready:
+            greeting = self._reply(START_S)
+            if isinstance(greeting, str):
+                return Grade(value=None, reason=greeting)
+            if greeting.get("ready") is not True:
+                self.kill()
+                raise UserError(f"answers are graded with math-verify, which cannot be loaded: {greeting.get('error')}")
+            self._ready = True
+        self._asked += 1
+        request = json.dumps({"id": self._asked, "gold": gold, "answer": answer}) + "\n"
+        with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
+            self._requests.write(request.encode("ascii"))
+            self._requests.flush()
+        reply = self._reply(self._deadline_s)
+        if isinstance(reply, str):
+            return Grade(value=None, reason=reply)
+        if reply.get("id") != self._asked:
+            self.kill()
+            return Grade(value=None, reason="grader died")
+        return Grade(value=reply["value"], reason=reply["reason"])
+
+    def _reply(self, timeout_s: float) -> dict[str, Any] | str:
+        """The next reply, or why there is none; then the process is killed."""
+        try:
+            line = self._replies.get(timeout=timeout_s)
+        except queue.Empty:
+            self.kill()
+            return "timeout"
+        if line is None:
+            self.kill()
+            return "grader died"
+        return json.loads(line)
+
+
+def _read(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
+    with stream:
+        for line in stream:
+            replies.put(line)
+    replies.put(None)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with all that it started. Runs once, before anybody has waited for it: the id is still its own."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+# -- without a process
+
+
+def quick_grade(gold: str, answer: str) -> Grade | None:
+    """The grade where it needs no algebra: blank, overlong or equal texts, plain numbers, plain words; else None.
+
+    Numbers are compared exactly as decimals, without currency signs, thousands separators and trailing zeros.
+    "%" is dropped only if the numbers are then equal, and a unit only where the other side has none.
+    """
+    gold, answer = _core(gold), _core(answer)
+    if not gold:
+        return Grade(value=None, reason="gold not readable")
+    if not answer:
+        return Grade(value=False)
+    if gold == answer:
+        return Grade(value=True)
+    if len(answer) > MAX_ANSWER or not _balanced(answer):
+        return Grade(value=False)
+    if _is_words(gold) and _is_words(answer):
+        return Grade(value=gold.casefold().split() == answer.casefold().split())
+    if (number := plain_number(gold)) is None or (other := plain_number(answer)) is None:
+        return None
+    (value, unit), (other_value, other_unit) = number, other
+    if unit != other_unit and unit and other_unit:
+        return None  # two units: perhaps the same quantity
+    if value == other_value:
+        return Grade(value=True)
+    return None if "%" in (unit, other_unit) and unit != other_unit else Grade(value=False)
+
+
+def _core(text: str) -> str:
+    r"""An answer without its wrapping: ``\boxed{…}``, ``$…$``, ``\(…\)``, ``\text{…}``, a full stop."""
+    text = text.strip()
+    if "\\boxed{" in text:
+        text = (last_boxed(text) or text).strip()
+    text = text.removesuffix(".").rstrip()
+    for left, right in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}")):
+        inside = text[len(left) : -len(right)]
+        if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inside:
+            if left == "\\text{" and not _balanced(inside):
+                continue
+            text = inside.strip()
+    return text
+
+
+def _balanced(text: str) -> bool:
+    r"""Whether the braces of a text pair up, so that it can stand inside of ``\boxed{…}``; ``\{`` is no brace."""
+    depth, escaped = 0, False
+    for char in text:
+        if not escaped:
+            depth += (char == "{") - (char == "}")
+            if depth < 0:
+                return False
+        escaped = char == "\\" and not escaped
+    return depth == 0 and not escaped
+
+
+def _is_words(text: str) -> bool:
+    """Whether a text is ordinary words ("Monday"), and not mathematics such as ``xy``."""
+    words = text.split()
+    return all(word.isalpha() for word in words) and any(len(word) > 3 for word in words)
+
+
+# Words behind a number that change its value, or that are no unit.
+_VALUE_WORDS = """hundred thousand million billion trillion dozen half halves third thirds quarter quarters percent per
+mod and or not sin cos tan log exp sqrt factorial squared cubed times plus minus over"""
+_NO_UNITS = frozenset(_VALUE_WORDS.split())
+
+
+def plain_number(text: str) -> tuple[Decimal, str] | None:
+    """A plain number and its unit: "-$1,234.50" → (-1234.5, ""), "50\\%" → (50, "%"), "9 (apples)" → (9, "apples")."""
+    text = text.replace("\\!", "").replace("{,}", ",").replace("−", "-")
+    sign = "-" if text.startswith("-") else ""
+    text = text.removeprefix("-") if sign else text.removeprefix("+")
+    text = text.removeprefix("\\").lstrip("$€£").lstrip()
+    end = next((i for i, char in enumerate(text) if char not in "0123456789.,"), len(text))
+    digits, rest = text[:end], text[end:]
+    whole, point, fraction = digits.partition(".")
+    head, *groups = whole.split(",")
+    if groups and (not 1 <= len(head) <= 3 or any(len(group) != 3 for group in groups)):
+        return None
+    if not (whole or fraction) or not (fraction + "0").isdigit():
+        return None
+    unit = _unit(rest)
+    if unit is None:
+        return None
+    return Decimal(sign + whole.replace(",", "") + point + fraction), unit
+
+
+def _unit(rest: str) -> str | None:
+    """What stands behind a number, if that is nothing, a per cent sign or one to three words; else None."""
+    if rest.strip() in ("", "%", "\\%"):
+        return rest.strip().removeprefix("\\")
+    if not rest[0].isspace():
+        return None
+    words = rest.replace("(", " ").replace(")", " ").casefold().split()
+    if not 1 <= len(words) <= 3 or not all(word.isalpha() and word not in _NO_UNITS for word in words):
+        return None
+    return " ".join(words) if len(words[0]) > 2 else None

@@ -1,0 +1,269 @@
+r"""Reading what roles wrote: solutions in steps, answers, and step-by-step reviews.
+
+::
+
+    solution:  <step>…</step> … <step>…</step><answer>…</answer>
+    review:    <step>… CORRECT</step> … <step>… INCORRECT</step><final>INCORRECT</final>
+
+Every parser returns a value for every string: the parsed text, or a ``ParseFailure`` with its reason and a graded
+``format_score``. A review is three-valued on purpose: CORRECT, INCORRECT, or not a review. Whatever is ambiguous
+(two finals, "not CORRECT", a verdict too many) is the third, never a guess.
+
+The scanners are written by hand and go over the text once: rewards are computed on degenerate text, and ordinary
+regular expressions take minutes on it. Format scores follow RL Tango (arXiv 2505.15034, released code): 1 − 0.8 for
+each missing part − 0.4 for stray text, clipped to [0, 1]. Left out of Tango: its ``<think>`` and
+``<step_verification>`` wrappers, verdicts in lower case, and the penalty on solutions of fewer than three steps
+(short problems need fewer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cotrain.core.types import ParseFailure, Span
+
+MAX_CHARS = 100_000  # longer texts are not read: "too long"
+
+_VERDICTS = {"CORRECT": True, "INCORRECT": False}
+_HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A solution that could be read."""
+
+    steps: tuple[Span, ...]  # [K >= 1] the inside of each <step>, as it stands
+    answer: str  # the inside of the one <answer>, stripped; never empty
+    format_score: float = 1.0  # in [0, 1]; 0.6 when there is text outside of the tags
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """A review that could be read: a verdict for every step and one for the answer."""
+
+    steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
+    final: bool  # the verdict on the answer
+    final_span: Span  # where that word stands
+    format_score: float = 1.0  # always 1: a review is read in full or not at all
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+def tagged_solution(text: str) -> Solution | ParseFailure:
+    """Read a stepwise solution.
+
+    Reasons of failure: "too long", "unclosed step", "unclosed answer", "no steps", "no answer", "several answers",
+    "answer before steps", "stray tag". For the answer of a text without steps, see ``final_answer``.
+    """
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    scan = _scan(text, ("step", "answer", "final"))
+    steps, answers = scan.of("step"), [a for a in scan.of("answer") if a.text.strip()]
+    score = _clip(1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None))
+    if scan.broken is not None:
+        reason = scan.broken
+    elif scan.stray_tag or scan.of("final"):
+        reason = "stray tag"
+    elif not steps:
+        reason = "no steps"
+    elif not answers:
+        reason = "no answer"
+    elif len(scan.of("answer")) > 1:
+        reason = "several answers"
+    elif answers[0].start < steps[-1].end:
+        reason = "answer before steps"
+    else:
+        return Solution(steps=steps, answer=answers[0].text.strip(), format_score=score)
+    return ParseFailure(reason=reason, format_score=min(score, 0.6))
+
+
+def step_verdicts(text: str, count: int) -> Review | ParseFailure:
+    r"""Read the review of a solution with ``count`` steps.
+
+    Exactly ``count`` blocks ``<step>…</step>``, each ending in the word CORRECT or INCORRECT (alone or as
+    ``\boxed{CORRECT}``), then exactly one ``<final>`` that holds such a word and nothing else; only whitespace
+    outside. Verdict words elsewhere in a block are ordinary text.
+
+    Reasons of failure: "too long", "unclosed step", "unclosed final", "no final verdict", "several finals",
+    "bad final verdict", "final before steps", "no steps", "step count", "bad step verdict", "stray text".
+    """
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    scan = _scan(text, ("step", "final"))
+    blocks, finals = scan.of("step"), scan.of("final")
+    verdicts = [_last_verdict(block.text) for block in blocks]
+    final = _whole_verdict(finals[0].text) if len(finals) == 1 else None
+    early = bool(finals and blocks and finals[0].start < blocks[-1].end)
+    counted = len(blocks) == count and None not in verdicts
+    score = _clip(
+        1.0
+        - 0.8 * (final is None or early)
+        - 0.8 * (count > 0 and not blocks)
+        - 0.8 * (not counted)
+        - 0.4 * (scan.stray or scan.broken is not None)
+    )
+    if scan.broken is not None:
+        reason = scan.broken
+    elif not finals:
+        reason = "no final verdict"
+    elif len(finals) > 1:
+        reason = "several finals"
+    elif final is None:
+        reason = "bad final verdict"
+    elif early:
+        reason = "final before steps"
+    elif count > 0 and not blocks:
+        reason = "no steps"
+    elif len(blocks) != count:
+        reason = "step count"
+    elif not counted:
+        reason = "bad step verdict"
+    elif scan.stray:
+        reason = "stray text"
+    else:
+        inside = finals[0]
+        start = inside.start + len(inside.text) - len(inside.text.lstrip())
+        word = inside.text.strip()
+        span = Span(start=start, end=start + len(word), text=word)
+        return Review(steps=tuple(bool(v) for v in verdicts), final=final, final_span=span)
+    return ParseFailure(reason=reason, format_score=score)
+
+
+def final_answer(text: str) -> str | None:
+    r"""The answer that a text ends on, stripped, or None.
+
+    The last complete ``<answer>…</answer>``; without one the last ``\boxed{…}`` with balanced braces; without one what
+    follows the last ``####`` on its line. An empty answer is None.
+    """
+    if (end := text.rfind("</answer>")) >= 0 and (start := text.rfind("<answer>", 0, end)) >= 0:
+        return text[start + len("<answer>") : end].strip() or None
+    if (boxed := last_boxed(text)) is not None:
+        return boxed.strip() or None
+    if (mark := text.rfind("####")) >= 0:
+        line = text[mark + 4 :].strip().split("\n", 1)[0]
+        return line.strip() or None
+    return None
+
+
+def write_solution(steps: Sequence[str], answer: str) -> str:
+    """The text of a solution; ``tagged_solution`` reads it back."""
+    return "".join(f"<step>{step}</step>" for step in steps) + f"<answer>{answer}</answer>"
+
+
+def write_review(derivations: Sequence[str], verdicts: Sequence[bool], final: bool) -> str:
+    """The text of a review; ``step_verdicts`` reads its verdicts back."""
+    blocks = (f"<step>{d} {_word(v)}</step>" for d, v in zip(derivations, verdicts, strict=True))
+    return "".join(blocks) + f"<final>{_word(final)}</final>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scan:
+    """What one pass over a text found."""
+
+    blocks: tuple[tuple[str, Span], ...]  # complete blocks in order: (tag name, inside)
+    stray: bool  # something other than whitespace stands outside of all blocks
+    stray_tag: bool  # a closing tag stands where nothing is open
+    broken: str | None  # "unclosed step": the first block that another tag or the end of the text cuts off
+
+    def of(self, name: str) -> tuple[Span, ...]:
+        return tuple(span for tag, span in self.blocks if tag == name)
+
+
+def _scan(text: str, names: Sequence[str]) -> _Scan:
+    """Cut a text into the blocks ``<name>…</name>``; blocks do not nest."""
+    tags = {f"<{name}>": (name, True) for name in names} | {f"</{name}>": (name, False) for name in names}
+    longest = max(map(len, tags))
+    blocks: list[tuple[str, Span]] = []
+    stray = stray_tag = False
+    broken: str | None = None
+    inside: str | None = None  # the open block's name
+    since = at = 0  # where the open block, or the text outside of blocks, begins; where to search on
+    while (at := text.find("<", at)) >= 0:
+        tag = text[at : text.find(">", at, at + longest) + 1]
+        if tag not in tags:
+            at += 1
+            continue
+        name, opens = tags[tag]
+        if inside is None:
+            stray = stray or not _blank(text, since, at)
+            stray_tag = stray_tag or not opens
+            stray = stray or not opens
+        elif name == inside and not opens:
+            blocks.append((name, Span(start=since, end=at, text=text[since:at])))
+        else:
+            broken = broken or f"unclosed {inside}"
+        inside = name if opens else None
+        at += len(tag)
+        since = at
+    if inside is not None:
+        broken = broken or f"unclosed {inside}"
+    else:
+        stray = stray or not _blank(text, since, len(text))
+    return _Scan(blocks=tuple(blocks), stray=stray, stray_tag=stray_tag, broken=broken)
+
+
+def _blank(text: str, start: int, end: int) -> bool:
+    return start == end or text[start:end].isspace()
+
+
+def _word(verdict: bool) -> str:
+    return "CORRECT" if verdict else "INCORRECT"
+
+
+def _whole_verdict(text: str) -> bool | None:
+    r"""The verdict that a text consists of: ``CORRECT`` or ``\boxed{CORRECT}`` and whitespace."""
+    word = text.strip()
+    if word.startswith("\\boxed{") and word.endswith("}"):
+        word = word[len("\\boxed{") : -1].strip()
+    return _VERDICTS.get(word)
+
+
+def _last_verdict(text: str) -> bool | None:
+    """The verdict that a text ends in as a word of its own; None when there is none or it is taken back."""
+    words = text.rsplit(maxsplit=2)
+    verdict = _whole_verdict(words[-1]) if words else None
+    if verdict is None or len(words) < 2:
+        return verdict
+    before = words[-2].removeprefix("\\boxed{").strip(".,:;!?*_\"'()[]{}/|")
+    if before in _VERDICTS:
+        return None  # two verdicts
+    same_sentence = not words[-2].endswith((".", ":", ";", "!", "?"))
+    hedged = before.casefold() in _HEDGES or before.casefold().endswith(("n't", "n’t"))
+    return None if hedged and same_sentence else verdict
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance."""
+    if (first := text.find("\\boxed{")) < 0:
+        return None
+    mark = len("\\boxed")
+    open_braces: list[tuple[int, bool]] = []  # (position of the brace, it belongs to a \boxed)
+    best: tuple[int, int] | None = None
+    at = first
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            if text.startswith("\\boxed{", at):
+                open_braces.append((at + mark, True))
+                at += mark
+            else:
+                at += 1  # the character after a backslash is escaped: \{ is no brace
+        elif char == "{":
+            open_braces.append((at, False))
+        elif char == "}" and open_braces:
+            start, boxed = open_braces.pop()
+            if boxed and (best is None or start > best[0]):
+                best = (start, at)
+        at += 1
+    return None if best is None else text[best[0] + 1 : best[1]]
+
+
+def _clip(score: float) -> float:
+    return round(min(1.0, max(0.0, score)), 6)

@@ -1,0 +1,320 @@
+"""Messages → token ids, and sampled ids → text with a character offset for every token.
+
+What a message says is untrusted: a solution may contain ``<|im_end|>``, and a verifier must then read these ten
+characters, not the end of a turn. So the chat template is rendered with placeholders where the contents go, and only
+its own text may become control tokens; contents are encoded with control tokens switched off. Added tokens that
+control nothing (``<step>``) stay single tokens.
+
+::
+
+    template     <|im_start|>user\\n ⟨content 0⟩ <|im_end|>\\n<|im_start|>assistant\\n | ⟨reply⟩ | <|im_end|> …
+    encoded      ───────────────── one stretch ────────────────────────────────── | alone |
+
+Harmless contents are encoded in one stretch with the template around them, which gives the same ids as the
+tokenizer's own ``apply_chat_template``. Replies are encoded alone, because a sampled reply begins on a token boundary.
+
+Left out: tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such marks cannot
+be told from contents that imitate them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from cotrain.core.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+_PAD = "\t"  # set around a placeholder to see whether the template trims contents
+_BROKEN = "\ufffd"  # what decoders write for bytes that are not (yet) UTF-8
+_WINDOW = 64  # tokens that ``offsets`` decodes again and again while a text stays broken
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str  # "system", "user" or "assistant"
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """Where the template puts the content of a message."""
+
+    message: int  # index of the message
+    reply: bool  # an assistant's content
+    trim_left: bool  # the template strips the content's start
+    trim_right: bool
+
+    def trim(self, text: str) -> str:
+        text = text.lstrip() if self.trim_left else text
+        return text.rstrip() if self.trim_right else text
+
+
+_Layout = list["str | _Slot"]  # the template's own text, with slots between
+
+
+class Renderer:
+    """Renders and decodes for one tokenizer.
+
+    ``stop_ids``: sorted ids that end a reply: the tokenizer's end of sequence, the template's end of turn, and those of
+    ``generation_config``. Raises ModelError when there is none, or when the template cannot be rendered at all.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None = None) -> None:
+        self.tokenizer = tokenizer
+        self._template: str | None = tokenizer.get_chat_template() if tokenizer.chat_template else None
+        self._layouts: dict[tuple[tuple[str, ...], bool], _Layout | str] = {}
+        self._widths: dict[int, int] | None = {} if _is_byte_level(tokenizer) else None
+        self._control = set(tokenizer.all_special_ids)  # ids that carry no text
+        self._control |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._reply_slot, self._closing = self._end_of_turn()
+        stops = {self._closing[-1]} | _ids_of(tokenizer.eos_token_id)
+        stops |= _ids_of(generation_config.eos_token_id if generation_config else None)
+        self._control |= stops
+        self._forbidden = set(self._control)  # ids that no content may be encoded to
+        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in stops:
+            self._forbidden.discard(tokenizer.unk_token_id)
+        self.stop_ids: tuple[int, ...] = tuple(sorted(stops))
+
+    # -- messages → ids
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt ids [P] up to and including the opening of the assistant's next turn.
+
+        A template that refuses a system message, or several turns of one role in a row, gets the system message in
+        front of the first user message and the turns merged. Raises ModelError when it refuses that too.
+        """
+        if not messages:
+            raise ConfigError("a prompt needs at least one message")
+        layout, messages = self._layout_for(messages, opening=True)
+        return tuple(self._encode(layout, messages))
+
+    def render_conversation(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """A whole conversation for supervised training: ids [T] and a mask [T].
+
+        The mask is True on what the assistant would have sampled: the tokens of each assistant message and the stop
+        token behind them. Before each assistant message the ids are exactly ``render`` of the messages before it.
+        Raises ModelError for templates that rewrite earlier turns: such conversations are several rows.
+        """
+        if not messages or messages[-1].role != "assistant":
+            raise ConfigError("a training conversation must end with an assistant message")
+        ids: tuple[int, ...] = ()
+        mask: list[bool] = []
+        for k, message in enumerate(messages):
+            if message.role != "assistant":
+                continue
+            prompt = self.render(messages[:k])
+            if prompt[: len(ids)] != ids:
+                raise ModelError(
+                    f"the chat template changes earlier turns when message {k} is added, so this conversation cannot be"
+                    " one row; train on one assistant message per row"
+                )
+            reply = self._encode_alone(self._reply_slot.trim(message.content))
+            mask += [False] * (len(prompt) - len(ids)) + [True] * len(reply)
+            mask += [False] * (len(self._closing) - 1) + [True]
+            ids = (*prompt, *reply, *self._closing)
+        return ids, tuple(mask)
+
+    # -- ids → text
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
+        return self._text([i for i in ids if i not in self._control])
+
+    def offsets(self, ids: Sequence[int]) -> list[int]:
+        """For each sampled token [T] the end, in characters of ``decode(ids)``, of the text up to and with it.
+
+        Equal to ``len(decode(ids[:t + 1]))`` wherever that prefix is complete UTF-8; inside of a character it is the
+        number of characters that the prefix shares with the whole text. Never decreasing; the last is the text's
+        length. Linear in T: decodes a sliding window, with the piece before it as context.
+        """
+        plain = [i for i in ids if i not in self._control]
+        text, ends = self._text(plain), []
+        context = settled = 0  # plain[context:settled] is decoded before each window plain[settled:t + 1]
+        length = before = 0  # characters of the settled text; of the context
+        for t, token in enumerate(plain):
+            width = self._width(token)
+            if settled == t and width is not None:
+                length, before, context, settled = length + width, width, t, t + 1
+                ends.append(length)
+                continue
+            piece = self._text(plain[context : t + 1])[before:]
+            shared = _common_prefix(piece, text, length)
+            ends.append(length + shared)
+            if shared == len(piece) and not piece.endswith(_BROKEN):
+                context, settled, length = settled, t + 1, length + shared
+                before = len(self._text(plain[context:settled]))
+            elif shared == len(piece) and t - settled >= _WINDOW and self._cuts(plain, t + 1, text, length + shared):
+                context = settled = t + 1
+                length, before = length + shared, 0
+        if ends and ends[-1] != len(text):  # a decoder that looks further back than the window
+            ends = [_common_prefix(self._text(plain[: t + 1]), text, 0) for t in range(len(plain))]
+        running = iter(accumulate(ends, max))
+        last, spread = 0, []
+        for i in ids:
+            last = last if i in self._control else next(running)
+            spread.append(last)
+        return spread
+
+    # -- inside
+
+    def _text(self, plain: list[int]) -> str:
+        text = self.tokenizer.decode(plain, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def _width(self, token: int) -> int | None:
+        """Characters of a token whose text does not depend on its neighbours; None where it may."""
+        if self._widths is None:
+            return None
+        if token not in self._widths:
+            text = self._text([token])
+            self._widths[token] = -1 if _BROKEN in text else len(text)
+        width = self._widths[token]
+        return None if width < 0 else width
+
+    def _cuts(self, plain: list[int], t: int, text: str, length: int) -> bool:
+        """Whether a run of broken bytes may be cut before token t: what follows decodes as it does in the text."""
+        return text.startswith(self._text(plain[t : t + 8]).rstrip(_BROKEN), length)
+
+    def _end_of_turn(self) -> tuple[_Slot, tuple[int, ...]]:
+        """How an assistant turn ends: its slot, and the template's ids after it up to the stop token."""
+        layout, _ = self._layout_for([Message("user", ""), Message("assistant", "")], opening=False)
+        at, slot = next((i, s) for i, s in enumerate(layout) if isinstance(s, _Slot) and s.reply)
+        after = self._tokenize("".join(s for s in layout[at + 1 :] if isinstance(s, str)))
+        for i, token in enumerate(after):
+            if token in self._control:
+                return slot, tuple(after[: i + 1])
+        if self.tokenizer.eos_token_id is None:
+            raise ModelError("the tokenizer has no end-of-sequence token and its chat template no end-of-turn token")
+        return slot, (self.tokenizer.eos_token_id,)
+
+    def _layout_for(self, messages: Sequence[Message], *, opening: bool) -> tuple[_Layout, Sequence[Message]]:
+        layout = self._layout(tuple(m.role for m in messages), opening)
+        if isinstance(layout, str):
+            messages = _fold(messages)
+            refused, layout = layout, self._layout(tuple(m.role for m in messages), opening)
+            if isinstance(layout, str):
+                raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {refused}")
+        return layout, messages
+
+    def _layout(self, roles: tuple[str, ...], opening: bool) -> _Layout | str:
+        """The template's text around the contents of these roles, or why it cannot be rendered."""
+        key = (roles, opening)
+        if key not in self._layouts:
+            if self._template is None:
+                self._layouts[key] = self._plain_layout(roles)
+            else:
+                self._layouts[key] = self._template_layout(self._template, roles, opening)
+        return self._layouts[key]
+
+    def _plain_layout(self, roles: tuple[str, ...]) -> _Layout:
+        """Without a template: contents with a blank line between; a reply follows its prompt directly."""
+        layout: _Layout = [self.tokenizer.bos_token or ""]
+        for i, role in enumerate(roles):
+            if i > 0 and role != "assistant":
+                layout.append("\n\n")
+            layout.append(_Slot(message=i, reply=role == "assistant", trim_left=False, trim_right=False))
+        return layout
+
+    def _template_layout(self, template: str, roles: tuple[str, ...], opening: bool) -> _Layout | str:
+        from jinja2.exceptions import TemplateError
+
+        marks = [f"content{i}placeholder" for i in range(len(roles))]
+        turns = [{"role": role, "content": _PAD + mark + _PAD} for role, mark in zip(roles, marks, strict=True)]
+        options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in template else {}
+        try:
+            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=opening, **options)
+        except TemplateError as error:
+            return str(error)
+        assert isinstance(text, str)
+        layout: _Layout = []
+        for i, mark in enumerate(marks):
+            scaffold, found, text = text.partition(mark)
+            if not found:
+                return f"it leaves out or reorders the message of role {roles[i]!r}"
+            left, right = not scaffold.endswith(_PAD), not text.startswith(_PAD)
+            scaffold = scaffold if left else scaffold.removesuffix(_PAD)
+            text = text if right else text.removeprefix(_PAD)
+            slot = _Slot(message=i, reply=roles[i] == "assistant", trim_left=left, trim_right=right)
+            layout += [scaffold, slot]
+        return [*layout, text]
+
+    def _encode(self, layout: _Layout, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = []
+        stretch: list[tuple[str, bool]] = []  # (text, it is the template's own)
+        for item in layout:
+            if isinstance(item, str):
+                stretch.append((item, True))
+            elif not item.reply:
+                stretch.append((item.trim(messages[item.message].content), False))
+            else:
+                ids += self._encode_stretch(stretch) + self._encode_alone(item.trim(messages[item.message].content))
+                stretch = []
+        return ids + self._encode_stretch(stretch)
+
+    def _encode_stretch(self, stretch: list[tuple[str, bool]]) -> list[int]:
+        """Encode template and contents together if that makes no control token that the template did not write."""
+        own = [i for text, ours in stretch if ours for i in self._tokenize(text) if i in self._forbidden]
+        together = self._tokenize("".join(text for text, _ in stretch))
+        if [i for i in together if i in self._forbidden] == own:
+            return together
+        return [i for text, ours in stretch for i in (self._tokenize(text) if ours else self._encode_alone(text))]
+
+    def _encode_alone(self, content: str) -> list[int]:
+        """Encode untrusted text on its own; no id of it is a control token."""
+        ids = self._tokenize(content, split_special_tokens=True)
+        if self._forbidden.isdisjoint(ids):
+            return ids
+        if len(content) < 2:
+            raise ModelError(f"the tokenizer has no ordinary token for the character {content!r}")
+        half = len(content) // 2  # the tokenizer takes a control token's text for it: cut until none is left whole
+        return self._encode_alone(content[:half]) + self._encode_alone(content[half:])
+
+    def _tokenize(self, text: str, split_special_tokens: bool = False) -> list[int]:
+        if not text:
+            return []
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens).input_ids)
+
+
+def _fold(messages: Sequence[Message]) -> list[Message]:
+    """System messages go in front of the first user message; neighbours of one role become one message."""
+    system = [m.content for m in messages if m.role == "system"]
+    others = [m for m in messages if m.role != "system"]
+    if system and all(m.role != "user" for m in others):
+        others.insert(0, Message("user", "\n\n".join(system)))
+        system = []
+    folded: list[Message] = []
+    for m in others:
+        if m.role == "user" and system:
+            m = Message("user", "\n\n".join([*system, m.content]))
+            system = []
+        if folded and folded[-1].role == m.role:
+            m = Message(m.role, folded.pop().content + "\n\n" + m.content)
+        folded.append(m)
+    return folded
+
+
+def _common_prefix(piece: str, text: str, start: int) -> int:
+    """Number of leading characters of ``piece`` that stand in ``text`` at ``start``."""
+    if text.startswith(piece, start):
+        return len(piece)
+    return next(i for i, char in enumerate(piece) if start + i >= len(text) or text[start + i] != char)
+
+
+def _ids_of(eos: int | list[int] | None) -> set[int]:
+    return set() if eos is None else {eos} if isinstance(eos, int) else set(eos)
+
+
+def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a text is the tokens' bytes in a row, read as UTF-8 (GPT-2, Llama 3, Qwen, the embedded base)."""
+    from tokenizers.decoders import ByteLevel
+    from transformers import PreTrainedTokenizerFast
+
+    return isinstance(tokenizer, PreTrainedTokenizerFast) and isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel)

@@ -1,0 +1,93 @@
+"""One process per run directory, whatever way the last one ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fault_files import in_child
+
+from cotrain.core.errors import RunDirectoryError
+from cotrain.disk.lock import RunLock
+
+
+def held_by_a_child(directory: Path) -> int:
+    """A child process that takes the lock and sleeps; returns its number once it has the lock."""
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            lock = RunLock(directory)
+            os.write(tell, b"x")
+            time.sleep(30)
+            lock.release()
+        finally:
+            os._exit(1)
+    assert os.read(ready, 1) == b"x"
+    os.close(ready)
+    os.close(tell)
+    return child
+
+
+def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+    directory = tmp_path / "runs" / "a"
+    with (
+        RunLock(directory),
+        pytest.raises(RunDirectoryError, match=f"run directory {directory} is in use by process {os.getpid()}; wait"),
+    ):
+        RunLock(directory)
+    lock = RunLock(directory)
+    lock.release()
+    lock.release()
+
+
+def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
+    child = held_by_a_child(tmp_path)
+    try:
+        with pytest.raises(RunDirectoryError, match=f"in use by process {child};"):
+            RunLock(tmp_path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    RunLock(tmp_path).release()
+
+
+def test_a_forked_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    ready, tell = os.pipe()
+    stop, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b"x")
+        os.close(go)
+        os.read(stop, 1)  # until the parent closes its end
+        os._exit(0)
+    os.read(ready, 1)
+    with pytest.raises(RunDirectoryError):  # the child's letting go of its copy does not unlock
+        RunLock(tmp_path)
+    lock.release()
+    try:
+        RunLock(tmp_path).release()
+    finally:
+        for handle in (ready, tell, stop, go):
+            os.close(handle)
+        os.waitpid(child, 0)
+
+
+def test_only_one_of_many_gets_it(tmp_path: Path) -> None:
+    with RunLock(tmp_path):
+
+        def refused() -> None:
+            with pytest.raises(RunDirectoryError):
+                RunLock(tmp_path)
+
+        assert [in_child(refused) for _ in range(5)] == [0] * 5
+
+
+def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunDirectoryError, match="cannot use run directory"):
+        RunLock(tmp_path / "file")

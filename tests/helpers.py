@@ -1,0 +1,156 @@
+"""What the tests of engines and protocols share: tiny random models, requests, a renderer by characters, latency."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
+
+from cotrain.core.address import Address, rng_of
+from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
+from cotrain.engine.contract import Engine, Request
+from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.text.render import Message
+
+torch.set_num_threads(1)  # the models are tiny, and tests run beside other work
+
+CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
+VOCABULARY = 96
+CONTEXT = 128
+
+
+def tiny_model(kind: str = "llama", seed: int = 0) -> PreTrainedModel:
+    """A random causal LM of two layers, with weights large enough that its distributions are far from uniform."""
+    config = CONFIGS[kind](
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= 4
+    return model.eval()
+
+
+def mixed_requests(policies: Sequence[str], count: int, seed: int = 0) -> list[Request]:
+    """Requests of many lengths and settings; every second one has the prompt of the one before it."""
+    rng = random.Random(seed)
+    requests: list[Request] = []
+    for i in range(count):
+        prompt = tuple(rng.randrange(VOCABULARY) for _ in range(rng.randrange(1, 30)))
+        requests.append(
+            request(
+                policy=policies[i // 2 % len(policies)],
+                prompt_ids=requests[-1].prompt_ids if i % 2 else prompt,
+                sampling=Sampling(
+                    max_tokens=rng.randrange(1, 40),
+                    temperature=rng.choice([0.0, 0.7, 1.0, 1.0]),
+                    top_p=rng.choice([0.9, 1.0, 1.0]),
+                ),
+                stop_ids=(5, 6),
+                task=i,
+            )
+        )
+    return requests
+
+
+def request(
+    *,
+    policy: str = "a",
+    prompt_ids: tuple[int, ...] = (1, 2, 3),
+    sampling: Sampling | None = None,
+    stop_ids: tuple[int, ...] = (),
+    task: int = 0,
+) -> Request:
+    return Request(
+        policy=policy,
+        prompt_ids=prompt_ids,
+        sampling=sampling or Sampling(max_tokens=8),
+        stop_ids=stop_ids,
+        seed=rng_of("request", task).getrandbits(63),
+        address=Address(step=0, task=task, member=0, role="solver", call=0),
+    )
+
+
+def answers(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+    """Ask everything at once and wait for all answers."""
+    loop = IdleLoop(engine.advance)
+    try:
+        return loop.run_until_complete(together([engine.sample(r) for r in requests]))
+    finally:
+        loop.finish()
+
+
+class RandomLatency:
+    """Any engine, with a random wait of up to 3 ms before and after each answer."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self._rng = random.Random(seed)
+        self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
+
+    async def sample(self, request: Request) -> Completion:
+        await self._wait()
+        completion = await self.engine.sample(request)
+        await self._wait()
+        return completion
+
+    async def _wait(self) -> None:
+        async with busy():
+            await asyncio.sleep(self._rng.random() * 0.003)
+
+
+class CharRenderer:
+    """One token a character, as ids 1 … 95 for the printable ones of ASCII; 0 stops. No chat template."""
+
+    stop_ids = (0,)
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(ord(char) - 31 for message in messages for char in message.content)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(i + 31) for i in ids if i)
+
+    def offsets(self, ids: Sequence[int]) -> list[int]:
+        return [len(self.decode(ids[: t + 1])) for t in range(len(ids))]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLetter:
+    """Judges a text right when it begins with the gold answer."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=text.startswith(task.answer or ""))
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return None
+
+
+def letter_tasks(count: int) -> list[Task]:
+    return [
+        Task(
+            id=f"letters/train/{i}",
+            prompt=chr(65 + i % 26) * (1 + i % 5),
+            answer=chr(65 + i % 26),
+            solution=None,
+            difficulty=0,
+            judge=FirstLetter(),
+        )
+        for i in range(count)
+    ]

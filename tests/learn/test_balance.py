@@ -1,0 +1,43 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotrain.core.errors import ConfigError
+from cotrain.learn.balance import ClassBalance, class_weights, update_counts
+
+
+def test_counts_by_hand():
+    counts = update_counts((0.0, 0.0), [True, False, False, False, None], 0.8)
+    assert counts == pytest.approx((0.6, 0.2))
+    assert update_counts(counts, [True, True], 0.8) == pytest.approx((0.48, 0.56))
+
+
+def test_weights_by_hand():
+    # counts 9 and 1: scales 1/3 and 1; three negatives and one positive: mean 0.5
+    weights = class_weights((9.0, 1.0), [False, False, True, False, None])
+    assert weights == pytest.approx([2 / 3, 2 / 3, 2.0, 2 / 3, 1.0])
+
+
+def test_inverse_square_root_leaves_the_rare_class_lighter_in_sum():
+    weights = class_weights((90.0, 10.0), [False] * 90 + [True] * 10)
+    assert sum(weights[90:]) / sum(weights[:90]) == pytest.approx(math.sqrt(10 / 90))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.floats(0.0, 0.99))
+def test_mean_weight_is_one(labels, ema):
+    weights = class_weights(update_counts((3.0, 5.0), labels, ema), labels)
+    assert sum(weights) / len(weights) == pytest.approx(1.0)
+
+
+def test_one_class_alone_weighs_one():
+    assert class_weights(update_counts((0.0, 0.0), [False] * 3, 0.8), [False] * 3) == pytest.approx([1.0] * 3)
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="ema"):
+        ClassBalance(ema=1.0)
+    with pytest.raises(ValueError, match="class 1"):
+        class_weights((1.0, 0.0), [True])

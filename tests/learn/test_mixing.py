@@ -1,0 +1,42 @@
+import math
+
+import pytest
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.learn.mixing import Mixing, constant, cosine, decay, linear, weight_at
+
+
+def test_tangos_alpha_at_the_ends_and_in_the_middle():
+    alpha = decay(0.1, 1e-3)
+    assert alpha(0, 300) == 0.1
+    assert alpha(300, 300) == pytest.approx(1e-3, rel=1e-12)
+    assert alpha(150, 300) == pytest.approx(0.01, rel=1e-12)  # geometric mean half-way
+    assert alpha(75, 300) == pytest.approx(0.1 * math.exp(-0.25 * math.log(100)), rel=1e-12)
+    assert alpha(10_000, 300) == 1e-3
+
+
+def test_the_other_shapes_by_hand():
+    assert [constant(0.5)(s, 10) for s in (0, 7, 99)] == [0.5, 0.5, 0.5]
+    assert [linear(1.0, 0.0)(s, 4) for s in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
+    assert [cosine(1.0, 0.0)(s, 4) for s in (0, 2, 4)] == pytest.approx([1.0, 0.5, 0.0], abs=1e-15)
+    assert cosine(1.0, 0.0)(1, 4) == pytest.approx(0.5 + math.sqrt(2) / 4)
+
+
+def test_numbers_and_schedules_are_both_weights():
+    assert weight_at(2, 3, 10) == 2.0
+    assert weight_at(linear(0.0, 1.0), 3, 10) == pytest.approx(0.3)
+
+
+def test_schedules_are_values():
+    assert decay(0.1, 1e-3) == decay(0.1, 1e-3) != decay(0.1, 1e-2)
+    assert "decay" in repr(decay(0.1, 1e-3))
+
+
+def test_refusals():
+    for start, end in ((0.1, 0.0), (0.1, 0.2), (float("nan"), 0.1)):
+        with pytest.raises(ConfigError):
+            decay(start, end)
+    with pytest.raises(UnknownName, match="did you mean 'cosine'"):
+        Mixing(shape="cosin", start=1.0, end=0.0)
+    with pytest.raises(ConfigError, match="0 of 0 updates"):
+        linear(1.0, 0.0)(0, 0)

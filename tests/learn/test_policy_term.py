@@ -1,0 +1,79 @@
+import math
+
+import pytest
+import torch
+
+from cotrain.core.errors import ConfigError
+from cotrain.learn.contract import MicroBatch, Normaliser
+from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
+
+TOTALS = Normaliser(tokens=3.0, sequences=2.0)
+
+
+def batch(**changes):
+    fields = {
+        "token_ids": torch.zeros(2, 2, dtype=torch.int64),
+        "mask": torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64),
+        "behaviour": torch.tensor([[-1.0, -2.0], [-1.0, 0.0]], dtype=torch.float64),
+        "advantages": torch.tensor([[1.0, -2.0], [3.0, 0.0]], dtype=torch.float64),
+        "weights": torch.tensor([2.0, 0.5], dtype=torch.float64),
+        "reference": torch.tensor([[-1.5, -2.0], [-0.5, 0.0]], dtype=torch.float64),
+        "targets": None,
+        "old_values": None,
+    }
+    return MicroBatch(**{**fields, **changes})
+
+
+def logprobs():
+    return torch.tensor([[-1.0, -2.0], [-1.0, 0.0]], dtype=torch.float64).requires_grad_()
+
+
+def test_on_policy_value_and_gradient_by_hand():
+    x = logprobs()
+    loss = policy_loss(PolicyTerm(clip=(0.2, 0.2)), x, None, batch(), TOTALS)
+    assert loss.value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3)
+    loss.value.backward()
+    assert x.grad.tolist() == [pytest.approx([-2 / 3, 4 / 3]), pytest.approx([-0.5, 0.0])]
+    assert {k: v.item() for k, v in loss.sums.items()} == pytest.approx(
+        {"clip_fraction": 0.0, "ratio": 3.0, "sampler_gap": 0.0, "surprisal": 4.0}
+    )
+
+
+def test_weights_touch_the_policy_gradient_alone():
+    term = PolicyTerm(clip=(0.2, 0.2), kl=Kl("start", 0.1), entropy=0.01)
+    entropy = torch.full((2, 2), 2.0, dtype=torch.float64)
+    value = policy_loss(term, logprobs(), entropy, batch(), TOTALS).value
+    k3 = [math.exp(-0.5) - 1 + 0.5, 0.0, math.exp(0.5) - 1 - 0.5]
+    assert value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3 + 0.1 * sum(k3) / 3 - 0.01 * 2.0)
+
+
+def test_normalisation_reaches_every_part():
+    term = PolicyTerm(clip=(0.2, 0.2), kl=Kl("start", 1.0, "k2"), normalise="constant", constant=10.0)
+    value = policy_loss(term, logprobs(), None, batch(), TOTALS).value
+    assert value.item() == pytest.approx((0.5 + 0.125 + 0.125) / 20)
+
+
+def test_plain_reinforce_with_a_truncated_weight():
+    term = PolicyTerm(clip=None, truncate=1.5)
+    x = logprobs()
+    stale = batch(behaviour=x.detach() - math.log(2.0))  # true ratio 2 everywhere
+    policy_loss(term, x, None, stale, TOTALS).value.backward()
+    assert x.grad.tolist() == [pytest.approx([1.5 * -2 / 3, 1.5 * 4 / 3]), pytest.approx([1.5 * -0.5, 0.0])]
+
+
+def test_sequence_ratio_clips_whole_sequences():
+    x = logprobs()
+    behaviour = x.detach() - torch.tensor([[0.4, 0.0], [0.1, 0.0]], dtype=torch.float64)  # means 0.2 and 0.1
+    term = PolicyTerm(clip=(0.2, 0.2), ratio="sequence")
+    loss = policy_loss(term, x, None, batch(behaviour=behaviour, advantages=torch.ones(2, 2).double()), TOTALS)
+    assert loss.sums["clip_fraction"].item() == 2.0  # exp(0.2) > 1.2: both tokens of the first row
+    assert loss.value.item() == pytest.approx(-(2 * 2 * 1.2 + 0.5 * math.exp(0.1)) / 3)
+
+
+def test_what_is_missing_is_said():
+    with pytest.raises(ConfigError, match="'start'"):
+        policy_loss(PolicyTerm(clip=None, kl=Kl("start")), logprobs(), None, batch(reference=None), TOTALS)
+    with pytest.raises(ConfigError, match="entropy"):
+        policy_loss(PolicyTerm(clip=None, entropy=0.1), logprobs(), None, batch(), TOTALS)
+    with pytest.raises(ConfigError, match="expectation zero"):
+        Kl("start", 0.1, "k1")

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaModel
+
+from cotrain.core.errors import ConfigError, ModelError
+from cotrain.learn.collate import collate
+from cotrain.learn.scorer import Scorer, sequence_scores
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_log_probabilities_are_those_of_the_models_own_forward(tie):
+    model, samples = tiny_model(tie=tie), random_samples(temperature=True)
+    predictions, entropy = Scorer(model).predict(collate(samples)[0])
+    assert entropy is None
+    for row, sample in zip(predictions, samples, strict=True):
+        expected = plain_logprobs(model, sample)
+        torch.testing.assert_close(row[: len(expected)], expected, rtol=1e-10, atol=1e-10)
+        assert not row[len(expected) :].any()
+
+
+def test_entropy_is_that_of_the_tempered_distribution():
+    model, sample = tiny_model(), random_samples(1)[0]
+    rows = collate([sample])[0]
+    _, entropy = Scorer(model).predict(rows, entropy=True)
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+    p = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1].softmax(-1)
+    torch.testing.assert_close(entropy[0], -(p * p.log()).sum(-1), rtol=1e-10, atol=1e-10)
+
+
+def test_slices_of_logits_change_neither_values_nor_gradients():
+    model, samples = tiny_model(), random_samples(temperature=True)
+    results = []
+    for logits_at_once in (2**20, 3 * VOCABULARY, 1):
+        scorer = Scorer(model, logits_at_once=logits_at_once)
+        predictions, entropy = scorer.predict(collate(samples)[0], entropy=True)
+        (predictions.sum() + 0.3 * entropy.sum()).backward()
+        results.append((predictions, entropy, [p.grad.clone() for p in model.parameters()]))
+        model.zero_grad()
+    for predictions, entropy, gradients in results[1:]:
+        torch.testing.assert_close(predictions, results[0][0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(entropy, results[0][1], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradients, results[0][2], rtol=1e-10, atol=1e-12)
+
+
+def test_scores_come_back_in_the_order_given():
+    model, samples = tiny_model(), random_samples(9)
+    pairs = [(s.prompt_ids, s.token_ids) for s in samples]
+    for micro_tokens in (1, 30, 10_000):
+        scores = sequence_scores(model, pairs, micro_tokens=micro_tokens, temperature=0.5)
+        for score, sample in zip(scores, samples, strict=True):
+            ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+            table = (model(input_ids=ids).logits[0] / 0.5).log_softmax(-1)[len(sample.prompt_ids) - 1 : -1]
+            expected = table.gather(-1, ids[0, len(sample.prompt_ids) :, None]).squeeze(-1)
+            assert score.dtype == torch.float32
+            assert not score.requires_grad
+            torch.testing.assert_close(score, expected.float(), rtol=1e-6, atol=1e-6)
+    assert sequence_scores(model, []) == []
+
+
+def test_models_that_change_their_logits_afterwards_are_refused():
+    config = Gemma2Config(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, head_dim=8, final_logit_softcapping=0.01,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="soft capping"):
+        Scorer(Gemma2ForCausalLM(config))
+    with pytest.raises(ModelError, match="use a causal LM"):
+        Scorer(LlamaModel(tiny_model().config))
+    with pytest.raises(ConfigError, match="head is 'scalar'"):
+        Scorer(tiny_model(), head="scalar")

@@ -1,0 +1,124 @@
+import hashlib
+import json
+
+import pytest
+import torch
+
+from cotrain.core.errors import ModelError
+from cotrain.models import load
+from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve, save_model
+
+
+def test_round_trip_is_exact(model, tokenizer, directory):
+    again, tokens = load_model(directory)
+    assert {p.dtype for p in again.parameters()} == {torch.float32} and not again.training
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert again.config._attn_implementation == "sdpa"
+    assert tokens.get_vocab() == tokenizer.get_vocab() and tokens.chat_template == tokenizer.chat_template
+    assert load_tokenizer(str(directory)).get_vocab() == tokenizer.get_vocab()
+
+
+def test_bfloat16_is_for_the_disk(model, tokenizer, tmp_path, directory):
+    weights = [p.clone() for p in model.parameters()]
+    save_model(model, tokenizer, tmp_path / "small", dtype=torch.bfloat16)
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True)), "the model was changed"
+    again, _ = load_model(tmp_path / "small")
+    for a, b in zip(weights, again.parameters(), strict=True):
+        assert b.dtype == torch.float32 and torch.equal(a.bfloat16().float(), b)
+    small, large = describe_model(tmp_path / "small"), describe_model(directory)
+    assert small["parameters"] == large["parameters"] and small["bytes"] < 0.6 * large["bytes"]
+    half, _ = load_model(tmp_path / "small", dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+
+
+def test_description(model, directory):
+    found = describe_model(directory)
+    assert found["class"] == "LlamaForCausalLM"
+    assert found["parameters"] == sum(p.numel() for p in model.parameters())
+    assert found["sha256"] == hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_loading_draws_nothing(directory):
+    before = torch.get_rng_state()
+    load_model(directory)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def change(name, **fields):
+    def act(directory):
+        content = json.loads((directory / name).read_text())
+        (directory / name).write_text(json.dumps(content | fields))
+
+    return act
+
+
+def remove(name):
+    return lambda directory: (directory / name).unlink()
+
+
+def truncate(directory):
+    content = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").write_bytes(content[:-7])
+
+
+def pickled(directory):
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+def malicious(directory):
+    (directory / "evil.py").write_text(f"open({str(directory / 'ran')!r}, 'w')\nclass C: pass\nclass M: pass\n")
+    change("config.json", model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})(
+        directory
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (remove("config.json"), "no config.json; expected a directory written by save_pretrained"),
+        (remove("model.safetensors"), "no \\*.safetensors file; found no weights"),
+        (remove("tokenizer.json"), "cannot be read|no tokenizer"),
+        (pickled, "found pytorch_model.bin; convert it, pickled weights are not read"),
+        (truncate, "cannot be read: Error while deserializing header"),
+        (lambda d: (d / "tokenizer.json").write_text("{"), "cannot be read"),
+        (lambda d: (d / "config.json").write_text("{"), "cannot be read"),
+        (change("config.json", hidden_size=32), "weights missing or of another shape, such as"),
+        (change("config.json", num_hidden_layers=2), "9 weights missing or of another shape, such as 'model.layers.1"),
+        (change("config.json", model_type="t5"), "cannot be read"),
+        (malicious, "cannot be read"),
+    ],
+)
+def test_every_damage_is_one_line(directory, damage, words):
+    damage(directory)
+    with pytest.raises(ModelError, match=words) as caught:
+        load_model(directory)
+    assert "\n" not in str(caught.value) and str(directory) in str(caught.value)
+    assert not (directory / "ran").exists()
+
+
+def test_names_and_paths(tmp_path, monkeypatch, directory):
+    monkeypatch.chdir(tmp_path)
+    assert resolve("organisation/name") == "organisation/name" and resolve("name") == "name"
+    assert resolve("model") == resolve("./model").relative_to(".") == directory.relative_to(tmp_path)
+    for path in ("./nothing", "/nothing", "a/b/c", "model/nothing", tmp_path / "nothing"):
+        with pytest.raises(ModelError, match="no such directory"):
+            resolve(path)
+    with pytest.raises(ModelError, match="a file; expected the directory"):
+        resolve(directory / "config.json")
+
+
+def test_embedded_models_are_named_when_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "_EMBEDDED", {load.EMBEDDED_BASE: tmp_path / "base"})
+    with pytest.raises(ModelError, match="missing from this installation"):
+        resolve("embedded")
+    (tmp_path / "base").mkdir()
+    assert resolve("embedded") == tmp_path / "base"
+
+
+def test_no_network(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="neither a directory, nor in the local cache, nor to be had") as caught:
+        load_model("nobody/no-such-model")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelError, match="Repo id must use"):
+        load_model("no hub name")

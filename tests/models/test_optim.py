@@ -1,0 +1,153 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.models.optim import adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(0, 0.25), (1, 0.5), (3, 1.0), (5, 1.0), (6, 1.0), (7, 0.75), (9, 0.25), (10, 0.0), (99, 0.0)],
+)
+def test_linear_schedule_by_hand(step, expected):
+    assert schedule(step, 10, warmup=4, decay_fraction=0.4) == pytest.approx(expected)
+
+
+def test_shapes_of_decay_by_hand():
+    assert schedule(1, 4, shape="cosine") == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
+    assert schedule(2, 4, shape="cosine") == pytest.approx(0.5)
+    assert schedule(1, 4, shape="wsd") == pytest.approx(0.5)  # 1 − sqrt(1/4)
+    assert [schedule(i, 3, decay_fraction=0.0) for i in range(4)] == [1.0, 1.0, 1.0, 0.0]
+    assert schedule(0, 2, warmup=5) == 0.2, "a warm-up longer than the run leaves no room for decay"
+
+
+def test_schedule_refuses_nonsense():
+    with pytest.raises(UnknownName, match="did you mean 'linear'"):
+        schedule(0, 10, shape="linaer")
+    with pytest.raises(ConfigError, match="decay_fraction in"):
+        schedule(0, 10, decay_fraction=1.5)
+
+
+class Toy(nn.Module):
+    """Embedding, one hidden matrix with bias, a norm, and a head tied to the embedding."""
+
+    def __init__(self, tied=True):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.embed, self.hidden, self.norm = nn.Embedding(7, 4), nn.Linear(4, 4), nn.LayerNorm(4)
+            self.lm_head = nn.Linear(4, 7, bias=False)
+        if tied:
+            self.lm_head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.lm_head(self.norm(self.hidden(self.embed(ids)).tanh()))
+
+
+def descend(model, optimizer, steps, start=0):
+    for step in range(start, start + steps):
+        ids = torch.tensor([step % 7, (3 * step + 1) % 7])
+        nn.functional.cross_entropy(model(ids), (ids + 1) % 7).backward()
+        optimizer.step(0.5)
+        optimizer.zero_grad()
+
+
+def test_first_step_of_adamw_by_hand():
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0]]))
+    optimizer = adamw(model, lr=0.1, weight_decay=0.5)
+    model.weight.grad = torch.tensor([[3.0, -0.2]])
+    optimizer.step(0.5)  # w·(1 − 0.05·0.5) − 0.05·sign(g), as m̂ = g and v̂ = g² after one step
+    assert torch.allclose(model.weight, torch.tensor([[0.975 - 0.05, -1.95 + 0.05]]), atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [adamw, muon])
+def test_only_hidden_matrices_decay(make):
+    model = Toy()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = make(model, lr=0.1, weight_decay=0.5)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"hidden.weight"}
+    assert torch.allclose(model.hidden.weight, 0.95 * before["hidden.weight"])
+
+
+def test_muon_moves_a_matrix_along_an_orthogonal_one():
+    model = Toy()
+    optimizer = muon(model, lr=1.0)
+    assert [type(part) for part in optimizer.parts] == [torch.optim.Muon, torch.optim.AdamW]
+    before = model.hidden.weight.detach().clone()
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    optimizer.step()
+    update = (before - model.hidden.weight) / (0.2 * math.sqrt(4))
+    values = torch.linalg.svdvals(update.detach())
+    assert values.min() > 0.5 and values.max() < 1.3, "five Newton-Schulz steps bring singular values near one"
+
+
+@pytest.mark.parametrize("make", [adamw, muon])
+@pytest.mark.parametrize("tied", [True, False])
+def test_state_goes_through_a_checkpoint_exactly(make, tied):
+    straight = Toy(tied)
+    optimizer = make(straight, lr=0.05, weight_decay=0.1)
+    descend(straight, optimizer, 3)
+    saved = optimizer_tensors(optimizer, straight)
+    weights = {name: p.detach().clone() for name, p in straight.named_parameters()}
+    descend(straight, optimizer, 4, start=3)
+
+    resumed = Toy(tied)
+    with torch.no_grad():
+        for name, p in resumed.named_parameters():
+            p.copy_(weights[name])
+    other = make(resumed, lr=0.05, weight_decay=0.1)
+    load_optimizer_tensors(other, resumed, saved)
+    again = optimizer_tensors(other, resumed)
+    assert again.keys() == saved.keys() and all(torch.equal(again[key], saved[key]) for key in saved)
+    assert "hidden.weight:momentum_buffer" in saved if make is muon else "hidden.weight:exp_avg" in saved
+    descend(resumed, other, 4, start=3)
+    for (name, a), (_, b) in zip(straight.named_parameters(), resumed.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_saved_tensors_are_copies():
+    model = Toy()
+    optimizer = adamw(model, lr=0.1)
+    descend(model, optimizer, 1)
+    saved = optimizer_tensors(optimizer, model)
+    kept = {key: tensor.clone() for key, tensor in saved.items()}
+    load_optimizer_tensors(optimizer, model, saved)
+    descend(model, optimizer, 1, start=1)
+    assert all(torch.equal(saved[key], kept[key]) for key in saved)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda s: s.pop("hidden.weight:exp_avg"), "'hidden.weight' lacks exp_avg"),
+        (lambda s: s.update({"nothing:exp_avg": torch.zeros(1)}), "'nothing:exp_avg' belongs to no parameter"),
+        (lambda s: s.update({"hidden.weight:momentum_buffer": torch.zeros(4, 4)}), "belongs to no parameter"),
+        (lambda s: s.update({"hidden.weight:exp_avg": torch.zeros(4)}), "has shape \\(4,\\), the parameter \\(4, 4\\)"),
+    ],
+)
+def test_state_that_does_not_fit_changes_nothing(damage, words):
+    model = Toy()
+    optimizer = adamw(model, lr=0.1)
+    descend(model, optimizer, 2)
+    before = optimizer_tensors(optimizer, model)
+    broken = {key: tensor + 1 for key, tensor in before.items()}
+    damage(broken)
+    with pytest.raises(StateError, match=words):
+        load_optimizer_tensors(optimizer, model, broken)
+    after = optimizer_tensors(optimizer, model)
+    assert after.keys() == before.keys() and all(torch.equal(after[key], before[key]) for key in before)
+
+
+def test_a_frozen_model_cannot_be_trained():
+    with pytest.raises(ConfigError, match="no trainable parameter"):
+        adamw(Toy().requires_grad_(False), lr=0.1)

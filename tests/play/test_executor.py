@@ -1,0 +1,370 @@
+"""Playing: the same episodes at any speed, in any order of arrival, and clean ends of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.types import Grade, Sampling
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.engine.reference import ReferenceEngine
+from cotrain.play.executor import EngineError, Executor
+from cotrain.play.idle_loop import Deadlock, IdleLoop, busy, together
+from cotrain.play.role import Role
+from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
+
+RENDERERS = {"a": CharRenderer(), "b": CharRenderer()}
+
+
+@dataclass(frozen=True)
+class Read:
+    text: str
+    problem: str
+    ok: bool = True
+
+
+ROLES = {
+    "solver": Role(
+        policy="a",
+        prompt="{problem}=",
+        sampling=Sampling(max_tokens=20),
+        parse=lambda text, fields: Read(text=text, problem=fields["problem"]),
+    ),
+    "verifier": Role(policy="b", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=12), system="check "),
+}
+
+
+async def solve_and_review(task, roles, *, reviews=2):
+    solution = await roles.solver(problem=task.prompt)
+    grade = await roles.grade(task, solution.text)
+    solution.reward("outcome", grade.value)
+    turns = await roles.verifier.many(
+        reviews, group=solution.id, parent=solution, problem=task.prompt, solution=solution.text
+    )
+    for review in turns:
+        review.reward("length", len(review.text))
+    again = await roles.solver(problem=turns[0].text)
+    again.note(first=solution.text)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {"a": tiny_model(), "b": tiny_model("qwen3", seed=1)}
+
+
+@pytest.fixture(autouse=True)
+def silent_asyncio(caplog):
+    """No pending task, no exception that nobody looked at."""
+    with caplog.at_level(logging.WARNING, logger="asyncio"):
+        yield
+    assert [r.getMessage() for r in caplog.records if r.name == "asyncio"] == []
+
+
+def executor(models, **changes):
+    return Executor(EmbeddedEngine(models, max_rows=16), RENDERERS, ROLES, seed=3, **changes)
+
+
+def test_what_an_episode_holds(models):
+    episodes = executor(models).play(solve_and_review, letter_tasks(3), step=5, members=2, reviews=3)
+    assert [(e.task, e.member, e.task_id) for e in episodes] == [
+        (t, m, f"letters/train/{t}") for t in range(3) for m in range(2)
+    ]
+    for episode in episodes:
+        assert episode.failure is None and episode.step == 5
+        one, two, *reviews = episode.traces
+        place = f"5:{episode.task}:{episode.member}"
+        assert [str(t.address) for t in episode.traces] == [f"{place}:solver:{i}" for i in range(2)] + [
+            f"{place}:verifier:{i}" for i in range(3)
+        ]
+        assert {t.group for t in reviews} == {f"{place}:solver:0"} == {t.parent for t in reviews}
+        assert {one.group, two.group} == {f"{episode.task}:solver"} and one.parent is None
+        assert len({t.token_ids for t in reviews}) == 3  # one prompt, three draws
+        prompt = "check " + letter_tasks(3)[episode.task].prompt + "|" + one.text
+        assert {t.prompt_ids for t in reviews} == {tuple(ord(c) - 31 for c in prompt)}
+        assert two.truth == {"first": one.text} and [s.name for s in one.signals] == ["outcome"]
+        assert (one.policy, reviews[0].policy) == ("a", "b")
+
+
+def test_members_differ_and_seeds_depend_on_every_coordinate(models):
+    def texts(step=0, split="train", seed=3):
+        played = Executor(EmbeddedEngine(models), RENDERERS, ROLES, seed)
+        episodes = played.play(solve_and_review, letter_tasks(1), step=step, members=4, split=split)
+        return tuple(e.traces[0].token_ids for e in episodes)
+
+    assert len(set(texts())) == 4
+    assert len({texts(), texts(step=1), texts(split="test"), texts(seed=4)}) == 4
+    assert texts() == texts()
+
+
+def test_random_latency_changes_nothing(models):
+    def play(latency):
+        engine = EmbeddedEngine(models, max_rows=6)
+        speaking = engine if latency is None else RandomLatency(engine, latency)
+        episodes = Executor(speaking, RENDERERS, ROLES, seed=3).play(
+            solve_and_review, letter_tasks(4), step=0, members=3
+        )
+        return episodes, {k: v for k, v in engine.counts().items() if not k.endswith("seconds")}
+
+    quick, work = play(None)
+    for latency in (1, 2):
+        slow, same_work = play(latency)
+        assert slow == quick  # every token and every log-probability, bit for bit
+        assert same_work == work
+
+
+def test_a_grader_outside_is_waited_for(models):
+    async def slow_grader(task, text):
+        await asyncio.sleep(0.002 * len(text) % 0.005)
+        return Grade(value=None, reason="slow")
+
+    async def protocol(task, roles):
+        solution = await roles.solver(problem=task.prompt)
+        grade = await roles.grade(task, solution.text)
+        solution.fail(grade.reason)
+        async with roles.busy():
+            await asyncio.to_thread(time.sleep, 0.001)
+        await roles.verifier(problem="", solution=solution.text)
+
+    episodes = executor(models, grader=slow_grader).play(protocol, letter_tasks(4), step=0, members=1)
+    assert [e.traces[0].failure for e in episodes] == ["slow"] * 4
+    quick = executor(models, grader=lambda task, text: instantly(Grade(value=None, reason="slow")))
+    assert quick.play(protocol, letter_tasks(4), step=0, members=1) == episodes
+
+
+async def instantly(value):
+    return value
+
+
+def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
+    """The reference engine answers one request at a time, the least address first: each member's chain before the
+    next member's first turn, which would not be so if reviews waited for all solutions."""
+    answered = []
+
+    class Listening(ReferenceEngine):
+        async def sample(self, request):
+            completion = await super().sample(request)
+            answered.append(request.address)
+            return completion
+
+    Executor(Listening(models), RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(2), step=0, members=2)
+    assert len(answered) == 16
+    assert [(a.task, a.member) for a in answered] == sorted((a.task, a.member) for a in answered)
+    assert [(a.role, a.call) for a in answered[:4]] == [("solver", 0), ("verifier", 0), ("verifier", 1), ("solver", 1)]
+
+
+def test_the_embedded_engine_runs_both_policies_at_once(models):
+    together_steps = executor(models)
+    together_steps.play(solve_and_review, letter_tasks(6), step=0, members=2)
+    counts = together_steps.engine.counts()
+    assert counts["a/requests"] == counts["b/requests"] == 24
+    assert counts["a/decode_rows"] / counts["a/decode_steps"] > 4
+
+
+def test_greedy_is_the_same_at_temperature_zero(models):
+    cold = executor(models).greedy()
+    assert {role.sampling.temperature for role in cold.roles.values()} == {0.0}
+    episodes = cold.play(solve_and_review, letter_tasks(1), step=-1, members=2)
+    assert episodes[0].traces[0].token_ids == episodes[1].traces[0].token_ids
+
+
+def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
+    async def shaky(task, roles):
+        turn = await roles.solver(problem=task.prompt)
+        if task.id.endswith("/1"):
+            turn.reward("outcome", 1.0)
+            raise KeyError("no such step")
+        await roles.solver(problem="x")
+
+    good, bad, last = executor(models).play(shaky, letter_tasks(3), step=0, members=1)
+    assert bad.failure == "KeyError: 'no such step'" and good.failure is None is last.failure
+    assert [t.failure for t in bad.traces] == ["protocol failed"]
+    assert [len(e.traces) for e in (good, bad, last)] == [2, 1, 2]
+    assert [t.failure for t in good.traces] == [None, None]
+
+
+def test_a_parser_that_raises_leaves_its_trace(models):
+    roles = {"solver": replace(ROLES["solver"], parse=lambda text, fields: fields["count"])}
+    played = Executor(EmbeddedEngine(models), RENDERERS, roles, seed=0)
+    [episode] = played.play(solve_and_review, letter_tasks(1), step=0, members=1)
+    assert episode.failure == "KeyError: 'count'" and [t.failure for t in episode.traces] == ["protocol failed"]
+
+
+def test_one_failing_call_of_many_ends_the_others(models):
+    def parse(text, fields):
+        if fields["n"] == 1:
+            raise ZeroDivisionError("one")
+        return Read(text=text, problem="")
+
+    async def fan_out(task, roles):
+        await together([roles.solver(n=n) for n in range(4)])
+
+    roles = {"solver": Role(policy="a", prompt="{n}", parse=parse, sampling=Sampling(max_tokens=9))}
+    played = Executor(EmbeddedEngine(models), RENDERERS, roles, seed=0)
+    [episode] = played.play(fan_out, letter_tasks(1), step=0, members=1)
+    assert episode.failure == "ZeroDivisionError: one"
+    assert all(t.failure == "protocol failed" for t in episode.traces)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda roles: roles.judge(problem="x"), UnknownName, "unknown role 'judge'"),
+        (lambda roles: roles.solver(question="x"), ConfigError, "has the fields"),
+        (lambda roles: roles.solver(problem="x" * 200), ConfigError, "exceed the context of 128"),
+    ],
+)
+def test_errors_of_the_recipe_end_the_play(models, call, error, message):
+    async def protocol(task, roles):
+        await roles.solver(problem="y")
+        await call(roles)
+
+    with pytest.raises(error, match=message):
+        executor(models).play(protocol, letter_tasks(3), step=0, members=2)
+
+
+def test_names_are_checked_before_playing(models):
+    engine = EmbeddedEngine(models)
+    with pytest.raises(UnknownName, match=r"policy \(of role 'solver'\)"):
+        Executor(engine, {"b": CharRenderer()}, ROLES, seed=0)
+    for name in ("grade", "_x", "a:b"):
+        with pytest.raises(ConfigError, match="choose an identifier"):
+            Executor(engine, RENDERERS, {name: ROLES["solver"]}, seed=0)
+
+
+def test_an_engine_that_raises_ends_the_play(models):
+    class Broken(ReferenceEngine):
+        async def sample(self, request):
+            raise OSError("gone")
+
+    with pytest.raises(EngineError, match="Broken failed at 0:0:0:solver:0: gone"):
+        Executor(Broken(models), RENDERERS, ROLES, seed=0).play(solve_and_review, letter_tasks(2), step=0, members=1)
+
+    class Failing(ReferenceEngine):
+        def advance(self):
+            raise MemoryError("in the forward pass")
+
+    with pytest.raises(MemoryError, match="forward"):
+        Executor(Failing(models), RENDERERS, ROLES, seed=0).play(solve_and_review, letter_tasks(2), step=0, members=1)
+
+
+def test_waiting_for_nothing_is_a_deadlock(models):
+    async def waits(task, roles):
+        await roles.solver(problem=task.prompt)
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Deadlock, match=r"3 coroutines wait.*task 0, member 0.*roles\.busy"):
+        executor(models).play(waits, letter_tasks(2), step=0, members=1)
+
+
+def test_a_timer_without_busy_is_no_deadlock(models):
+    async def sleeps(task, roles):
+        await asyncio.sleep(0.002)
+        await roles.solver(problem=task.prompt)
+
+    assert executor(models).play(sleeps, letter_tasks(1), step=0, members=1)[0].failure is None
+
+
+def test_nothing_outlives_a_play(models):
+    ended = []
+
+    kept = []
+
+    async def leaves_background(task, roles):
+        async def background():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(task.id)
+
+        kept.append(asyncio.ensure_future(background()))
+        await roles.solver(problem=task.prompt)
+
+    executor(models).play(leaves_background, letter_tasks(2), step=0, members=1)
+    assert sorted(ended) == ["letters/train/0", "letters/train/1"]
+
+
+def test_keyboard_interrupt_in_the_engine_passes_through(models):
+    """As StoppableEngine and Ctrl-C do; afterwards the same engine plays on as if nothing had been."""
+    engine = EmbeddedEngine(models, max_rows=4)
+
+    class Interrupting:
+        sample, counts = engine.sample, engine.counts
+        left = 5
+
+        def advance(self):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            return engine.advance()
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            Executor(Interrupting(), RENDERERS, ROLES, seed=3).play(
+                solve_and_review, letter_tasks(3), step=0, members=2
+            )
+    engine.publish("a", 0)  # no row is left running
+    resumed = Executor(engine, RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(3), step=0, members=2)
+    fresh = Executor(EmbeddedEngine(models, max_rows=4), RENDERERS, ROLES, seed=3)
+    assert resumed == fresh.play(solve_and_review, letter_tasks(3), step=0, members=2)
+
+
+def test_keyboard_interrupt_in_a_protocol_passes_through(models):
+    async def interrupts(task, roles):
+        await roles.solver(problem=task.prompt)
+        if task.id.endswith("/1"):
+            raise KeyboardInterrupt
+        await roles.solver(problem="x")
+
+    with pytest.raises(KeyboardInterrupt):
+        executor(models).play(interrupts, letter_tasks(3), step=0, members=2)
+
+
+@pytest.mark.parametrize("where", ["decoding", "busy"])
+def test_ctrl_c_gets_through_at_once(models, where):
+    async def forever(task, roles):
+        if where == "busy":
+            async with busy():
+                await asyncio.sleep(60)
+        while True:
+            await roles.solver(problem=task.prompt)
+
+    timer = threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT))
+    started = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        executor(models).play(forever, letter_tasks(2), step=0, members=2)
+    timer.join()
+    assert time.monotonic() - started < 5
+
+
+def test_busy_belongs_to_a_play():
+    async def outside():
+        async with busy():
+            pass
+
+    with pytest.raises(RuntimeError, match="belongs into a protocol"):
+        asyncio.run(outside())
+
+
+def test_together_raises_the_first_error_in_order():
+    async def fails(after, error):
+        for _ in range(after):
+            await asyncio.sleep(0)
+        raise error
+
+    loop = IdleLoop(lambda: False)
+    try:
+        assert loop.run_until_complete(together([])) == []
+        assert loop.run_until_complete(together([instantly(i) for i in range(3)])) == [0, 1, 2]
+        with pytest.raises(DataError, match="first"):
+            loop.run_until_complete(together([fails(2, DataError("first")), fails(2, ValueError("second"))]))
+    finally:
+        loop.finish()

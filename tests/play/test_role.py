@@ -1,0 +1,95 @@
+"""Turns: what a protocol says about an answer, and the trace it becomes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cotrain.core.address import Address
+from cotrain.core.types import Completion, Signal, Span
+from cotrain.play.role import Turn
+from cotrain.stages.tokenizer import train_tokenizer
+from cotrain.text.parsers import tagged_solution
+from cotrain.text.render import Renderer
+
+TEXT = "<step> a= b+4=12</step><step> c=é</step><answer>12</answer>"
+
+
+def turn_of(text: str = TEXT) -> Turn:
+    tokenizer = train_tokenizer(["<step> a= b+4=12</step>"] * 3, vocab_size=300)
+    ids = (*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id)
+    logprobs = tuple(-0.125 * (1 + i % 3) for i in range(len(ids)))
+    return Turn(
+        address=Address(step=2, task=1, member=0, role="solver", call=3),
+        group="pool",
+        parent=None,
+        prompt_ids=(1, 2),
+        completion=Completion(token_ids=ids, logprobs=logprobs, finish="stop", policy="a", version=9),
+        renderer=Renderer(tokenizer),
+    )
+
+
+def test_a_turn_becomes_a_trace():
+    turn = turn_of()
+    turn.reward("outcome", True)
+    turn.note(correct=True, step_ok=(True, False))
+    turn.note(first_wrong=None)
+    turn.show(steps=[(0, 4, "a")])
+    turn.fail("ungraded")
+    turn.fail("something later")
+    trace = turn.trace()
+    assert (trace.address, trace.role, trace.policy, trace.version) == (turn.address, "solver", "a", 9)
+    assert (trace.group, trace.prompt_ids, trace.finish, trace.parent) == ("pool", (1, 2), "stop", None)
+    assert trace.token_ids == turn.completion.token_ids and trace.logprobs == turn.completion.logprobs
+    assert trace.text == TEXT  # without the stop token
+    assert trace.signals == (Signal(name="outcome", value=1.0),)
+    assert trace.truth == {"correct": True, "step_ok": [True, False], "first_wrong": None}
+    assert trace.parsed == {"steps": [[0, 4, "a"]]}
+    assert trace.failure == "ungraded" and turn.failed
+    assert turn.trace() is trace
+    assert turn.id == "2:1:0:solver:3"
+
+
+def test_spans_become_the_tokens_that_hold_them():
+    turn = turn_of()
+    solution = tagged_solution(turn.text)
+    assert [span.text for span in solution.steps] == [" a= b+4=12", " c=é"]
+    ids = turn.completion.token_ids
+    for span in solution.steps:
+        turn.reward("step", -1.0, span=span)
+        start, end = turn.tokens(span)
+        assert turn._renderer.decode(ids[start:end]) == span.text
+        assert turn.probability(span) == pytest.approx(math.exp(sum(turn.completion.logprobs[start:end])))
+    signals = turn.trace().signals
+    assert [signal.name for signal in signals] == ["step", "step"]
+    assert signals[0].tokens[0] == 1  # after <step>
+    assert signals[0].tokens[1] + 2 == signals[1].tokens[0]  # </step><step> between them
+
+
+@pytest.mark.parametrize(
+    "span",
+    [Span(start=3, end=3, text=""), Span(start=0, end=3, text="xyz"), Span(start=0, end=900, text=TEXT)],
+)
+def test_spans_of_another_text_are_refused(span):
+    with pytest.raises(ValueError, match="is not in the text of 2:1:0:solver:3"):
+        turn_of().reward("step", 1.0, span=span)
+
+
+def test_what_is_no_number_and_no_json_is_refused():
+    turn = turn_of()
+    with pytest.raises(ValueError, match="reward 'outcome' of 2:1:0:solver:3 is nan"):
+        turn.reward("outcome", math.nan)
+    with pytest.raises(TypeError, match=r"note\(steps\): a set is not a JSON value"):
+        turn.note(steps={1, 2})
+    with pytest.raises(ValueError, match=r"show\(score\): inf"):
+        turn.show(score=[math.inf])
+    assert turn.trace().signals == ()
+
+
+def test_a_sealed_turn_takes_nothing():
+    turn = turn_of()
+    turn.trace()
+    for add in (lambda: turn.reward("x", 1.0), lambda: turn.note(x=1), lambda: turn.show(x=1), lambda: turn.fail("x")):
+        with pytest.raises(RuntimeError, match="sealed"):
+            add()

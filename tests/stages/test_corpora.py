@@ -1,0 +1,93 @@
+import json
+from collections import Counter
+
+import pytest
+
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.stages.corpora import corpus_file, epochs, from_items, interleave, jsonl_file, procedural, split, text_file
+
+
+def everything(corpus):
+    return [corpus.get(i) for i in range(corpus.size)]
+
+
+def test_paragraphs_of_a_text_file(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n\n\ntwo two\n\nthree\nthree\n\n", encoding="utf-8")
+    assert everything(text_file(tmp_path / "a.txt", min_characters=8)) == ["one\n\ntwo two", "three\nthree"]
+    assert everything(corpus_file(tmp_path / "a.txt")) == ["one\n\ntwo two\n\nthree\nthree"]
+
+
+def test_rows_of_a_jsonl_file(tmp_path):
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "\u2028a"}]
+    rows = [json.dumps({"text": "t"}), "", json.dumps({"messages": turns, "id": 3}, ensure_ascii=False)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    assert everything(corpus_file(tmp_path / "a.jsonl")) == ["t", turns]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "row 2, column 2: not JSON"),
+        ("[1]", "row 2: expected an object with 'text' or 'messages', found list"),
+        ('{"txt": "a"}', "row 2: no column 'text' or 'messages'; there are: txt"),
+        ('{"text": 3}', "row 2, column 'text': expected a non-empty string, found 3"),
+        ('{"text": ""}', "row 2, column 'text': expected a non-empty string, found ''"),
+        ('{"messages": []}', "row 2, column 'messages': expected a non-empty list"),
+        ('{"messages": ["x"]}', "row 2, column 'messages\\[0\\]': expected an object"),
+        ('{"messages": [{"role": "bot", "content": "x"}]}', "'messages\\[0\\].role': expected one of system, user"),
+        ('{"messages": [{"role": "user"}]}', "'messages\\[0\\].content': expected a string, found None"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "the last message must be the assistant's"),
+    ],
+)
+def test_bad_rows_say_where(tmp_path, line, words):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
+    with pytest.raises(DataError, match=words) as caught:
+        jsonl_file(tmp_path / "a.jsonl")
+    assert "a.jsonl, row 2" in str(caught.value)
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        corpus_file(tmp_path / "nothing.txt")
+    (tmp_path / "a.txt").write_bytes(b"ab\xff")
+    with pytest.raises(DataError, match="not UTF-8 at byte 2"):
+        corpus_file(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("\n\n  \n")
+    with pytest.raises(DataError, match="no texts in it"):
+        corpus_file(tmp_path / "b.txt")
+
+
+def test_epochs_read_everything_once_in_another_order():
+    items = [str(i) for i in range(20)]
+    read = epochs(from_items("a", items), seed=1)
+    first, second = [read(i) for i in range(20)], [read(i) for i in range(20, 40)]
+    assert sorted(first) == sorted(second) == sorted(items) and first != second
+    assert [read(i) for i in (25, 3, 25)] == [second[5], first[3], second[5]], "addressed, not drawn"
+    assert [epochs(from_items("a", items), seed=2)(i) for i in range(20)] != first
+
+
+def test_interleaving_keeps_the_proportion_and_repeats_nothing():
+    a, b = procedural("a", lambda i: f"a{i}"), from_items("b", ["x", "y", "z"])
+    mixed = interleave([(a, 3), (b, 1)])
+    assert mixed.size is None and mixed.name == "3×a+1×b"
+    for period in range(5):
+        kinds = Counter(mixed.get(4 * period + i)[0] in "xyz" for i in range(4))
+        assert kinds == {False: 3, True: 1}
+    drawn = Counter(mixed.get(i) for i in range(4 * 6))
+    assert {name for name in drawn if name[0] == "a"} == {f"a{i}" for i in range(18)}
+    assert [drawn[name] for name in "xyz"] == [2, 2, 2], "two whole epochs of the finite part"
+    with pytest.raises(ConfigError, match="integer weight of 1 or more"):
+        interleave([(a, 0)])
+
+
+@pytest.mark.parametrize("size", [None, 30])
+def test_held_out_items_are_in_no_training_batch(size):
+    whole = procedural("a", str) if size is None else from_items("a", [str(i) for i in range(size)])
+    kept, held = split(whole, 10, seed=4)
+    training = {kept.get(i) for i in range(kept.size or 100)}
+    validation = set(everything(held))
+    assert len(validation) == 10 and not training & validation
+    assert size is None or training | validation == {str(i) for i in range(size)}
+    if size is not None:
+        with pytest.raises(DataError, match="30 items, but 30 are to be held out"):
+            split(whole, 30)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Grade
+from cotrain.tasks.grading import GradingPool, plain_number, quick_grade
+
+RIGHT, WRONG = Grade(value=True), Grade(value=False)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with GradingPool(workers=1, deadline_s=5.0) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "grade"),
+    [
+        ("18", "18", RIGHT),
+        ("18", " $18.00 ", RIGHT),
+        ("18", "\\boxed{18}.", RIGHT),
+        ("18", "18 dollars", RIGHT),
+        ("9 (apples)", "9", RIGHT),
+        ("1,234", "1234", RIGHT),
+        ("-5", "−$5", RIGHT),
+        ("50", "50\\%", RIGHT),
+        ("6", "\\boxed{5} \\boxed{6}", RIGHT),  # the last one counts
+        ("5", "\\boxed{5} \\boxed{6}", WRONG),
+        ("0.1", "0.10000000000000000000001", WRONG),
+        ("18", "-18", WRONG),
+        ("18", "", WRONG),
+        ("18", "9" * 200_000, WRONG),
+        ("18", "5}{18", WRONG),
+        ("Monday", "monday", RIGHT),
+        ("Monday", "\\text{Monday}", RIGHT),
+        ("dynamo", "monday", WRONG),  # the same letters
+        (" ", "18", Grade(value=None, reason="gold not readable")),
+        ("18", "18 million", None),
+        ("18", "1234,5", None),
+        ("6", "6x", None),
+        ("6", "5 or 6", None),
+        ("0.5", "50%", None),
+        ("5 cm", "5 metres", None),
+        ("1000", "1e3", None),
+        ("3", "３", None),
+        ("\\frac12", "0.5", None),
+    ],
+)
+def test_what_needs_no_process(gold, answer, grade):
+    assert quick_grade(gold, answer) == grade
+
+
+@given(value=st.decimals(allow_nan=False, allow_infinity=False, places=3))
+def test_numbers_are_read_exactly(value):
+    text = f"{value:f}"
+    assert plain_number(text) == (value, "")
+    assert plain_number(f"${value:,f}".replace("$-", "-$")) == (value, "")
+
+
+@given(gold=st.text(max_size=30), answer=st.text(max_size=30))
+def test_quick_grades_never_raise(gold, answer):
+    grade = quick_grade(gold, answer)
+    if gold.strip().removesuffix(".").strip() and "\\" not in gold and "$" not in gold:
+        assert quick_grade(gold, gold) == RIGHT
+    assert grade is None or grade.value is not None or not gold.strip() or "\\" in gold or gold.strip() in (".", "$$")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "value"),
+    [
+        ("\\frac12", "0.5", True),
+        ("(x+1)^2", "x^2+2x+1", True),
+        ("\\frac{1}{2}", "50\\%", True),
+        ("2\\sqrt{2}", "\\sqrt{8}", True),
+        ("6", "5 or 6", False),
+        ("6", "\\{5,6\\}", False),
+        ("6", "6x", False),
+        ("6", "\\left(", False),
+        ("6", "\x00\ud800", False),
+        ("\\frac{1}{2}", "\\frac{1}{3}", False),
+    ],
+)
+def test_mathematics(pool, gold, answer, value):
+    assert pool.grade(gold, answer) == Grade(value=value)
+
+
+def test_a_gold_answer_that_cannot_be_read_is_no_wrong_answer(pool):
+    assert pool.grade("\\frac{", "x") == Grade(value=None, reason="gold not readable")
+
+
+def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
+    with GradingPool(workers=1, deadline_s=0.5) as pool:
+        assert pool.grade("\\frac12", "\\frac24") == RIGHT  # loads the worker
+        for bomb in ("9^{9^{9^9}}", "(10^9)!", "(" * 3000 + "1" + ")" * 3000):
+            start = time.perf_counter()
+            assert pool.grade("6", bomb) == Grade(value=None, reason="timeout")
+            assert time.perf_counter() - start < 1.0
+            assert pool.grade("\\frac12", "\\frac24") == RIGHT
+
+
+def test_a_process_that_dies_is_replaced():
+    with GradingPool(workers=1) as pool:
+        pool.grade("\\frac12", "\\frac24")
+        worker = pool._idle.get()
+        assert worker is not None
+        os.kill(worker._process.pid, 9)
+        pool._idle.put(worker)
+        assert pool.grade("\\frac12", "\\frac24") == Grade(value=None, reason="grader died")
+        assert pool.grade("\\frac12", "\\frac34") == WRONG
+
+
+def test_several_at_once():
+    async def grade_all(pool: GradingPool) -> list[Grade]:
+        return await asyncio.gather(*(pool.agrade("\\frac12", f"\\frac{{{n}}}{{4}}") for n in range(6)))
+
+    with GradingPool(workers=2) as pool:
+        assert [g.value for g in asyncio.run(grade_all(pool))] == [False, False, True, False, False, False]
+
+
+def test_no_process_outlives_its_pool_or_its_parent_nor_inherits_secrets(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "canary")
+    program = (
+        "import os\nfrom cotrain.tasks.grading import GradingPool\n"
+        "pool = GradingPool()\npool.grade(r'\\frac12', r'\\frac24')\n"
+        "print(pool._idle.queue[0]._process.pid, flush=True)\nos._exit(0)"  # no clean-up of any kind
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert _ends(int(done.stdout))
+    threads = threading.active_count()
+    pool = GradingPool()
+    pool.grade("\\frac12", "\\frac24")
+    worker = pool._idle.queue[0]
+    environment = Path(f"/proc/{worker._process.pid}/environ")
+    assert not environment.exists() or b"canary" not in environment.read_bytes()
+    pool.close()
+    pool.close()
+    assert _ends(worker._process.pid)
+    time.sleep(0.1)
+    assert threading.active_count() <= threads
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.grade("\\frac12", "\\frac24")
+
+
+def _ends(pid: int) -> bool:
+    for _ in range(50):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        status = Path(f"/proc/{pid}/status")
+        if status.exists() and "State:\tZ" in status.read_text():
+            return True  # dead, and its new parent has not asked for it yet
+        time.sleep(0.05)
+    return False
+
+
+def test_settings_are_checked():
+    for workers, deadline_s in ((0, 5.0), (1, 0.0)):
+        with pytest.raises(ConfigError, match="workers >= 1"):
+            GradingPool(workers=workers, deadline_s=deadline_s)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.tasks.sources import from_description, task_source
+
+
+def test_sources_by_name(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"question": f"Q{n}", "answer": "#### 4"}) + "\n" for n in range(30)))
+    assert task_source("words").name == "words"
+    assert task_source("gsm8k", str(path)).name == "gsm8k"
+    assert task_source("jsonl", str(path)).name == "jsonl"
+
+
+def test_wrong_names_and_data():
+    with pytest.raises(ConfigError, match="add --data FILE"):
+        task_source("gsm8k")
+    with pytest.raises(ConfigError, match="leave out --data x"):
+        task_source("words", "x")
+    with pytest.raises(UnknownName, match="did you mean 'gsm8k'"):
+        task_source("gsm8", "x")
+    with pytest.raises(UnknownName, match="gym:NAME"):
+        task_source("gym")
+
+
+@pytest.mark.parametrize("spec", ["words", "jsonl"])
+def test_descriptions_build_the_same_source(tmp_path, spec):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"question": f"Q{n}", "answer": "#### 4"}) + "\n" for n in range(30)))
+    source = task_source(spec, str(path) if spec == "jsonl" else None)
+    description = json.loads(json.dumps(source.describe()))
+    again = from_description(description)
+    assert again.describe() == description
+    assert [again.get("train", i).prompt for i in range(5)] == [source.get("train", i).prompt for i in range(5)]
+
+
+def test_descriptions_that_do_not_fit():
+    with pytest.raises(StateError, match="missing \\['settings'\\]"):
+        from_description({"kind": "words"})
+    with pytest.raises(StateError, match="do not fit"):
+        from_description({"kind": "words", "settings": {"colour": 3}})
+    with pytest.raises(UnknownName, match="did you mean 'words'"):
+        from_description({"kind": "wodrs", "settings": {}})
