@@ -53,7 +53,7 @@ def resume(
 
 def rebuild(directory: Path | str) -> Recipe:
     """The recipe of a run directory: the function that made it, called again with the arguments it was given."""
-    saved = RunDirectory.open(directory).read("recipe.json")
+    saved: Any = RunDirectory.open(directory).read("recipe.json")  # ``open`` has seen it
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -78,7 +78,9 @@ def _argument(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def evaluate(directory: Path | str, *, split: str = "test", tasks: int | None = None, device: str = "cpu") -> dict[str, Any]:
+def evaluate(
+    directory: Path | str, *, split: str = "test", tasks: int | None = None, device: str = "cpu"
+) -> dict[str, Any]:
     """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory."""
     folder = RunDirectory.open(directory)
     trainer = trained(directory, device=device)

@@ -36,8 +36,13 @@ def talk(directory: Path | str, *, temperature: float = 0.0, read: Callable[[str
     trainer = api.trained(directory)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
-        raise ConfigError(f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}")
-    roles = {name: replace(role, sampling=replace(role.sampling, temperature=temperature)) for name, role in recipe.roles.items()}
+        raise ConfigError(
+            f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}"
+        )
+    roles = {
+        name: replace(role, sampling=replace(role.sampling, temperature=temperature))
+        for name, role in recipe.roles.items()
+    }
     executor = Executor(trainer.engine, trainer.cast.renderers, roles, recipe.seed)
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
@@ -76,6 +81,8 @@ def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> l
     if review is not None:
         final = review.parsed.get("final")
         score = review.parsed.get("score")
-        said = f"no verdict ({review.parsed.get('failure')})" if final is None else ("CORRECT" if final else "INCORRECT")
+        said = (
+            f"no verdict ({review.parsed.get('failure')})" if final is None else ("CORRECT" if final else "INCORRECT")
+        )
         lines.append(f"    verifier: {said}" + (f", probability of CORRECT {score:.2f}" if score is not None else ""))
     return lines

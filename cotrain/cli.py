@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UserError, unknown_message
-from cotrain.flags import Parser, add_parameters, values_of
+from cotrain.core.flags import Parser, add_parameters, values_of
 
 Command = Callable[[Sequence[str]], int]
 
@@ -93,7 +93,8 @@ def list_recipes(words: Sequence[str]) -> int:
         about = inspect.getdoc(inspect.getmodule(build)) or ""
         print(f"{name:12s} {about.splitlines()[0]}")
         parameters = inspect.signature(build).parameters.values()
-        print(f"{'':12s} {' '.join(f'--{p.name.replace("_", "-")} {p.default}' for p in parameters if p.default is not None)}")
+        flags = [f"--{p.name.replace('_', '-')} {p.default}" for p in parameters if p.default is not None]
+        print(f"{'':12s} {' '.join(flags)}")
     return 0
 
 
@@ -104,7 +105,9 @@ def run(words: Sequence[str]) -> int:
         if words and words[0] in ("-h", "--help"):
             print("usage: cotrain run RECIPE --out DIR [flags]; `cotrain run RECIPE --help` lists the recipe's flags")
             return 0
-        raise ConfigError("cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`")
+        raise ConfigError(
+            "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
+        )
     target, build = words[0], find(words[0])
     parser = Parser(prog=f"cotrain run {target}", description=build.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
@@ -113,7 +116,9 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--data", metavar="FILE", help="the file or directory of --tasks gsm8k or jsonl")
     parser.add_argument("--operations", type=int, nargs=2, metavar="N", help="fewest and most steps of --tasks words")
     parser.add_argument("--checkpoint-every", type=int, default=25, metavar="N", help="steps between checkpoints")
-    parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="change any setting of the recipe")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b=value", help="change any setting of the recipe"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
@@ -135,7 +140,9 @@ def run(words: Sequence[str]) -> int:
         return 0
     return _watched(
         recipe.steps,
-        lambda watch: api.run(recipe, given.out, checkpoint_every=given.checkpoint_every, device=given.device, observer=watch),
+        lambda watch: api.run(
+            recipe, given.out, checkpoint_every=given.checkpoint_every, device=given.device, observer=watch
+        ),
     )
 
 
@@ -225,7 +232,9 @@ def compare(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=60, help="updates of the first objective's policy in each run")
     parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--equal-tokens", action=argparse_flag(), default=True, help="let cheaper arms run on to the same tokens")
+    parser.add_argument(
+        "--equal-tokens", action=argparse_flag(), default=True, help="let cheaper arms run on to the same tokens"
+    )
     parser.add_argument("--evaluate-every", type=int, default=10)
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     parser.add_argument("--workers", type=int, help="runs at a time (default: one a core)")
@@ -277,7 +286,9 @@ def chat(words: Sequence[str]) -> int:
 
 
 def doctor(words: Sequence[str]) -> int:
-    Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.").strict(words)
+    Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.").strict(
+        words
+    )
     _quiet()
     from cotrain.doctor import examine
 

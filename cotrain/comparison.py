@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.jsonl import read_jsonl
@@ -102,7 +102,18 @@ def compare(
             return [sys.executable, "-m", "cotrain.cli", "resume", str(folder)]
         fixed = ["--seed", str(seed), "--steps", str(steps), "--evaluate-every", str(evaluate_every), "--threads", "1"]
         chosen = [word for setting in settings for word in ("--set", setting)]
-        return [sys.executable, "-m", "cotrain.cli", "run", arm.target, "--out", str(folder), *arm.flags(), *fixed, *chosen]
+        return [
+            sys.executable,
+            "-m",
+            "cotrain.cli",
+            "run",
+            arm.target,
+            "--out",
+            str(folder),
+            *arm.flags(),
+            *fixed,
+            *chosen,
+        ]
 
     pairs = [(arm, seed) for seed in range(seeds) for arm in parsed]
     base = {(arm.label, seed): out / _slug(arm.label) / f"seed-{seed}" for arm, seed in pairs}
@@ -163,28 +174,31 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _work(jobs: Sequence[tuple[Path, list[str]]], workers: int, say: Callable[[str], None]) -> None:
     """Run commands, ``workers`` at a time, each on one thread; stop all when one fails or we are interrupted."""
-    waiting, running, began = list(jobs), {}, time.monotonic()
+    waiting, began = list(jobs), time.monotonic()
+    running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
                 folder, command = waiting.pop(0)
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                log = (folder.parent / f"{folder.name}.log").open("ab")
-                running[subprocess.Popen(command, stdout=log, stderr=log, env=environment)] = (folder, log)
+                output: BinaryIO = (folder.parent / f"{folder.name}.log").open("ab")
+                running[subprocess.Popen(command, stdout=output, stderr=output, env=environment)] = (folder, output)
             time.sleep(POLL_SECONDS)
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()
                 if process.returncode != 0:
                     tail = Path(log.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-                    raise UserError(f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}")
+                    raise UserError(
+                        f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
+                    )
                 left = len(waiting) + len(running)
                 say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} done, {left} to go")
     finally:
-        for process, (_, log) in running.items():
+        for process, (_, opened) in running.items():
             process.terminate()
-            log.close()
+            opened.close()
         for process in running:
             process.wait()
 

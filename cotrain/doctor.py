@@ -32,7 +32,9 @@ def examine() -> int:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(index)
-            print(f"cuda:{index}        {about.name}, {about.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")
+            print(
+                f"cuda:{index}        {about.name}, {about.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}"
+            )
     else:
         print("cuda          none; runs use the CPU")
     free = shutil.disk_usage(Path.cwd()).free / 2**30

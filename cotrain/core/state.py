@@ -18,5 +18,7 @@ def take(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]:
     missing = [f for f in fields if f not in state]
     unknown = [f for f in state if f not in fields]
     if missing or unknown:
-        raise StateError(f"state of {owner} does not fit: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}")
+        raise StateError(
+            f"state of {owner} does not fit: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}"
+        )
     return [state[f] for f in fields]

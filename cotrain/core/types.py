@@ -47,7 +47,9 @@ class StepJudgement:
     """What the oracle says of each step of one solution."""
 
     ok: tuple[bool, ...]  # [K] one per step
-    reasons: tuple[str, ...]  # [K] "" where the step is right, else "premise", "arithmetic", "relation", "unneeded", ...
+    reasons: tuple[
+        str, ...
+    ]  # [K] "" where the step is right, else "premise", "arithmetic", "relation", "unneeded", ...
 
     @property
     def first_wrong(self) -> int | None:

@@ -13,8 +13,9 @@ When the cursor reaches the last column, the window moves to the left; a prompt 
 it to the right. Rows stay dense: the last ones move into the places of the finished.
 
 Attention at query length one is two small matrix products per row and key head, with the query heads of one key head
-as the rows of the left factor: keys are never repeated, and nothing but the mask is built per step. On a CPU this is
-three times as fast as ``scaled_dot_product_attention``.
+as the rows of the left factor: keys are never repeated, and nothing but the mask is built per step. In memory the keys
+have columns innermost, the order in which the products read them. On a CPU this takes a third of the time of
+``scaled_dot_product_attention``.
 
 Left out: pages, so that memory is rows × (longest prompt + answer) × 3/2; sliding windows, which the engine treats as
 a limit of the context; and recurrent layers, which it refuses.
@@ -100,11 +101,12 @@ class Columns(Cache):
             most = max(_ROWS, most)
             while most < rows:
                 most *= 2
-        columns = max(columns, need + need // 2)  # so that moving to the left is rare: at most every need / 2 steps
+        if columns < need + need // 2:  # so much that moving to the left is rare: at most every need / 2 steps
+            columns = max(need + need // 2, columns + columns // 4)
         if (most, columns) != self._size:
             self._size = (most, columns)
-            self.keys = [self._grown(old) for old in self.keys]
-            self.values = [self._grown(old) for old in self.values]
+            self.keys = [self._grown(old, columns_last=True) for old in self.keys]
+            self.values = [self._grown(old, columns_last=False) for old in self.values]
         return self.move(longest - self.cursor) if longest > self.cursor else 0
 
     def move(self, by: int) -> int:
@@ -124,8 +126,8 @@ class Columns(Cache):
         """
         layers = [_stored(layer) for layer in prefilled.layers]
         if not self.keys:
-            self.keys = [self._grown(keys[:0]) for keys, _ in layers]
-            self.values = [self._grown(values[:0]) for _, values in layers]
+            self.keys = [self._grown(keys[:0], columns_last=True) for keys, _ in layers]
+            self.values = [self._grown(values[:0], columns_last=False) for _, values in layers]
         rows = slice(len(self.starts), len(self.starts) + len(lengths))
         columns = slice(self.cursor - layers[0][0].shape[2], self.cursor)
         for (new_keys, new_values), keys, values in zip(layers, self.keys, self.values, strict=True):
@@ -144,9 +146,12 @@ class Columns(Cache):
         del self.starts[keep:]
         self.low = min(self.starts, default=self.cursor)
 
-    def _grown(self, old: Tensor) -> Tensor:
-        rows, columns = self._size
-        new = torch.zeros(rows, old.shape[1], columns, old.shape[3], dtype=self.dtype or old.dtype, device=old.device)
+    def _grown(self, old: Tensor, columns_last: bool) -> Tensor:
+        """A copy with room for more; ``columns_last``: in memory, columns are the innermost dimension."""
+        (rows, columns), (_, heads, _, width) = self._size, old.shape
+        shape = (rows, heads, width, columns) if columns_last else (rows, heads, columns, width)
+        new = torch.zeros(shape, dtype=self.dtype or old.dtype, device=old.device)
+        new = new.transpose(2, 3) if columns_last else new
         if old.shape[0]:
             new[: old.shape[0], :, : old.shape[2]] = old
         return new

@@ -32,7 +32,7 @@ from cotrain.engine.sampling import draw, uniforms
 
 PREFILL_TOKENS = {"cpu": 2048, "cuda": 16384}  # padded prompt tokens per forward
 PADDING = 1.25  # a prefill's padded tokens over its tokens stay below this
-LEAST_ADMITTED = 8  # fewer than this do not interrupt running rows
+LEAST_ADMITTED = 8  # fewer than this (or a quarter of max_rows) do not interrupt running rows
 _LAST, _ENTERED, _SEED = 0, 1, 2  # the token to feed next; where the cursor stood at entry; the request's seed
 
 
@@ -78,6 +78,7 @@ class Lane:
         self.config = _config(policy, model)
         self.context, self.vocabulary = _limits(policy, self.config)
         self.device = next(model.parameters()).device
+        self._modules = list(model.modules())
         self.version = 0
         self.waiting: list[Row] = []
         self.running: list[Row] = []
@@ -120,11 +121,12 @@ class Lane:
     def ready(self, patient: bool) -> int:
         """How many of the waiting rows may enter now. ``patient``: other lanes have rows to go on with."""
         count = min(len(self.waiting), self.max_rows - len(self.running))
-        if not self.running:
-            least = min(LEAST_ADMITTED, self.max_rows) if patient else 1
-        else:
-            least = max(LEAST_ADMITTED, len(self.running) // 4)
-        return count if count >= least else 0
+        few = max(1, min(LEAST_ADMITTED, self.max_rows // 4))
+        if self.running:
+            few = max(few, len(self.running) // 4)
+        elif not patient:
+            few = 1
+        return count if count >= few else 0
 
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
@@ -258,7 +260,7 @@ class Lane:
     @contextmanager
     def _speaking(self) -> Iterator[None]:
         """Evaluation mode and autocast; modules in training mode are set back to it."""
-        training = [module for module in self.model.modules() if module.training]
+        training = [module for module in self._modules if module.training]
         for module in training:
             module.training = False
         cast = torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()

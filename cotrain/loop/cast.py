@@ -76,7 +76,7 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
             models[name], renderers[name] = shared[spec.model]
         else:
             model, tokenizer = load_model(spec.model)
-            models[name] = model.to(device).eval()
+            models[name] = nn.Module.to(model, device).eval()
             renderers[name] = Renderer(tokenizer)
             if not spec.trained:
                 shared[spec.model] = (models[name], renderers[name])
@@ -91,4 +91,6 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
                 micro_tokens=spec.micro_tokens,
                 head=spec.head,
             )
-    return Cast(specs=policies, models=models, renderers=renderers, learners=learners, updates=dict.fromkeys(learners, 0))
+    return Cast(
+        specs=policies, models=models, renderers=renderers, learners=learners, updates=dict.fromkeys(learners, 0)
+    )

@@ -61,7 +61,9 @@ class RunDirectory:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot create run directory {run.path}: {error.strerror}; choose another --out") from error
+            raise UserError(
+                f"cannot create run directory {run.path}: {error.strerror}; choose another --out"
+            ) from error
         return run
 
     @classmethod
@@ -70,7 +72,9 @@ class RunDirectory:
         run = cls(path)
         if not (run.path / "recipe.json").is_file():
             found = "no such directory" if not run.path.exists() else "no recipe.json in it"
-            raise RunDirectoryError(f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`")
+            raise RunDirectoryError(
+                f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
+            )
         return run
 
     def write(self, name: str, value: Any) -> None:

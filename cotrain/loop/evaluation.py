@@ -50,7 +50,9 @@ def evaluate(
     for measure in evaluation.measures:
         figures |= measure(played)
     if greedy and evaluation.greedy:
-        single = executor.greedy().play(evaluation.protocol, tasks, step=EVALUATION_STEP, members=1, **evaluation.options)
+        single = executor.greedy().play(
+            evaluation.protocol, tasks, step=EVALUATION_STEP, members=1, **evaluation.options
+        )
         for measure in evaluation.greedy:
             figures |= {k.replace("pass@1", "greedy"): v for k, v in measure(single).items() if k.endswith("pass@1")}
     return figures, played

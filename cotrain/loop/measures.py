@@ -24,7 +24,9 @@ RESAMPLES = 1000
 BINS = 10  # of the calibration error
 
 
-def clustered(counts: Sequence[Sequence[float]], statistic: Callable[[Counts], Counts], name: str, n: int) -> Estimate | None:
+def clustered(
+    counts: Sequence[Sequence[float]], statistic: Callable[[Counts], Counts], name: str, n: int
+) -> Estimate | None:
     """A statistic of summed counts with its 95 % cluster-bootstrap interval.
 
     counts: ``[tasks, C]``; statistic: ``[..., C] → [...]``, NaN where undefined; n: what the figure is out of.
@@ -63,12 +65,16 @@ def solving(role: str, k: int) -> Measure:
         n = sum(len(t) for t in tasks)
         named = {
             f"{role}/pass@1": clustered(rows, lambda c: _ratio(c[..., 0], c[..., 1]), "pass@1", n),
-            f"{role}/step_accuracy": clustered(rows, lambda c: _ratio(c[..., 2], c[..., 3]), "steps", int(sum(r[3] for r in rows))),
+            f"{role}/step_accuracy": clustered(
+                rows, lambda c: _ratio(c[..., 2], c[..., 3]), "steps", int(sum(r[3] for r in rows))
+            ),
             f"{role}/parsed": clustered(rows, lambda c: _ratio(c[..., 4], c[..., 1]), "parsed", n),
         }
         if k > 1:
             named[f"{role}/pass@{k}"] = clustered(rows, lambda c: _ratio(c[..., 5], c[..., 7]), f"pass@{k}", len(tasks))
-            named[f"{role}/majority@{k}"] = clustered(rows, lambda c: _ratio(c[..., 6], c[..., 7]), f"majority@{k}", len(tasks))
+            named[f"{role}/majority@{k}"] = clustered(
+                rows, lambda c: _ratio(c[..., 6], c[..., 7]), f"majority@{k}", len(tasks)
+            )
         return _present(named)
 
     return measure
@@ -117,11 +123,15 @@ def selecting(role: str, judge: str, k: int) -> Measure:
             for trace, score in zip(traces[:k], scores, strict=True):
                 if trace.parsed.get("answer") is not None:
                     votes[trace.parsed["answer"]] = votes.get(trace.parsed["answer"], 0.0) + score
-            rows.append([float(bool(traces[best].truth.get("correct"))), float(_winner_is_right(votes, traces[:k])), 1.0])
+            rows.append(
+                [float(bool(traces[best].truth.get("correct"))), float(_winner_is_right(votes, traces[:k])), 1.0]
+            )
         return _present(
             {
                 f"{role}/best@{k}": clustered(rows, lambda c: _ratio(c[..., 0], c[..., 2]), f"best@{k}", len(rows)),
-                f"{role}/weighted@{k}": clustered(rows, lambda c: _ratio(c[..., 1], c[..., 2]), f"weighted@{k}", len(rows)),
+                f"{role}/weighted@{k}": clustered(
+                    rows, lambda c: _ratio(c[..., 1], c[..., 2]), f"weighted@{k}", len(rows)
+                ),
             }
         )
 
@@ -185,11 +195,20 @@ def verifying(judge: str) -> Measure:
                 take("step_f1", lambda c: _f1(c[..., _STEP_TN], c[..., _STEP_FN], c[..., _STEP_FP]), *steps),
                 take("first_error_accuracy", lambda c: _ratio(c[..., _FIRST_HIT], c[..., _FIRST_ALL]), _FIRST_ALL),
                 take("processbench_f1", _processbench, _FIRST_ALL, _CLEAN_ALL),
-                take("right_verdict_wrong_step", lambda c: _ratio(c[..., _WRONG_REASON], c[..., _RIGHT_VERDICT]), _RIGHT_VERDICT),
+                take(
+                    "right_verdict_wrong_step",
+                    lambda c: _ratio(c[..., _WRONG_REASON], c[..., _RIGHT_VERDICT]),
+                    _RIGHT_VERDICT,
+                ),
                 take("parsed", lambda c: _ratio(c[..., _PARSED], c[..., _ALL]), _ALL),
             ]
         )
-        gap = clustered(rows, lambda c: _ratio(c[..., _SAID], c[..., _PARSED]) - _ratio(c[..., _CORRECT], c[..., _ALL]), "gap", int(total[_ALL]))
+        gap = clustered(
+            rows,
+            lambda c: _ratio(c[..., _SAID], c[..., _PARSED]) - _ratio(c[..., _CORRECT], c[..., _ALL]),
+            "gap",
+            int(total[_ALL]),
+        )
         return _present({**{f"{judge}/{name}": value for name, value in figures.items()}, "gap": gap})
 
     return measure

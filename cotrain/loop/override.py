@@ -58,7 +58,9 @@ def _replace(owner: Any, path: Sequence[str], value: Any, setting: str) -> Any:
 def _fitting(old: Any, value: Any, setting: str) -> Any:
     """The value, in the kind of the one it replaces."""
     if isinstance(old, bool) or old is None:
-        fits = isinstance(value, bool) if old is not None else value is None or isinstance(value, str | int | float | bool)
+        fits = (
+            isinstance(value, bool) if old is not None else value is None or isinstance(value, str | int | float | bool)
+        )
     elif isinstance(old, float):
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         value = float(value) if fits else value
@@ -70,7 +72,9 @@ def _fitting(old: Any, value: Any, setting: str) -> Any:
         fits = isinstance(value, list)
         value = tuple(value) if fits else value
     else:
-        raise ConfigError(f"--set {setting!r}: this is a {type(old).__name__}, not a plain value; go on with one of its parts")
+        raise ConfigError(
+            f"--set {setting!r}: this is a {type(old).__name__}, not a plain value; go on with one of its parts"
+        )
     if not fits:
         raise ConfigError(f"--set {setting!r}: expected a value like {old!r}, found {value!r}")
     return value

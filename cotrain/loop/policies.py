@@ -27,7 +27,9 @@ class PolicySpec:
         return self.kind == "trainable"
 
 
-def trainable(model: str, *, lr: float = 1e-4, head: str = "lm", clip_norm: float = 1.0, lr_warmup: int = 5) -> PolicySpec:
+def trainable(
+    model: str, *, lr: float = 1e-4, head: str = "lm", clip_norm: float = 1.0, lr_warmup: int = 5
+) -> PolicySpec:
     """A policy with an optimiser of its own."""
     return PolicySpec(kind="trainable", model=model, lr=lr, head=head, clip_norm=clip_norm, lr_warmup=lr_warmup)
 

@@ -115,13 +115,17 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
         )
     if policy.head != needs.head:
-        raise ConfigError(f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}")
+        raise ConfigError(
+            f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}"
+        )
     used = {objective.policy}
     for label, other, head in (("reference", needs.reference, "lm"), ("values", needs.values, "value")):
         if other is not None:
             _known("policy", other, recipe.policies, f"{where}, {label}")
             if recipe.policies[other].head != head:
-                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {recipe.policies[other].head!r}")
+                raise ConfigError(
+                    f"{where}: {label} policy {other!r} must have head {head!r}, it has {recipe.policies[other].head!r}"
+                )
             used.add(other)
     return used
 
@@ -157,5 +161,7 @@ def describe_argument(name: str, value: Any) -> Any:
         return [describe_argument(name, v) for v in value]
     describe = getattr(value, "describe", None)
     if describe is None:
-        raise ConfigError(f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source")
+        raise ConfigError(
+            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
+        )
     return {"tasks": describe()}

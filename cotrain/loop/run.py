@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 import threading
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from cotrain.disk.lock import RunLock
 from cotrain.loop.directory import RunDirectory, estimates_json, provenance, recipe_json, weights_hash
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
-
 
 
 class Observer(Protocol):
@@ -65,7 +63,9 @@ def start(
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
     directory = RunDirectory.create(out)
     with RunLock(directory.path):
-        trainer_of = _builder(recipe, device, wrap)  # models load before anything is written: a bad name leaves no run behind
+        trainer_of = _builder(
+            recipe, device, wrap
+        )  # models load before anything is written: a bad name leaves no run behind
         directory.write("recipe.json", recipe_json(recipe, checkpoint_every=checkpoint_every))
         weights = {name: weights_hash(spec.model) for name, spec in recipe.policies.items()}
         directory.write("provenance.json", provenance(recipe, weights, torch.get_num_threads(), device))
@@ -83,7 +83,7 @@ def resume(
     """Go on where a run was interrupted; a finished run only has its summary returned."""
     directory = RunDirectory.open(out)
     observer = observer or Silent()
-    saved = directory.read("recipe.json")
+    saved: Any = directory.read("recipe.json")  # ``open`` has seen it
     with RunLock(directory.path):
         made = directory.read("provenance.json") or {}
         if made.get("threads") not in (None, torch.get_num_threads()):
@@ -108,7 +108,9 @@ def _builder(recipe: Recipe, device: str, wrap: Callable[[Any], Any] | None) -> 
     return build
 
 
-def _continue(directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer) -> Outcome:
+def _continue(
+    directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer
+) -> Outcome:
     summary = directory.read("summary.json")
     if summary is not None:
         observer.message(f"{directory.path} is finished: {recipe.steps} steps; see {directory.report}")
@@ -135,7 +137,9 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         tensors, documents = checkpoint.load()
         trainer.load(documents["state"], tensors)
-        observer.message(f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified")
+        observer.message(
+            f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
+        )
     for path in (directory.metrics, directory.timings):
         truncate_after(path, trainer.finished - 1)
     with Ledger(directory.episodes) as ledger:
@@ -159,8 +163,12 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         before = final_figures(trainer)
         directory.write("before.json", before)
     measured = _last_measured(directory)
-    metrics, timings, ledger = JsonlWriter(directory.metrics), JsonlWriter(directory.timings), Ledger(directory.episodes)
-    with metrics, timings, ledger:
+    metrics, timings, ledger = (
+        JsonlWriter(directory.metrics),
+        JsonlWriter(directory.timings),
+        Ledger(directory.episodes),
+    )
+    with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
         while True:
             step = trainer.finished - 1  # the last finished one, -1 at the start
             if recipe.evaluate_every and trainer.finished % recipe.evaluate_every == 0 and measured < step + 1:
@@ -170,7 +178,11 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
                 measured = step + 1
             if trainer.finished >= recipe.steps:
                 break
-            if trainer.finished and trainer.finished % checkpoint_every == 0 and trainer.finished > _saved_step(directory):
+            if (
+                trainer.finished
+                and trainer.finished % checkpoint_every == 0
+                and trainer.finished > _saved_step(directory)
+            ):
                 metrics.sync()
                 ledger.sync()
                 _save(directory, trainer)
@@ -201,7 +213,9 @@ def final_figures(trainer: CoTrainer) -> dict[str, Any]:
     figures, _ = trainer.evaluate("test", evaluation.tasks)
     for split in evaluation.splits:
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
-        figures |= {key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key}
+        figures |= {
+            key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
+        }
     return estimates_json(figures)
 
 
@@ -210,11 +224,23 @@ def _within(split: str, key: str) -> str:
     return f"{role}/{split}/{name}"
 
 
+@contextmanager
+def _durable_on_exit(*files: JsonlWriter | Ledger) -> Iterator[None]:
+    """Sync the files on the way out, also through an interruption: the checkpoint saved next counts on them."""
+    try:
+        yield
+    finally:
+        for file in files:
+            file.sync()
+
+
 def _last_measured(directory: RunDirectory) -> int:
     """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
     if not directory.metrics.exists():
         return -1
-    return max((int(row["step"]) + 1 for row in read_jsonl(directory.metrics) if row.get("kind") == "evaluation"), default=-1)
+    return max(
+        (int(row["step"]) + 1 for row in read_jsonl(directory.metrics) if row.get("kind") == "evaluation"), default=-1
+    )
 
 
 def _curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
@@ -255,5 +281,3 @@ def _stop_on_signal() -> Iterator[Callable[[], int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-

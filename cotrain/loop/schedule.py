@@ -6,13 +6,13 @@ the schedule can also foretell (``planned``), because Tango's α is defined over
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.errors import ConfigError
 
-Protocol = Callable[..., Awaitable[None]]  # async (task, roles, **options) → None
+Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,9 @@ class Schedule:
 
 def single(protocol: Protocol, *objectives: str, name: str = "train", **options: Any) -> Schedule:
     """The same phase at every step."""
-    return Schedule(phases=(Phase(name=name, protocol=protocol, objectives=objectives, options=options),), cycle=(name,))
+    return Schedule(
+        phases=(Phase(name=name, protocol=protocol, objectives=objectives, options=options),), cycle=(name,)
+    )
 
 
 def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:

@@ -66,7 +66,12 @@ class CoTrainer:
     """Owns the models, learners and engine of one run, and carries it from step to step."""
 
     def __init__(
-        self, recipe: Recipe, *, device: str = "cpu", stopping: Callable[[], int] = lambda: 0, wrap: Callable[[Any], Any] | None = None
+        self,
+        recipe: Recipe,
+        *,
+        device: str = "cpu",
+        stopping: Callable[[], int] = lambda: 0,
+        wrap: Callable[[Any], Any] | None = None,
     ) -> None:
         """``wrap`` puts something around the engine (a test's random latency, a recorder)."""
         self.recipe = recipe
@@ -102,10 +107,14 @@ class CoTrainer:
             spoken = [t for e in episodes for t in e.traces if t.role == objective.on and t.failure is None]
             annotated = self._annotate(name, spoken)
             clock.lap("annotate")
-            credit = self.algorithms[name].credit(annotated, updates=self.cast.updates[objective.policy], planned=self.planned[name])
+            credit = self.algorithms[name].credit(
+                annotated, updates=self.cast.updates[objective.policy], planned=self.planned[name]
+            )
             row |= {f"{name}/{key}": value for key, value in credit.metrics.items()}
             row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
-            terms.setdefault(objective.policy, []).append(Term(name=name, algorithm=self.algorithms[name], samples=credit.samples))
+            terms.setdefault(objective.policy, []).append(
+                Term(name=name, algorithm=self.algorithms[name], samples=credit.samples)
+            )
             clock.lap("credit")
         for policy, due in terms.items():
             report = self.cast.learners[policy].update(due)
@@ -135,16 +144,25 @@ class CoTrainer:
         reference = self.cast.score(needs.reference, pairs, temperature=warmth) if needs.reference and pairs else None
         values = self.cast.score(needs.values, pairs) if needs.values and pairs else None
         return [
-            Annotated(trace=t, temperature=warmth, reference=reference[i] if reference else None, values=values[i] if values else None)
+            Annotated(
+                trace=t,
+                temperature=warmth,
+                reference=reference[i] if reference else None,
+                values=values[i] if values else None,
+            )
             for i, t in enumerate(traces)
         ]
 
     def _refuse_mass_failure(self, step: int, episodes: Sequence[Episode]) -> None:
         failed = [e.failure for e in episodes if e.failure]
         if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
-            raise TooManyFailures(f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}")
+            raise TooManyFailures(
+                f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
+            )
 
-    def evaluate(self, split: str, count: int, *, members: int | None = None) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+    def evaluate(
+        self, split: str, count: int, *, members: int | None = None
+    ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
         """Figures on the first ``count`` problems of a held-out split."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count)

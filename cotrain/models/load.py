@@ -23,13 +23,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-import cotrain
 from cotrain.core.errors import ModelError
 from cotrain.models.config import ATTENTION
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_FORMAT = "embedded-format"
-_ASSETS = Path(cotrain.__file__).parent / "assets"
+_ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {EMBEDDED_BASE: _ASSETS / "base", EMBEDDED_FORMAT: _ASSETS / "base-format"}
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files

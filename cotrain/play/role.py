@@ -109,7 +109,7 @@ class Turn:
 
     def tokens(self, span: Span) -> tuple[int, int]:
         """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
-        if not span.start < span.end or self.text[span.start : span.end] != span.text:
+        if not span.text or len(span.text) != span.end - span.start or self.text[span.start : span.end] != span.text:
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in the text of {self.id}")
         if self._offsets is None:
             self._offsets = self._renderer.offsets(self.completion.token_ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cotrain.core.types import TaskSource
 from cotrain.learn.grpo import Grpo, Kl
-from cotrain.learn.mixing import decay
+from cotrain.learn.mixing import Mixing, decay
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
@@ -37,7 +37,9 @@ def grpo(
     evaluation_tasks: int = 256,
 ) -> Recipe:
     oracle = steps_judged_by == "oracle"
-    mix = {"outcome": 1.0, "step": decay(alpha, alpha_end)} if oracle else {"outcome": 1.0}
+    mix: dict[str, float | Mixing] = {"outcome": 1.0}
+    if oracle:
+        mix["step"] = decay(alpha, alpha_end)
     policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})
     measure = (solving("solver", 8),)
     return Recipe(
@@ -49,8 +51,18 @@ def grpo(
         group_size=group_size,
         policies=policies,
         roles={"solver": solver("generator", model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=Grpo(mix=mix, kl=Kl("start", kl) if kl else None))},
+        objectives={
+            "generator": Objective(
+                policy="generator", on="solver", by=Grpo(mix=mix, kl=Kl("start", kl) if kl else None)
+            )
+        },
         schedule=single(solve, "generator", name="generator", step_rewards="oracle" if oracle else "none"),
-        evaluation=Evaluation(protocol=solve, measures=measure, greedy=measure, tasks=evaluation_tasks, splits=("ood_length", "ood_template")),
+        evaluation=Evaluation(
+            protocol=solve,
+            measures=measure,
+            greedy=measure,
+            tasks=evaluation_tasks,
+            splits=("ood_length", "ood_template"),
+        ),
         evaluate_every=evaluate_every,
     )

@@ -54,12 +54,19 @@ def tango(
         raise ConfigError(f"tango: verifier is {verifier!r}; expected 'trained' or 'frozen'")
     judge, trained = verifier_model or model, verifier == "trained"
     learn_to_solve = Grpo(mix={"outcome": 1.0, "step": decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None)
-    learn_to_judge = Grpo(mix={"agreement": 1.0, "format": 0.8}, merge=True, balance=ClassBalance() if balance else None)
+    learn_to_judge = Grpo(
+        mix={"agreement": 1.0, "format": 0.8}, merge=True, balance=ClassBalance() if balance else None
+    )
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
     if trained:
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
-    solving_step = Phase(name="generator", protocol=solve_then_verify, objectives=("generator",), options={"step_rewards": steps_judged_by})
+    solving_step = Phase(
+        name="generator",
+        protocol=solve_then_verify,
+        objectives=("generator",),
+        options={"step_rewards": steps_judged_by},
+    )
     judging_step = Phase(
         name="verifier",
         protocol=solve_then_verify,
@@ -81,7 +88,10 @@ def tango(
         seed=seed,
         tasks_per_step=tasks_per_step,
         group_size=group_size,
-        policies={"generator": trainable(model, lr=lr), "verifier": trainable(judge, lr=verifier_lr) if trained else frozen(judge)}
+        policies={
+            "generator": trainable(model, lr=lr),
+            "verifier": trainable(judge, lr=verifier_lr) if trained else frozen(judge),
+        }
         | ({"start": frozen(model)} if kl else {}),
         roles={"solver": parts.solver("generator", model), "verifier": parts.verifier("verifier", judge)},
         objectives=objectives,

@@ -1,8 +1,7 @@
-"""Several recipes side by side, each over several seeds: curves at equal updates and at equal tokens, and a table.
+"""Several recipes side by side, each over several seeds: what is better, at what price, and the curves.
 
-A recipe is called better than the first one only when the 95 % interval of the paired difference (same seed in both,
-Student's t) leaves out zero; with one shared seed nothing is said. The two x axes answer two questions: what does an
-update bring, and what does a token cost.
+The two x axes answer two questions: what an update brings, and what a token buys. The figures and the words come from
+``compare_table``; this file only lays them out.
 """
 
 from __future__ import annotations
@@ -12,168 +11,103 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.statistics import Estimate, mean_interval, paired_difference
+from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
-from cotrain.report.curves import PALETTE
+from cotrain.report.compare_table import (
+    AT,
+    AXES,
+    Runs,
+    band,
+    comparison_table,
+    in_reading_order,
+    is_main,
+    label_of,
+    roles_in,
+    runs_of,
+)
 from cotrain.report.escape import page
-from cotrain.report.guide import between, interval, meaning, number, points, rank, take_apart
+from cotrain.report.guide import interval, meaning, number, take_apart
 from cotrain.report.html import document
-from cotrain.report.read import estimates, in_order
+from cotrain.report.schedule import PALETTE
 from cotrain.report.svg import Line, chart, value_at
 
-Curve = list[tuple[float, float]]
-GRID = 60  # points at which seeds are averaged
-AXES = (("updates", 0, "At equal updates"), ("tokens", 1, "At equal tokens"))
+__all__ = ["comparison_table", "write_compare_page"]
+
+LEADS = {
+    "updates": "Read off the curves on validation problems, where every run has made as many updates.",
+    "tokens": "Read off the curves on validation problems, where every run has sampled as many tokens.",
+    "end": "On test problems, when each run had ended; runs of cheaper recipes may be longer.",
+}
 
 
-def write_compare_page(compare: dict[str, Any], path: Path) -> None:
-    """Write the page for the content of compare.json: ``{"recipes": {name: {"seeds": [{"seed", "curve":
-    [[updates, tokens, {metric: value}], …], "before": {…}, "after": {…}}]}}}``. Raises DiskError."""
+def write_compare_page(compare: Mapping[str, Any], path: Path) -> None:
+    """Write the page for the content of compare.json (see ``comparison_table`` for its form). Raises DiskError."""
     replace_file(path, compare_page(compare).encode("utf-8", errors="backslashreplace"))
 
 
 def compare_page(compare: Mapping[str, Any]) -> str:
     """The whole page."""
-    recipes = _recipes(compare)
-    table = compare_table(compare.get("recipes") or {})
-    names = list(recipes)
-    seeds = {name: len(runs) for name, runs in recipes.items()}
-    roles = {row["metric"].split("/")[0] for row in table if row["metric"].count("/") == 1}
-    said = "".join(
-        f"<p><strong>{page(row['recipe'], 100)}</strong> against {page(names[0], 100)}, {page(_label(row['metric'], roles))}:"
-        f" {page(row['words'])}.</p>"
-        for row in table
-        if row["words"] and row["metric"] == _main(table)
-    )
-    head = (
-        '<p class="kicker">cotrain compare · '
-        + " · ".join(f"{page(name, 100)}: {count} seed{'s' if count != 1 else ''}" for name, count in seeds.items())
-        + f"</p><h1>{page(' against '.join(reversed(names[:2])) if len(names) == 2 else 'Comparison', 200)}</h1>"
-        + f'<div class="say">{said}</div>'
-    )
-    return document("cotrain comparison", head + _table(table, names) + _curves(recipes))
-
-
-def compare_table(recipes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The final figures of every recipe: rows ``{"metric", "recipe", "before", "after", "difference", "words"}``.
-
-    ``before`` and ``after`` are means over seeds with their interval; ``difference`` is this recipe minus the first
-    one over the seeds that both have, None for the first itself; ``words`` says what follows from it. Estimates are
-    JSON, as ``Estimate.json`` writes them.
-    """
-    runs = _recipes({"recipes": recipes})
+    runs = runs_of(compare)
+    result = comparison_table(compare)
     names = list(runs)
-    metrics = {key for seeds in runs.values() for run in seeds.values() for key in run["after"]}
-    roles = {key.split("/")[0] for key in metrics if key.count("/") == 1}
-    rows = []
-    for metric in sorted(metrics, key=lambda k: _place(k, roles)):
-        for name in names:
-            before = mean_interval([r["before"][metric].value for r in runs[name].values() if metric in r["before"]])
-            after = mean_interval([r["after"][metric].value for r in runs[name].values() if metric in r["after"]])
-            change, words = None, ""
-            if name != names[0]:
-                shared = [s for s in runs[name] if s in runs[names[0]]]
-                pairs = [(runs[name][s]["after"].get(metric), runs[names[0]][s]["after"].get(metric)) for s in shared]
-                both = [(a.value, b.value) for a, b in pairs if a is not None and b is not None]
-                change = paired_difference([a for a, _ in both], [b for _, b in both])
-                words = difference_in_words(change, take_apart(metric, roles).metric)
-            rows.append(
-                {"metric": metric, "recipe": name, "before": before.json(), "after": after.json(),
-                 "difference": None if change is None else change.json(), "words": words}
-            )  # fmt: skip
-    return rows
+    counts = [f"{page(name, 100)}: {len(seeds)} seed{'s' if len(seeds) != 1 else ''}" for name, seeds in runs.items()]
+    title = f"{names[1]} against {names[0]}" if len(names) == 2 else "Comparison"
+    head = f'<p class="kicker">cotrain compare · {" · ".join(counts)}</p><h1>{page(title, 200)}</h1>'
+    tables = [_table([row for row in result["table"] if row["at"] == at], names, result["budgets"]) for at in AT]
+    said = _sentences(result["table"], result["budgets"], names)
+    return document("cotrain comparison", head + said + _curves(runs) + "".join(tables))
 
 
-def difference_in_words(change: Estimate, metric: str) -> str:
-    """What a paired difference allows one to say; "better" or "worse" only when its interval leaves out zero."""
-    read = meaning(metric, [0.5])
-    if change.n == 0:
-        return "no seed was measured in both"
-    size = points(change.value, share=read.share) + (" points" if read.share else "")
-    if change.n == 1:
-        return f"{size} with one shared seed, from which nothing follows"
-    if change.includes(0.0):
-        return f"no difference is shown ({size}; the 95\u202f% interval, {between(change, share=read.share)}, includes zero)"
-    good, bad = ("better", "worse") if read.better > 0 else ("worse", "better") if read.better else ("higher", "lower")
-    word = good if change.value > 0 else bad
-    details = f"95\u202f% interval {between(change, share=read.share)}, {change.n} seeds"
-    return f"{word} by {size.lstrip('+−')} ({details})"
+def _sentences(table: Sequence[Mapping[str, Any]], budgets: Mapping[str, float], names: Sequence[str]) -> str:
+    """What can be said of the first main figure, at each budget; at the end where no budget is known."""
+    wanted = [at for at in AXES if at in budgets] or ["end"]
+    roles = roles_in({row["metric"] for row in table})
+    first = next((row["metric"] for row in table if is_main(row["metric"])), None)
+    said = [
+        f"<p><strong>{page(row['recipe'], 100)}</strong> against {page(names[0], 100)},"
+        f" {page(label_of(row['metric'], roles))}, {_budget(row['at'], budgets)}: {page(row['words'])}.</p>"
+        for row in table
+        if row["words"] and row["at"] in wanted and row["metric"] == first
+    ]
+    return f'<div class="say list">{"".join(said)}</div>' if said else ""
 
 
-def band(curves: Sequence[Curve], grid: int = GRID) -> tuple[Curve, list[tuple[float, float, float]]]:
-    """Mean and 95 % band over seeds: (points (x, mean), (x, low, high)) on a common grid over the range of x that every
-    seed covers, by linear interpolation. With one curve there is no band."""
-    curves = [curve for curve in curves if curve]
-    if not curves:
-        return [], []
-    left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
-    if right < left:
-        return [], []
-    own = sorted({x for c in curves for x, _ in c if left <= x <= right})
-    xs = own if len(own) <= grid else [left + (right - left) * i / (grid - 1) for i in range(grid)]
-    found = [(x, mean_interval([value_at(c, x) for c in curves])) for x in xs]
-    return [(x, e.value) for x, e in found], [(x, e.low, e.high) for x, e in found if math.isfinite(e.low)]
+def _budget(at: str, budgets: Mapping[str, float]) -> str:
+    return AT[at].format(number(round(budgets.get(at, 0.0)), share=False))
 
 
-def _recipes(compare: Mapping[str, Any]) -> dict[str, dict[Any, dict[str, Any]]]:
-    """name → seed → {"curve", "before", "after"}, with estimates read and what does not fit left out."""
-    recipes = compare.get("recipes")
-    found: dict[str, dict[Any, dict[str, Any]]] = {}
-    for name, recipe in recipes.items() if isinstance(recipes, Mapping) else ():
-        seeds = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
-        found[str(name)] = {
-            run.get("seed", i): {
-                "curve": run.get("curve") or [],
-                "before": estimates(run.get("before")),
-                "after": estimates(run.get("after")),
-            }
-            for i, run in enumerate(seeds)
-            if isinstance(run, Mapping)
-        }
-    return found
-
-
-def _place(key: str, roles: set[str]) -> tuple[int, str, str, tuple[int, str]]:
-    part = take_apart(key, roles)
-    order = in_order(roles)
-    return (order.index(part.who) if part.who in order else len(order), part.who, part.split, rank(part.metric))
-
-
-def _label(key: str, roles: set[str]) -> str:
-    part = take_apart(key, roles)
-    label = meaning(part.metric, [0.5]).label
-    return ", ".join(
-        filter(None, [f"{part.who}: {label}" if part.who else label, f"{part.split} problems" if part.split else ""])
+def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], budgets: Mapping[str, float]) -> str:
+    """The main figures, and folded under them all others."""
+    if not rows:
+        return ""
+    roles = roles_in({row["metric"] for row in rows})
+    main = [row for row in rows if is_main(row["metric"])] or list(rows)
+    rest = [row for row in rows if row not in main]
+    further = f"<details><summary>all other figures</summary>{_body(rest, names, roles)}</details>" if rest else ""
+    at = rows[0]["at"]
+    return (
+        f'<section><h2>Figures {_budget(at, budgets)}</h2><p class="lead">{LEADS[at]} Means over seeds with Student\'s'
+        f" 95\u202f% interval.</p>{_body(main, names, roles)}{further}</section>"
     )
 
 
-def _main(table: Sequence[Mapping[str, Any]]) -> str:
-    """The figure that the page opens with: the first pass@1, else the first of all."""
-    keys = [row["metric"] for row in table]
-    return next((key for key in keys if key.endswith("/pass@1")), keys[0] if keys else "")
-
-
-def _table(table: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    if not table:
-        return '<p class="lead">No run has final figures yet.</p>'
-    roles = {row["metric"].split("/")[0] for row in table if row["metric"].count("/") == 1}
-    rows = []
-    for row in table:
+def _body(rows: Sequence[Mapping[str, Any]], names: Sequence[str], roles: set[str]) -> str:
+    cells = []
+    for row in rows:
         part = take_apart(row["metric"], roles)
         before, after = Estimate.of_json(row["before"]), Estimate.of_json(row["after"])
         share = meaning(part.metric, [v for v in (before.value, after.value) if math.isfinite(v)]).share
         if row["recipe"] == names[0]:
-            rows.append(
-                f'<tr class="who"><th colspan="4" scope="rowgroup">{page(_label(row["metric"], roles))}</th></tr>'
-            )
-        words = page(row["words"]) if row["words"] else "the first recipe, to which the others are compared"
-        rows.append(
-            f'<tr><th scope="row">{page(row["recipe"], 100)}</th>{_cell(before, share)}{_cell(after, share)}<td>{words}</td></tr>'
+            label = page(label_of(row["metric"], roles))
+            cells.append(f'<tr class="who"><th colspan="4" scope="rowgroup">{label}</th></tr>')
+        cells.append(
+            f'<tr><th scope="row">{page(row["recipe"], 100)}</th>{_cell(before, share)}{_cell(after, share)}'
+            f"<td>{page(row['words'] or 'what the others are compared to')}</td></tr>"
         )
     return (
-        '<section><h2>Final figures</h2><p class="lead">Means over seeds on held-out problems, with Student\'s 95\u202f% interval.'
-        '</p><div class="scroll"><table><thead><tr><th scope="col">recipe</th><th scope="col">before</th><th scope="col">after'
-        f'</th><th scope="col">against the first</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
+        '<div class="scroll"><table class="figures"><thead><tr><th scope="col">recipe</th><th scope="col">before</th>'
+        '<th scope="col">then</th><th scope="col">against the first</th></tr></thead>'
+        f"<tbody>{''.join(cells)}</tbody></table></div>"
     )
 
 
@@ -184,53 +118,46 @@ def _cell(e: Estimate, share: bool) -> str:
     return f'<td class="num"><b>{number(e.value, share=share)}</b> <small>{spread}</small></td>'
 
 
-def _curves(recipes: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> str:
-    series = {name: [_points(run["curve"]) for run in runs.values()] for name, runs in recipes.items()}
-    metrics = {key for runs in series.values() for run in runs for _, values in run for key in values}
-    roles = {key.split("/")[0] for key in metrics if key.count("/") == 1}
-    charts = []
-    for metric in sorted(metrics, key=lambda k: _place(k, roles)):
-        for label, axis, title in AXES:
-            lines = []
-            for i, (name, runs) in enumerate(series.items()):
-                curves = [sorted((at[axis], values[metric]) for at, values in run if metric in values) for run in runs]
-                mean, spread = band(curves)
-                tone = PALETTE[i % len(PALETTE)]
-                lines.append(Line(label=name, points=mean, tone=tone, dash=i % 3, raw=False, spread=spread))
-            xs = [x for line in lines for x, _ in line.points]
-            ys = [y for line in lines for _, y in line.points]
-            if xs:
-                share = meaning(take_apart(metric, roles).metric, ys).share
-                note = f"{title}{_at_common_end(lines, label, share)}"
-                charts.append(
-                    chart(
-                        _label(metric, roles), lines, x_range=(min(xs), max(xs)), share=share, x_label=label, note=note
-                    )
-                )
-    if not charts:
+def _curves(runs: Runs) -> str:
+    metrics = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
+    roles = roles_in(metrics)
+    main: list[str] = []
+    rest: list[str] = []
+    for metric in in_reading_order(metrics):
+        for axis in AXES:
+            (main if is_main(metric) else rest).append(_chart(runs, metric, axis, roles))
+    if not main and not rest:
         return ""
+    first, further = (main, rest) if main else (rest, [])
+    folded = f'<div class="pair">{"".join(further)}</div>'
+    more = f"<details><summary>curves of all other figures</summary>{folded}</details>" if further else ""
     return (
-        '<section><h2>Curves</h2><p class="lead">The line is the mean over seeds, the shade its 95\u202f% band (none with one'
-        f' seed). Left the x axis counts updates, right the tokens that were sampled.</p><div class="pair">{"".join(charts)}</div></section>'
+        '<section><h2>Curves</h2><p class="lead">Lines are means over seeds on validation problems, shades their'
+        " 95\u202f% bands (none with one seed). Left over updates, right over sampled tokens.</p>"
+        f'<div class="pair">{"".join(first)}</div>{more}</section>'
     )
 
 
-def _at_common_end(lines: Sequence[Line], label: str, share: bool) -> str:
+def _chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> str:
+    lines = []
+    for i, (name, seeds) in enumerate(runs.items()):
+        mean, spread = band([run.points(metric, axis) for run in seeds.values()])
+        tone = PALETTE[i % len(PALETTE)]
+        lines.append(Line(label=name, points=mean, tone=tone, dash=i % 3, raw=False, spread=spread))
+    xs = [x for line in lines for x, _ in line.points]
+    if not xs:
+        return ""
+    share = meaning(take_apart(metric, roles).metric, [y for line in lines for _, y in line.points]).share
+    note = f"At equal {axis}{_at_common_end(lines, axis, share)}"
+    range_ = (min(xs), max(xs))
+    return chart(label_of(metric, roles), lines, x_range=range_, share=share, x_label=axis, note=note)
+
+
+def _at_common_end(lines: Sequence[Line], axis: str, share: bool) -> str:
     """Where the shortest line ends, and how high the others are there: the legend gives each line's own end."""
     ends = [line.points[-1][0] for line in lines if line.points]
     if len(ends) < 2 or max(ends) - min(ends) < 0.01 * max(ends):
         return ""
     there = [line for line in lines if line.points and line.points[0][0] <= min(ends)]
     heights = ", ".join(f"{line.label} {number(value_at(line.points, min(ends)), share=share)}" for line in there)
-    return f". At {number(round(min(ends)), share=False)} {label}, where the shortest run ends: {heights}"
-
-
-def _points(curve: object) -> list[tuple[tuple[float, float], dict[str, float]]]:
-    """``[[updates, tokens, {metric: value}], …]`` with everything that is not finite left out."""
-    found = []
-    for entry in curve if isinstance(curve, list | tuple) else ():
-        if isinstance(entry, list | tuple) and len(entry) == 3 and isinstance(entry[2], Mapping):
-            at = [float(v) for v in entry[:2] if isinstance(v, int | float) and math.isfinite(v)]
-            if len(at) == 2:
-                found.append(((at[0], at[1]), {name: e.value for name, e in estimates(dict(entry[2])).items()}))
-    return found
+    return f". At {number(round(min(ends)), share=False)} {axis}, where the shortest ends: {heights}"

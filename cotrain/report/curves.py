@@ -1,20 +1,19 @@
-"""From metric rows to charts: what each role earned against the truth, how well each verifier judges, who was trained.
+"""From metric rows to charts: what each role earned against the truth, how well each verifier judges, what is healthy.
 
 Roles and policies are whatever prefixes appear in the rows. A role that has an ``accuracy`` solves, one that has a
-``balanced_accuracy`` judges; names with one colour belong together (a role and the policy that plays it).
+``balanced_accuracy`` judges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from cotrain.report.escape import page
 from cotrain.report.guide import ANY, PLAIN, meaning, number, rank, split_key
-from cotrain.report.read import Row, Run, in_order
-from cotrain.report.svg import Line, axis, chart, strip
+from cotrain.report.read import Run, in_order
+from cotrain.report.schedule import Stage
+from cotrain.report.svg import Line, chart
 
-PALETTE = ("a", "b", "c", "d", "e", "f")
 ROLE_METRICS = ("length", "truncated", "parse_failures", "zero_spread_groups")
 POLICY_METRICS = ("entropy", "kl", "grad_norm", "loss", "clip_fraction", "sampler_gap")
 LARGE = (
@@ -34,82 +33,6 @@ MOST_SMALL = 48  # charts in the last section
 MOST_REASONS = 60
 LOST = {"parse_failure": "unreadable", "dropped": "not trained on"}
 ALL = (0.0, 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What all charts of a page share."""
-
-    run: Run
-    x_range: tuple[float, float]
-    tones: Mapping[str, str]  # role or policy → colour class
-    lanes: str  # the thin schedule strip
-
-
-def stage_of(run: Run, played_by: Mapping[str, str]) -> Stage:
-    """Fix the x axis, the colours and the strip. ``played_by``: role → policy, as far as it is known."""
-    steps = [row.step for row in run.rows] or [0]
-    names = {name.split("/")[0] for owners in run.owners.values() for name in owners if name}
-    tones: dict[str, str] = {}
-    for name in in_order({*played_by, *names} - {"failures"}):
-        partner = played_by.get(name) or next((r for r, p in played_by.items() if p == name), name)
-        used = len(set(tones.values()))
-        tones[name] = tones.get(name) or tones.get(partner) or PALETTE[used % len(PALETTE)]
-    x_range = (float(min(steps)), float(max(max(steps), min(steps) + 1)))
-    lanes = strip(
-        [(p, tones.get(p, "quiet"), r) for p, r in trained_ranges(run.training).items()], x_range=x_range, words=False
-    )
-    return Stage(run=run, x_range=x_range, tones=tones, lanes=lanes)
-
-
-def trained_ranges(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
-    """At which steps each policy was trained, as half-open ranges: its count of updates rose or, where none is kept,
-    it reported a loss or a gradient."""
-    ranges: dict[str, list[tuple[float, float]]] = {}
-    updates: dict[str, float] = {}
-    for row in rows:
-        named = [(name.split("/")[0], split_key(name)[1], value) for name, value in row.values.items() if "/" in name]
-        counted = {policy for policy, metric, _ in named if metric == "updates"}
-        who = {policy for policy, metric, _ in named if metric in ("loss", "grad_norm") and policy not in counted}
-        who |= {policy for policy, metric, value in named if metric == "updates" and value > updates.get(policy, 0.0)}
-        updates |= {policy: value for policy, metric, value in named if metric == "updates"}
-        for policy in who:
-            own = ranges.setdefault(policy, [])
-            if own and own[-1][1] == row.step:
-                own[-1] = (own[-1][0], row.step + 1.0)
-            else:
-                own.append((float(row.step), row.step + 1.0))
-    return {policy: ranges[policy] for policy in in_order(ranges)}
-
-
-def schedule(stage: Stage) -> str:
-    """The strip with names: phases, which policy was trained when, and when evaluations took place."""
-    rows = stage.run.training
-    phases: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        own = phases.setdefault(row.phase, [])
-        if own and own[-1][1] == row.step:
-            own[-1] = (own[-1][0], row.step + 1.0)
-        else:
-            own.append((float(row.step), row.step + 1.0))
-    trained = trained_ranges(rows)
-    lanes = [(f"{policy} trained", stage.tones.get(policy, "quiet"), ranges) for policy, ranges in trained.items()]
-    lanes += [
-        (f"phase: {name}", "quiet", ranges)
-        for name, ranges in phases.items()
-        if name and f"{name}" not in trained and len(ranges) < len(rows)
-    ]
-    evaluations = [(row.step - 0.5, row.step + 0.5) for row in stage.run.rows if row.evaluation]
-    lanes += [("evaluation", "truth", evaluations)] if evaluations else []
-    if not lanes:
-        return ""
-    counts = ", ".join(
-        f"{page(policy)} at {number(sum(b - a for a, b in ranges), share=False)} of {number(len(rows), share=False)} steps"
-        for policy, ranges in trained.items()
-    )
-    drawn = strip(lanes, x_range=(stage.x_range[0], stage.x_range[1] + 1), words=True)
-    said = f'<p class="lead">Trained: {counts}.</p>' if counts else ""
-    return f'<section id="schedule"><h2>Schedule</h2>{said}<figure class="chart">{drawn}{axis((stage.x_range[0], stage.x_range[1] + 1))}</figure></section>'
 
 
 def roles(stage: Stage) -> str:
@@ -160,14 +83,15 @@ def losses(stage: Stage) -> str:
     if not any(totals.values()):
         return ""
     rows = "".join(
-        f'<tr><th scope="row">{page(who, 200)}</th><td>{how}</td><td>{page(reason, 200)}</td><td>{number(count, share=False)}</td></tr>'
+        f'<tr><th scope="row">{page(who, 200)}</th><td>{how}</td><td>{page(reason, 200)}</td>'
+        f"<td>{number(count, share=False)}</td></tr>"
         for (who, how, reason), count in sorted(totals.items(), key=lambda item: -item[1])[:MOST_REASONS]
         if count
     )
     return (
-        '<section id="losses"><details><summary><h2>Left out, by reason</h2></summary><div class="scroll"><table><thead><tr>'
-        '<th scope="col">who</th><th scope="col">what</th><th scope="col">reason</th><th scope="col">count</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></details></section>"
+        '<section id="losses"><details><summary><h2>Left out, by reason</h2></summary><div class="scroll"><table>'
+        '<thead><tr><th scope="col">who</th><th scope="col">what</th><th scope="col">reason</th><th scope="col">count</th>'
+        f"</tr></thead><tbody>{rows}</tbody></table></div></details></section>"
     )
 
 
@@ -213,7 +137,7 @@ def _solver(stage: Stage, role: str) -> str:
         share=True,
         shade=shade,
         strip=stage.lanes,
-        note="The shaded area is the gap between the signal and the truth; where it widens, a reward is being exploited.",
+        note="The shaded area is the gap between signal and truth; where it widens, a reward is being exploited.",
     )
     tone = stage.tones.get(role, "a")
     steps = [
@@ -308,7 +232,7 @@ def _verifier(stage: Stage, role: str) -> str:
 
 
 def _section(role: str, charts: str) -> str:
-    return f'<section><h2>The {page(role)}</h2><div class="pair">{charts}</div></section>' if charts else ""
+    return f'<section><h2>The {page(role, 60)}</h2><div class="pair">{charts}</div></section>' if charts else ""
 
 
 def _evaluations(run: Run, role: str, wanted: Sequence[tuple[str, str, str]]) -> list[Line]:
@@ -366,7 +290,7 @@ def _small(stage: Stage, metric: str) -> str:
 
 
 def _status(lines: Sequence[Line], metric: str) -> tuple[str, str]:
-    """A badge (shape and word, not colour alone) from the last tenth of each line, and a sentence when it is not fine."""
+    """A badge (shape and word, not colour alone) from the last tenth of each line, and a sentence if it is not fine."""
     read = meaning(metric)
     if read.healthy == ANY:
         return "", ""

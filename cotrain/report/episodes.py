@@ -10,13 +10,14 @@ dotted bar and ·; ▲ marks the first true error.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.types import Trace
-from cotrain.report.escape import page
+from cotrain.report.escape import MAX_CHARS, page
 from cotrain.report.guide import number
 from cotrain.report.read import Run, in_order, read_episodes, recorded_steps
 
@@ -34,6 +35,9 @@ CARDS = 40
 STEPS_READ = 12
 MOST_STEPS = 60  # of one solution
 MOST_REVIEWS = 4  # shown in words on one card
+MOST_CHARS = 100_000  # of one card's HTML
+LIMITS = (MAX_CHARS, 400, 60, 10)  # characters of one text: the first of these that makes the card small enough
+MOST_SIGNALS = 40  # of one trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +109,21 @@ def section(meetings: Sequence[Meeting]) -> str:
 
 
 def card(meeting: Meeting) -> str:
-    """One meeting as an ``<article>``; every text in it is escaped."""
-    speech, truth, parsed = meeting.speech, meeting.speech.truth, meeting.speech.parsed
-    correct = _flag(truth.get("correct"))
-    head = f'<span class="kind {meeting.kind}">{KINDS[meeting.kind]}</span><span class="at">step {meeting.step} · {meeting.when}</span>'
-    problem = f'<p class="problem">{page(parsed["problem"])}</p>' if parsed.get("problem") else ""
+    """One meeting as an ``<article>``; every text in it is escaped, and cut shorter until the card is of a decent size."""
+    cards = (_card(meeting, limit) for limit in LIMITS)
+    small = next((html for html in cards if len(html) <= MOST_CHARS), None)
+    return small or _card(dataclasses.replace(meeting, reviews=()), 0)
+
+
+def _card(meeting: Meeting, limit: int) -> str:
+    parsed = meeting.speech.parsed
+    correct = _flag(meeting.speech.truth.get("correct"))
+    head = f'<span class="kind {meeting.kind}">{KINDS[meeting.kind]}</span>'
+    head += f'<span class="at">step {meeting.step} · {meeting.when}</span>'
+    problem = f'<p class="problem">{page(parsed["problem"], limit)}</p>' if parsed.get("problem") else ""
     return (
         f'<article class="card" data-when="{meeting.when}" data-kind="{meeting.kind}"><header>{head}</header>{problem}'
-        f"{_steps(meeting)}{_answer(meeting, correct)}{_words(meeting)}{_footer(meeting)}</article>"
+        f"{_steps(meeting, limit)}{_answer(meeting, correct, limit)}{_words(meeting, limit)}{_footer(meeting)}</article>"
     )
 
 
@@ -142,12 +153,12 @@ def _kind(speech: Trace, reviews: Sequence[Trace]) -> str:
     return "alarm" if correct else "caught"
 
 
-def _steps(meeting: Meeting) -> str:
+def _steps(meeting: Meeting, limit: int) -> str:
     speech = meeting.speech
     texts = _texts(speech)
     if not texts:
         why = speech.parsed.get("failure") or speech.failure or "not in the form of steps"
-        return f'<p class="why">unreadable: {page(why)}</p><pre class="raw">{page(speech.text)}</pre>'
+        return f'<p class="why">unreadable: {page(why, 200)}</p><pre class="raw">{page(speech.text, limit)}</pre>'
     ok, reasons = _list(speech.truth, "step_ok"), _list(speech.truth, "step_reasons")
     verdicts = _list(meeting.reviews[0].parsed, "steps") if meeting.reviews else []
     first = speech.truth.get("first_wrong")
@@ -160,26 +171,26 @@ def _steps(meeting: Meeting) -> str:
         css, mark, spoken = TRUTH[true]
         pointer = '<b class="first" title="first wrong step">▲</b>' if i == first else ""
         reason = reasons[i] if i < len(reasons) and reasons[i] else ""
-        why = f'<small class="reason">{page(reason)}</small>' if reason else ""
+        why = f'<small class="reason">{page(reason, 200)}</small>' if reason else ""
         rows.append(
             f'<li class="step {css}"><b class="mark" title="truth: {spoken}">{mark}</b>'
-            f'<span class="text">{page(text.strip(" "))}{pointer}{why}</span>{_verdict(said, true)}</li>'
+            f'<span class="text">{page(text.strip(" "), limit)}{pointer}{why}</span>{_verdict(said, true)}</li>'
         )
     more = f'<p class="why">and {len(texts) - MOST_STEPS} more steps</p>' if len(texts) > MOST_STEPS else ""
     return f'<ol class="steps">{"".join(rows)}</ol>{more}'
 
 
-def _answer(meeting: Meeting, correct: bool | None) -> str:
+def _answer(meeting: Meeting, correct: bool | None, limit: int) -> str:
     speech = meeting.speech
     answer, gold = speech.parsed.get("answer"), speech.truth.get("gold")
     css, mark, spoken = TRUTH[correct]
     said = _flag(meeting.reviews[0].parsed.get("final")) if meeting.reviews else None
-    right = f' <span class="gold">gold answer <b>{page(gold)}</b></span>' if gold is not None else ""
-    text = f"answer <b>{page(answer)}</b>" if answer is not None else "no answer"
+    right = f' <span class="gold">gold answer <b>{page(gold, limit)}</b></span>' if gold is not None else ""
+    text = f"answer <b>{page(answer, limit)}</b>" if answer is not None else "no answer"
     unread = ""
     if meeting.reviews and said is None:
         why = meeting.reviews[0].parsed.get("failure") or meeting.reviews[0].failure or "no verdict found"
-        unread = f'<span class="verdict none">review unreadable: {page(why)}</span>'
+        unread = f'<span class="verdict none">review unreadable: {page(why, 200)}</span>'
     final = _verdict(said, correct) or unread
     bar = f'<b class="mark" title="truth: {spoken}">{mark}</b>'
     return f'<div class="step answer {css}">{bar}<span class="text">{text}{right}</span>{final}</div>'
@@ -193,12 +204,12 @@ def _verdict(said: bool | None, true: bool | None) -> str:
     return f'<span class="verdict{" off" if off else ""}">{"≠ " if off else ""}{word}</span>'
 
 
-def _words(meeting: Meeting) -> str:
+def _words(meeting: Meeting, limit: int) -> str:
     """What the reviewers wrote, folded."""
     if not meeting.reviews:
         return ""
     lines = [review.text.replace("</step>", "</step>\n") for review in meeting.reviews[:MOST_REVIEWS]]
-    texts = "".join(f'<pre class="raw">{page(text)}</pre>' for text in lines)
+    texts = "".join(f'<pre class="raw">{page(text, limit)}</pre>' for text in lines)
     others = [_flag(review.parsed.get("final")) for review in meeting.reviews[1:]]
     tally = ""
     if others:
@@ -211,10 +222,10 @@ def _words(meeting: Meeting) -> str:
 def _footer(meeting: Meeting) -> str:
     lines = []
     for trace in (meeting.speech, *meeting.reviews[:1]):
-        rewards = [s for s in trace.signals if s.name != "truth"]
+        rewards = [s for s in trace.signals if s.name != "truth"][:MOST_SIGNALS]
         names = in_order(s.name for s in rewards)
         shown = [f"{page(name, 60)} {', '.join(_signed(s.value) for s in rewards if s.name == name)}" for name in names]
-        failed = [f"left out: {page(trace.failure)}"] if trace.failure else []
+        failed = [f"left out: {page(trace.failure, 200)}"] if trace.failure else []
         voice = f"<b>{page(trace.role, 60)}</b> {page(trace.policy, 60)} v{int(trace.version)}"
         lines.append(f"<span>{voice} · {' · '.join([*shown, *failed]) or 'no reward'}</span>")
     return f'<footer>{"".join(lines)}<span class="at">{page(meeting.speech.address, 100)}</span></footer>'
@@ -222,8 +233,8 @@ def _footer(meeting: Meeting) -> str:
 
 def _filters(name: str, choices: Sequence[tuple[str, str, int]], total: int) -> str:
     buttons = "".join(
-        f'<button type="button" data-filter="{name}" data-value="{value}" aria-pressed="{"true" if not value else "false"}">'
-        f"{label} <i>{count}</i></button>"
+        f'<button type="button" data-filter="{name}" data-value="{value}" aria-pressed="{str(not value).lower()}">{label}'
+        f" <i>{count}</i></button>"
         for value, label, count in [("", "all", total), *choices]
     )
     return f'<div role="group" aria-label="{name}">{buttons}</div>'

@@ -27,6 +27,8 @@ def page(text: object, limit: int = MAX_CHARS) -> str:
     Fit for element content only; for attribute values see ``attribute``.
     """
     whole = str(text)
+    if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
+        return html.escape(whole, quote=True)
     parts = [
         f'<span class="ctl">{_name(c)}</span>' if hidden(c) and c not in "\n\t" else html.escape(c, quote=True)
         for c in whole[:limit]
@@ -44,6 +46,8 @@ def attribute(text: object, limit: int = 300) -> str:
 def terminal(text: object, limit: int = MAX_CHARS) -> str:
     """Plain text without a single control character: ESC becomes ``<U+001B>``, newlines become ``⏎``."""
     whole = str(text)
+    if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
+        return whole
     shown = "".join("⏎" if c == "\n" else f"<{_name(c)}>" if hidden(c) else c for c in whole[:limit])
     return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
 

@@ -62,15 +62,15 @@ _TABLE: dict[str, Meaning] = {
         advice="Texts run into the token limit: raise max_tokens, or look for answers that never end."),
     "parse_failures": Meaning(
         label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.15),
-        advice="Many outputs cannot be read and earn nothing: raise the format reward or train longer on the format."),
+        advice="Many outputs cannot be read and earn nothing: raise the format reward, or train on the format first."),
     "zero_spread_groups": Meaning(
         label="groups without spread", better=-1, healthy=(0, 0.6), tolerable=(0, 0.8),
-        advice="In most groups all rewards are equal, so nothing is learned: use easier or harder problems, or larger groups."),
+        advice="In most groups all rewards are equal and teach nothing: change the difficulty, or use larger groups."),
     "entropy": Meaning(
-        label="entropy per token, nats", share=False, better=0, healthy=(0.03, 1.0), tolerable=(0.01, 2.0),
-        advice="Near zero the policy has stopped exploring, far above one it is losing its language: lower the learning rate."),
+        label="entropy per token, nats", share=False, better=0, healthy=(0.03, 1), tolerable=(0.01, 2),
+        advice="Near zero it has stopped exploring, far above one it is losing its language: lower the learning rate."),
     "kl": Meaning(
-        label="KL to the reference, nats per token", share=False, better=0, healthy=(-0.01, 0.2), tolerable=(-0.05, 0.5),
+        label="KL to the reference, nats per token", share=False, better=0, healthy=(0, 0.2), tolerable=(-0.05, 0.5),
         advice="The policy is far from where it started: raise the KL coefficient or lower the learning rate."),
     "grad_norm": Meaning(label="gradient norm", share=False, better=0),
     "loss": Meaning(label="loss", share=False, better=0),
@@ -84,6 +84,7 @@ _TABLE: dict[str, Meaning] = {
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights."),
 }  # fmt: skip
 _ORDER = tuple(_TABLE)
+SPLITS = {"ood_length": "longer problems than in training", "ood_template": "problems in unseen wordings"}
 FAMILIES = frozenset({"reward", "advantage", "coverage", "count", "mix", "balance", "dropped", "parse_failure"})
 PLAIN = frozenset(
     {"updates", "tokens", "tokens_per_second", "traces", "groups", "seconds", "lr", "skipped"}
@@ -117,12 +118,17 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def take_apart(key: str, roles: Iterable[str]) -> Name:
-    """The name of a figure: ``"solver/pass@1"``, ``"solver/hard/pass@1"`` or ``"hard/solver/pass@1"``, given the roles."""
+    """The name of a figure: ``solver/pass@1``, ``solver/hard/pass@1`` or ``hard/solver/pass@1``, given the roles."""
     who, metric = split_key(key)
     first, _, second = who.partition("/")
     if second in roles and first not in roles:
         first, second = second, first
     return Name(who=first, metric=metric, split=second)
+
+
+def where(split: str) -> str:
+    """A further set of problems in words."""
+    return SPLITS.get(split, f"{split.replace('_', ' ')} problems")
 
 
 def meaning(metric: str, values: Iterable[float] = ()) -> Meaning:
@@ -170,8 +176,9 @@ def points(value: float, *, share: bool) -> str:
     """A difference with its sign: ``+4.2 points`` for shares, ``−0.031`` otherwise."""
     if not math.isfinite(value):
         return "unknown"
-    sign = "−" if value < 0 else "+"
-    return f"{sign}{100 * abs(value):.1f}" if share else f"{sign}{number(abs(value), share=False)}"
+    size = f"{100 * abs(value):.1f}" if share else number(abs(value), share=False)
+    sign = "" if float(size.replace("\u202f", "")) == 0 else "−" if value < 0 else "+"
+    return sign + size
 
 
 def interval(estimate: Estimate, *, share: bool) -> str:

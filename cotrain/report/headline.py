@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from cotrain.core.statistics import Estimate, difference
 from cotrain.report.escape import page
-from cotrain.report.guide import Name, between, interval, meaning, number, points, rank, take_apart
+from cotrain.report.guide import Name, between, interval, meaning, number, points, rank, take_apart, where
 from cotrain.report.read import Run, in_order
 
 SENTENCES = {  # metric → (sentence, remark)
@@ -22,6 +22,8 @@ SENTENCES = {  # metric → (sentence, remark)
         "A coin would have 50\u202f%.",
     ),
 }
+MAIN = ("pass@1", "greedy", "pass@8", "majority@8", "best@8", "step_accuracy", "balanced_accuracy", "true_positive_rate",
+        "true_negative_rate", "step_balanced_accuracy", "processbench_f1")  # fmt: skip
 
 
 def sentences(run: Run) -> str:
@@ -36,15 +38,22 @@ def sentences(run: Run) -> str:
 
 
 def table(run: Run) -> str:
-    """Before → after for every figure: numbers with intervals, the change, and a drawing of both."""
+    """Before → after: the main figures, and folded under them all others and other sets of problems."""
     keys = _keys(run)
     if not keys:
         return ""
-    rows, current = [], ""
+    main = [(key, name) for key, name in keys if name.metric in MAIN and not name.split] or keys
+    rest = [entry for entry in keys if entry not in main]
+    more = f"<details><summary>{len(rest)} more figures</summary>{_body(run, rest)}</details>" if rest else ""
+    return _body(run, main) + more
+
+
+def _body(run: Run, keys: Sequence[tuple[str, Name]]) -> str:
+    rows, current = [], None
     for key, name in keys:
         if name.who != current:
             current = name.who
-            rows.append(f'<tr class="who"><th colspan="5" scope="rowgroup">{page(current or "the run")}</th></tr>')
+            rows.append(f'<tr class="who"><th colspan="5" scope="rowgroup">{page(current or "the run", 60)}</th></tr>')
         rows.append(_row(name, run.before.get(key), run.after.get(key)))
     return (
         '<div class="scroll"><table class="before-after"><thead><tr><th scope="col">on held-out problems</th>'
@@ -71,7 +80,8 @@ def _sentence(name: Name, before: Estimate | None, after: Estimate) -> str:
     change = difference(after, before)
     text += f"; before training it was {number(before.value, share=True)}."
     if change.includes(0.0):
-        return f"{text} The 95\u202f% interval of the change, {between(change, share=True)}, includes zero: <em>no change is shown</em>. {remark}"
+        range_ = f"The 95\u202f% interval of the change, {between(change, share=True)}, includes zero"
+        return f"{text} {range_}: <em>no change is shown</em>. {remark}"
     direction = "gain" if change.value > 0 else "loss"
     low, high = sorted((100 * abs(change.low), 100 * abs(change.high)))
     details = f"<small>(95\u202f% interval {low:.1f} to {high:.1f}, {n})</small>"
@@ -96,10 +106,11 @@ def _unfinished(run: Run) -> str:
 def _row(name: Name, before: Estimate | None, after: Estimate | None) -> str:
     values = [e.value for e in (before, after) if e is not None]
     read = meaning(name.metric, values)
-    label = page(read.label) + (f" <small>on {page(name.split)} problems</small>" if name.split else "")
+    label = page(read.label, 80) + (f" <small>{page(where(name.split), 60)}</small>" if name.split else "")
     return (
         f'<tr><th scope="row">{label}</th>{_cell(before, read.share, "before")}{_cell(after, read.share, "after")}'
-        f'<td class="drawn">{_drawing(before, after, read.share)}</td><td class="change">{_change(before, after, read.share, read.better)}</td></tr>'
+        f'<td class="drawn">{_drawing(before, after, read.share)}</td>'
+        f'<td class="change">{_change(before, after, read.share, read.better)}</td></tr>'
     )
 
 
@@ -107,7 +118,8 @@ def _cell(estimate: Estimate | None, share: bool, label: str) -> str:
     if estimate is None or math.isnan(estimate.value):
         return f'<td class="num" data-label="{label}">–</td>'
     n = f", n\u202f=\u202f{number(estimate.n, share=False)}" if estimate.n else ""
-    return f'<td class="num" data-label="{label}"><b>{number(estimate.value, share=share)}</b> <small>{interval(estimate, share=share)}{n}</small></td>'
+    value, range_ = number(estimate.value, share=share), interval(estimate, share=share)
+    return f'<td class="num" data-label="{label}"><b>{value}</b> <small>{range_}{n}</small></td>'
 
 
 def _change(before: Estimate | None, after: Estimate | None, share: bool, better: int) -> str:
@@ -119,7 +131,8 @@ def _change(before: Estimate | None, after: Estimate | None, share: bool, better
     sign = "▲" if change.value > 0 else "▼"
     css = "quiet" if not better else "good" if (change.value > 0) == (better > 0) else "poor"
     unit = " points" if share else ""
-    return f'<span class="{css}">{sign} {points(change.value, share=share)}{unit}</span> <small>{between(change, share=share)}</small>'
+    size = f'<span class="{css}">{sign} {points(change.value, share=share)}{unit}</span>'
+    return f"{size} <small>{between(change, share=share)}</small>"
 
 
 def _drawing(before: Estimate | None, after: Estimate | None, share: bool) -> str:

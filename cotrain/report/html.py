@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk.files import replace_file
-from cotrain.report import curves, episodes, headline
+from cotrain.report import curves, episodes, headline, schedule
 from cotrain.report.escape import attribute, page
 from cotrain.report.guide import number
 from cotrain.report.read import Run, read_run
@@ -42,9 +42,9 @@ def write_report(run_dir: Path) -> Path:
 def report_page(run: Run, cards: int = episodes.CARDS) -> str:
     """The whole page."""
     meetings = episodes.sample(run, cards)
-    stage = curves.stage_of(run, episodes.who_plays(meetings))
+    stage = schedule.stage_of(run, episodes.who_plays(meetings))
     sections = [
-        curves.schedule(stage),
+        schedule.section(stage),
         curves.roles(stage),
         curves.health(stage),
         curves.losses(stage),
@@ -58,7 +58,8 @@ def report_page(run: Run, cards: int = episodes.CARDS) -> str:
 def document(title: str, body: str) -> str:
     """A page around ready HTML: policy, style, script. ``title`` is escaped here, ``body`` must be already."""
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    allowed = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"{allowed}; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="referrer" content="no-referrer">'
@@ -74,11 +75,15 @@ def _head(run: Run, name: str) -> str:
         _fact("steps", _steps(run)),
         _fact("tokens sampled", run.summary.get("tokens")),
     ]
-    about = _text(run, "description").strip()
+    paragraphs = [" ".join(p.split()) for p in _text(run, "description").replace("``", "").split("\n\n") if p.strip()]
+    about = "".join(f'<p class="about">{page(p, 1200)}</p>' for p in paragraphs[:1])
+    if paragraphs[1:]:
+        rest = "".join(f'<p class="about">{page(p, 1200)}</p>' for p in paragraphs[1:9])
+        about += f"<details><summary>more about this recipe</summary>{rest}</details>"
     notes = "".join(f"<p>{page(note)}.</p>" for note in run.notes)
     return (
-        f'<p class="kicker">{" · ".join(["cotrain run", *(f for f in facts if f)])}</p><h1>{page(name)}</h1>'
-        + (f'<p class="about">{page(about, 1200)}</p>' if about else "")
+        f'<p class="kicker">{" · ".join(["cotrain run", *(f for f in facts if f)])}</p><h1>{page(name, 120)}</h1>'
+        + about
         + f'<div class="say">{headline.sentences(run)}</div>'
         + (f'<div class="notes">{notes}</div>' if notes else "")
         + headline.table(run)

@@ -23,7 +23,8 @@ from cotrain.report.guide import number
 from cotrain.report.read import in_order
 
 SPARKS = "▁▂▃▄▅▆▇█"
-REMEMBERED = 24  # steps in a spark line, and in the estimate of the time left
+REMEMBERED = 24  # steps over which the time left is estimated
+TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
 
 
@@ -96,14 +97,14 @@ class Live:
             (f"{_bar(done, self._total)}  {self._seconds[-1]:.1f} s a step, {clock(self._left())} left", "dim"),
         )
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for title in ("role", "reward", "accuracy", "balanced acc.", "tokens/s", "trend"):
+        for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
             table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
         for role in roles_of(row):
             rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_plain(row[k])}" for k in _rewards(row, role)[:2])
             followed = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_rewards(row, role))
             trend = next((self._history[key] for key in followed if key in self._history), ())
             shares = [_share(row.get(f"{role}/{c}")) for c in COLUMNS]
-            cells = [role, rewards, *shares, rate(row, role, self._seconds[-1]), spark(trend)]
+            cells = [role, rewards, *shares, rate(row, role, self._seconds[-1]), spark(tuple(trend)[-TREND:])]
             table.add_row(*(Text(terminal(cell, 60)) for cell in cells))
         return Group(head, table)
 
@@ -140,7 +141,7 @@ def rate(row: Mapping[str, Any], role: str, seconds: float) -> str:
     return "" if value is None else f"{value:.0f}"
 
 
-def spark(values: deque[float] | tuple[float, ...]) -> str:
+def spark(values: tuple[float, ...]) -> str:
     """The last values as bars between their least and greatest."""
     if not values:
         return ""

@@ -127,7 +127,7 @@ def chart(
     parts.append(_columns(frame, shown, x_label, share))
     legend = "".join(_legend(line, points, share) for line, points in zip(shown, drawn, strict=True))
     return (
-        f'<figure class="chart{" small" if small else ""}"><figcaption><b>{page(title)}</b>{badge}'
+        f'<figure class="chart{" small" if small else ""}"><figcaption><b>{page(title, 120)}</b>{badge}'
         f'<span class="note">{page(note)}</span></figcaption><div class="legend">{legend}</div>'
         f'<div class="plot">{_y_labels(frame, levels, share)}{_reference_label(frame, reference)}'
         f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{attribute(title)}">'
@@ -148,7 +148,7 @@ def strip(
             f' width="{round(max(frame.x(min(b, right)) - frame.x(max(a, left)), 0.7), 1)}"/>'
             for a, b in ranges
         )
-        name = f"<span>{page(label)}</span>" if words else ""
+        name = f"<span>{page(label, 60)}</span>" if words else ""
         html.append(
             f'<div class="lane">{name}<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"'
             f' aria-label="{attribute(label)}">{cells}</svg></div>'
@@ -266,7 +266,7 @@ def _legend(line: Line, drawn: Points, share: bool) -> str:
     path = f'<path class="{_style(line)}" d="M1 4H25"/>{mark}'
     swatch = f'<svg viewBox="0 0 26 8" aria-hidden="true">{path}</svg>'
     last = f" <i>{number(drawn[-1][1], share=share)}</i>"
-    return f"<span>{swatch}{page(line.label)}{last}</span>"
+    return f"<span>{swatch}{page(line.label, 100)}{last}</span>"
 
 
 def _y_labels(frame: Frame, marks: Sequence[float], share: bool) -> str:
@@ -302,4 +302,4 @@ def _reference_label(frame: Frame, reference: tuple[float, str] | None) -> str:
     if not reference:
         return ""
     top = 100 * (frame.high - reference[0]) / (frame.high - frame.low)
-    return f'<span class="reflabel" style="top:{top:.2f}%">{page(reference[1])}</span>'
+    return f'<span class="reflabel" style="top:{top:.2f}%">{page(reference[1], 40)}</span>'

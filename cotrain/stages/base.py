@@ -49,7 +49,9 @@ class BaseSettings:
     habits: Habits = field(default_factory=Habits)
 
 
-def build_base(out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print) -> dict[str, Any]:
+def build_base(
+    out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print
+) -> dict[str, Any]:
     """Train both starts into ``out/base`` and ``out/base-format`` and describe them in ``out/base.json``."""
     source = WordProblems(operations=settings.operations)
     text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
@@ -110,7 +112,14 @@ def install(out: Path, assets: Path) -> None:
     for name in ("base", "base-format"):
         target = assets / name
         shutil.rmtree(target, ignore_errors=True)
-        keep = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+        keep = (
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "chat_template.jinja",
+        )
         target.mkdir(parents=True)
         for file in keep:
             if (out / name / file).exists():
@@ -127,4 +136,6 @@ def conversations_of(settings: BaseSettings, start: Start) -> list[tuple[Corpus,
 
 
 def _line(row: dict[str, Any]) -> str:
-    return "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    return "  ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+    )

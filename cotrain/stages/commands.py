@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.flags import Parser
+from cotrain.core.flags import Parser
 
 
 def _common(parser: Parser, *, lr: float, tokens: int) -> None:
@@ -54,7 +54,7 @@ def tokenizer(words: Sequence[str]) -> int:
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
 
-    made = train_tokenizer(sample_texts(_text(given.data, given.seed)), given.vocab_size)
+    made = train_tokenizer(sample_texts(_vocabulary(given.data, given.seed)), given.vocab_size)
     made.save_pretrained(given.out)
     print(f"tokenizer: {given.out}  ({len(made)} tokens)")
     return 0
@@ -69,6 +69,14 @@ def _text(file: str | None, seed: int) -> list[tuple[Any, int]]:
         return [(corpus_file(file), 1)]
     source = WordProblems(operations=(2, 7))
     return [(procedural("words", lambda i: pretraining_text(source, seed, i)), 1)]
+
+
+def _vocabulary(file: str | None, seed: int) -> list[tuple[Any, int]]:
+    """What a tokenizer learns from: the text, and for the procedural one also what roles say to each other."""
+    from cotrain.stages.base import BaseSettings, conversations_of
+
+    text = _text(file, seed)
+    return text if file is not None else [(text[0][0], 4), *conversations_of(BaseSettings(seed=seed), "clean")]
 
 
 def pretrain(words: Sequence[str]) -> int:
@@ -93,7 +101,11 @@ def pretrain(words: Sequence[str]) -> int:
     corpus = _text(given.data, given.seed)
     chosen = config = None
     if not given.model:
-        chosen = load_tokenizer(given.tokenizer) if given.tokenizer else train_tokenizer(stage.sample_texts(corpus), given.vocab_size)
+        chosen = (
+            load_tokenizer(given.tokenizer)
+            if given.tokenizer
+            else train_tokenizer(stage.sample_texts(_vocabulary(given.data, given.seed)), given.vocab_size)
+        )
         config = stage.config_for(chosen, depth=given.depth, width=given.width, kind=given.kind)
     outcome = stage.pretrain(
         given.out,
@@ -120,7 +132,9 @@ def sft(words: Sequence[str]) -> int:
     _common(parser, lr=1e-3, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
     parser.add_argument("--data", metavar="FILE", help=".jsonl (default: procedural solutions and reviews)")
-    parser.add_argument("--reviews", default="0.3", help="without --data: 'format', 'clean', or the share of flipped verdicts")
+    parser.add_argument(
+        "--reviews", default="0.3", help="without --data: 'format', 'clean', or the share of flipped verdicts"
+    )
     given = parser.strict(words)
     _begin(given.threads)
     from cotrain.stages import sft as stage

@@ -51,12 +51,13 @@ def all_documents(
 def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
     """Raise DataError when more than a tenth of the first conversations are longer than ``length`` tokens."""
     count = PROBE if corpus.size is None else min(PROBE, corpus.size)
-    sizes = [len(d.ids) for d in tokenize([corpus.get(index) for index in range(count)], Renderer(tokenizer), True)]
+    items = [item for item in map(corpus.get, range(count)) if not isinstance(item, str)]
+    sizes = [len(document.ids) for document in tokenize(items, Renderer(tokenizer))]
     over = sum(size > length for size in sizes)
-    if over > count / 10:
+    if over > len(items) / 10:
         raise DataError(
-            f"{corpus.name}: {over} of the first {count} conversations are longer than {length} tokens (the longest "
-            f"{max(sizes)}) and would lose their ends; raise length"
+            f"{corpus.name}: {over} of the first {len(items)} conversations are longer than {length} tokens "
+            f"(the longest {max(sizes)}) and would lose their ends; raise length"
         )
 
 

@@ -5,9 +5,8 @@ took, so the only state of a data loader is the integer index of the next docume
 positions restart with every document and, with ``isolate``, no token sees another document, so that packing is only
 an arrangement: every token has the loss that it would have alone in its row (the tests hold us to it).
 
-Left out: variable-length attention kernels (on a CPU a block mask costs nothing measurable), and reordering further
-than one batch, which would need more state than an integer. Ding et al. 2024 ("Fewer truncations improve language
-modeling", arXiv 2404.10830) is the case for best-fit packing over cutting a stream.
+Ding et al. 2024 ("Fewer truncations improve language modeling", arXiv 2404.10830) is the case for best-fit packing
+over cutting a stream. Left out: reordering further than one batch, which would need more state than an integer.
 """
 
 from __future__ import annotations
@@ -143,3 +142,11 @@ def block_mask(segments: torch.Tensor) -> torch.Tensor:
     length = segments.shape[1]
     causal = torch.ones((length, length), dtype=torch.bool, device=segments.device).tril()
     return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
+
+
+def lengths(segments: torch.Tensor) -> list[int]:
+    """Lengths of all documents and paddings of all rows ``[B, L]``, in order; they sum to B·L."""
+    first = torch.ones_like(segments, dtype=torch.bool)
+    first[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    starts = first.flatten().nonzero().squeeze(1)
+    return torch.diff(starts, append=starts.new_tensor([segments.numel()])).tolist()

@@ -68,7 +68,7 @@ def pretrain(
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
     Raises ConfigError, DataError, ModelError, RunDirectoryError.
     """
-    parts = _parts(corpus)
+    parts = parts_of(corpus)
     if model is not None and (config is not None or tokenizer is not None):
         raise ConfigError("pretrain: model brings its own config and tokenizer; give either model or those")
     if model is not None:
@@ -162,5 +162,6 @@ def _texts(item: Item) -> list[str]:
     return [item] if isinstance(item, str) else [message["content"] for message in item]
 
 
-def _parts(corpus: Corpus | Parts) -> Parts:
+def parts_of(corpus: Corpus | Parts) -> Parts:
+    """One corpus or several, as several."""
     return [(corpus, 1)] if isinstance(corpus, Corpus) else list(corpus)

@@ -16,7 +16,7 @@ import torch
 
 from cotrain.models.load import load_model
 from cotrain.stages.corpora import Corpus
-from cotrain.stages.pretrain import Parts, _parts, fit, make_plan
+from cotrain.stages.pretrain import Parts, fit, make_plan, parts_of
 from cotrain.stages.trainer import Outcome
 
 
@@ -53,6 +53,6 @@ def sft(
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
     )  # fmt: skip
     return fit(
-        network, tokenizer, _parts(conversations), out, full, replies_only=True, validation=validation,
+        network, tokenizer, parts_of(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
     )  # fmt: skip

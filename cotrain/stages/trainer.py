@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
@@ -34,9 +35,10 @@ from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
 from cotrain.disk.lock import RunLock
+from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolated
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
-from cotrain.stages.packing import PADDING, Document, Packed, block_mask
+from cotrain.stages.packing import PADDING, Document, Packed, block_mask, lengths
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
@@ -136,6 +138,7 @@ def train(
         with (
             JsonlWriter(out / METRICS) as metrics,
             _interruption() as interrupted,
+            isolated(model) if plan.isolate and can_isolate(model) else nullcontext(),
             batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
         ):
             tokens, since = 0, time.perf_counter()
@@ -208,12 +211,14 @@ def update(
 def token_losses(model: nn.Module, batch: Packed, isolate: bool = True, autocast: bool = False) -> torch.Tensor:
     """Negative log-likelihoods ``[B, L−1]`` in float32: place t is the loss of predicting token t+1, unmasked."""
     rows, length = batch.ids.shape
+    places: dict[str, Any] = {"position_ids": batch.positions}
+    if not isolate:
+        places = {"position_ids": torch.arange(length, device=batch.ids.device).expand(rows, length)}
+    elif isinstance(model, PreTrainedModel) and model.config._attn_implementation == IMPLEMENTATION:
+        places["document_lengths"] = lengths(batch.segments)
+    else:
+        places["attention_mask"] = block_mask(batch.segments)
     with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=autocast):
-        if isolate:
-            places = {"attention_mask": block_mask(batch.segments), "position_ids": batch.positions}
-        else:
-            whole = torch.arange(length, device=batch.ids.device).expand(rows, length)
-            places = {"position_ids": whole}
         logits = model(input_ids=batch.ids, use_cache=False, **places).logits
     losses = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch.ids[:, 1:].flatten(), reduction="none")
     return losses.view(rows, length - 1)

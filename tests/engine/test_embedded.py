@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausa
 
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Sampling
+from cotrain.engine.cache import Columns
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine, complete
 from tests.helpers import CONTEXT, VOCABULARY, answers, mixed_requests, request, tiny_model
@@ -25,8 +26,8 @@ def assert_same(completion, expected, tolerance=1e-4):
 
 @pytest.mark.parametrize("max_rows", [3, 64])
 def test_engine_equals_reference(max_rows):
-    """Two architectures, three policies on two modules, mixed lengths and settings; with three rows the cache
-    window also wanders to its end and back."""
+    """Two architectures, three policies on two modules, mixed lengths and settings; with three rows the window of the
+    cache also moves both ways."""
     llama, qwen = tiny_model("llama"), tiny_model("qwen3", seed=1)
     models = {"solver": llama, "verifier": qwen, "same": llama}
     requests = mixed_requests(sorted(models), 60)
@@ -88,6 +89,42 @@ def test_order_of_arrival_does_not_matter():
         return {name: count for name, count in engine.counts().items() if not name.endswith("seconds")}
 
     assert work(first) == work(second)
+
+
+def test_the_window_moves_both_ways(monkeypatch):
+    moves = []
+    move = Columns.move
+    monkeypatch.setattr(Columns, "move", lambda cache, by: moves.append(by) or move(cache, by))
+    model = tiny_model()
+    settings = [(2, 3), (1, 50), (30, 4), (2, 40), (45, 9), (3, 30), (3, 30), (2, 50), (2, 40), (50, 5)] * 2
+    requests = [
+        request(prompt_ids=tuple((5 * i + j) % VOCABULARY for j in range(n)), sampling=Sampling(max_tokens=m), task=i)
+        for i, (n, m) in enumerate(settings)
+    ]
+    found = answers(EmbeddedEngine({"a": model}, max_rows=2), requests)
+    for asked, completion in zip(requests, found, strict=True):
+        assert_same(completion, complete(model, asked))
+    assert min(moves) < 0 < max(moves)
+
+
+def test_answers_come_in_the_order_of_addresses():
+    """Prompts of falling length, asked in reverse: rows stand in the order of length, and all end at once."""
+    engine = EmbeddedEngine({name: tiny_model() for name in "ba"})
+    requests = [request(policy="ab"[i % 2], prompt_ids=(3,) * (12 - i), task=i) for i in range(10)]
+    order = []
+
+    async def ask(asked):
+        await engine.sample(asked)
+        order.append(asked.address)
+
+    async def everything():
+        tasks = [asyncio.ensure_future(ask(asked)) for asked in reversed(requests)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            engine.advance()
+
+    asyncio.run(everything())
+    assert order == [asked.address for asked in requests]
 
 
 def test_identical_prompts_are_prefilled_once():

@@ -360,11 +360,20 @@ def test_together_raises_the_first_error_in_order():
             await asyncio.sleep(0)
         raise error
 
+    async def waits():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    cancelled = []
     loop = IdleLoop(lambda: False)
     try:
         assert loop.run_until_complete(together([])) == []
         assert loop.run_until_complete(together([instantly(i) for i in range(3)])) == [0, 1, 2]
         with pytest.raises(DataError, match="first"):
-            loop.run_until_complete(together([fails(2, DataError("first")), fails(2, ValueError("second"))]))
+            loop.run_until_complete(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
+        assert cancelled == [True]
     finally:
         loop.finish()

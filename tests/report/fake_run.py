@@ -15,21 +15,47 @@ from cotrain.disk.ledger import Ledger
 NOUNS = ("apples", "pears", "plums", "coins", "shells", "cards")
 START = {"pass@1": 0.34, "pass@8": 0.71, "majority@8": 0.43, "step_accuracy": 0.66, "greedy": 0.36}
 END = {"pass@1": 0.62, "pass@8": 0.83, "majority@8": 0.68, "step_accuracy": 0.83, "greedy": 0.63}
-CHECK_START = {"balanced_accuracy": 0.53, "true_positive_rate": 0.81, "true_negative_rate": 0.25, "f1": 0.38,
-               "step_balanced_accuracy": 0.61, "processbench_f1": 0.22, "calibration_error": 0.31, "base_rate": 0.34}  # fmt: skip
-CHECK_END = {"balanced_accuracy": 0.74, "true_positive_rate": 0.78, "true_negative_rate": 0.70, "f1": 0.66,
-             "step_balanced_accuracy": 0.79, "processbench_f1": 0.51, "calibration_error": 0.12, "base_rate": 0.62}  # fmt: skip
+CHECK_START = {
+    "balanced_accuracy": 0.53,
+    "true_positive_rate": 0.81,
+    "true_negative_rate": 0.25,
+    "f1": 0.38,
+    "step_balanced_accuracy": 0.61,
+    "processbench_f1": 0.22,
+    "calibration_error": 0.31,
+    "base_rate": 0.34,
+}
+CHECK_END = {
+    "balanced_accuracy": 0.74,
+    "true_positive_rate": 0.78,
+    "true_negative_rate": 0.70,
+    "f1": 0.66,
+    "step_balanced_accuracy": 0.79,
+    "processbench_f1": 0.51,
+    "calibration_error": 0.12,
+    "base_rate": 0.62,
+}
 
 
 def write_fake_run(directory: Path, *, steps: int = 160, summary: bool = True, episodes: int = 24) -> Path:
     """Write a whole run directory; ``episodes`` per recorded step (every fourth step is recorded)."""
     directory.mkdir(parents=True, exist_ok=True)
-    write(directory / "recipe.json", {
-        "name": "tango", "steps": steps, "seed": 7, "checkpoint_every": 25,
-        "description": "A generator and a step-wise generative verifier, trained in turn.\n\nThe verifier never sees a step"
-        " label: it is paid only when its final verdict agrees with the truth (arXiv 2505.15034).",
-        "settings": {"tasks_per_step": 16, "group_size": 8, "schedule": {"cycle": ["generator"] * 3 + ["verifier"]}},
-    })  # fmt: skip
+    write(
+        directory / "recipe.json",
+        {
+            "name": "tango",
+            "steps": steps,
+            "seed": 7,
+            "checkpoint_every": 25,
+            "description": "A generator and a step-wise generative verifier, trained in turn.\n\nThe verifier never sees a step"
+            " label: it is paid only when its final verdict agrees with the truth (arXiv 2505.15034).",
+            "settings": {
+                "tasks_per_step": 16,
+                "group_size": 8,
+                "schedule": {"cycle": ["generator"] * 3 + ["verifier"]},
+            },
+        },
+    )
     write(
         directory / "provenance.json",
         {"packages": {"torch": "2.13.0"}, "python": "3.11.9", "threads": 2, "device": "cpu"},
@@ -44,10 +70,18 @@ def write_fake_run(directory: Path, *, steps: int = 160, summary: bool = True, e
     with (directory / "metrics.jsonl").open("w") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
     if summary:
-        write(directory / "summary.json", {
-            "recipe": "tango", "seed": 7, "steps": steps, "tokens": 11_482_113, "updates": updates,
-            "before": figures(START, CHECK_START), "after": figures(END, CHECK_END),
-        })  # fmt: skip
+        write(
+            directory / "summary.json",
+            {
+                "recipe": "tango",
+                "seed": 7,
+                "steps": steps,
+                "tokens": 11_482_113,
+                "updates": updates,
+                "before": figures(START, CHECK_START),
+                "after": figures(END, CHECK_END),
+            },
+        )
     with Ledger(directory / "episodes") as ledger:
         for step in range(0, steps, 4):
             ledger.append(step, [episode(step, steps, i) for i in range(episodes)])
@@ -83,21 +117,45 @@ def training_row(step: int, steps: int, updates: dict[str, int]) -> dict[str, An
     accuracy, positive, negative = noisy(0.34, 0.62), noisy(0.82, 0.78), noisy(0.22, 0.7, 0.07)
     said = accuracy * positive + (1 - accuracy) * (1 - negative)
     row = {
-        "step": step, "phase": phase, "seconds": 2.0 + rng.random(), "tokens": 70_000 * (step + 1), "gap": said - accuracy,
-        "solver/reward/outcome": accuracy, "solver/reward/step": noisy(0.3, 0.7) * 2 - 1, "solver/reward/format": noisy(0.9, 0.99, 0.01),
-        "solver/accuracy": accuracy, "solver/step_accuracy": noisy(0.66, 0.83), "solver/sound_when_correct": noisy(0.8, 0.93),
-        "solver/length": 80 + 12 * noisy(0, 1), "solver/truncated": 0.01 * rng.random(), "solver/parse_failures": 0.08 * (1 - step / steps),
-        "solver/parse_failure/no answer": rng.randint(0, 3), "solver/tokens": 40_000, "solver/traces": 128,
-        "verifier/reward/agreement": accuracy * positive + (1 - accuracy) * negative, "verifier/reward/truth": accuracy,
-        "verifier/balanced_accuracy": (positive + negative) / 2, "verifier/true_positive_rate": positive,
-        "verifier/true_negative_rate": negative, "verifier/step_balanced_accuracy": noisy(0.61, 0.79),
-        "verifier/predicted_positive": said, "verifier/base_rate": accuracy, "verifier/parse_failures": 0.2 * (1 - 0.2 * step / steps),
-        "verifier/length": 96 + 10 * noisy(0, 1), "verifier/tokens": 30_000, "verifier/truncated": 0.0, "verifier/traces": 128,
-        f"{trained}/updates": updates[trained], f"{trained}/grad_norm": 0.4 + 0.2 * rng.random(), f"{trained}/lr": 1e-4,
-        f"{trained}/{trained}/loss": rng.gauss(0, 0.02), f"{trained}/{trained}/entropy": 0.5 - 0.35 * step / steps,
-        f"{trained}/{trained}/kl": 0.3 * step / steps * (0.9 + 0.2 * rng.random()), f"{trained}/zero_spread_groups": noisy(0.25, 0.5),
+        "step": step,
+        "phase": phase,
+        "seconds": 2.0 + rng.random(),
+        "tokens": 70_000 * (step + 1),
+        "gap": said - accuracy,
+        "solver/reward/outcome": accuracy,
+        "solver/reward/step": noisy(0.3, 0.7) * 2 - 1,
+        "solver/reward/format": noisy(0.9, 0.99, 0.01),
+        "solver/accuracy": accuracy,
+        "solver/step_accuracy": noisy(0.66, 0.83),
+        "solver/sound_when_correct": noisy(0.8, 0.93),
+        "solver/length": 80 + 12 * noisy(0, 1),
+        "solver/truncated": 0.01 * rng.random(),
+        "solver/parse_failures": 0.08 * (1 - step / steps),
+        "solver/parse_failure/no answer": rng.randint(0, 3),
+        "solver/tokens": 40_000,
+        "solver/traces": 128,
+        "verifier/reward/agreement": accuracy * positive + (1 - accuracy) * negative,
+        "verifier/reward/truth": accuracy,
+        "verifier/balanced_accuracy": (positive + negative) / 2,
+        "verifier/true_positive_rate": positive,
+        "verifier/true_negative_rate": negative,
+        "verifier/step_balanced_accuracy": noisy(0.61, 0.79),
+        "verifier/predicted_positive": said,
+        "verifier/base_rate": accuracy,
+        "verifier/parse_failures": 0.2 * (1 - 0.2 * step / steps),
+        "verifier/length": 96 + 10 * noisy(0, 1),
+        "verifier/tokens": 30_000,
+        "verifier/truncated": 0.0,
+        "verifier/traces": 128,
+        f"{trained}/updates": updates[trained],
+        f"{trained}/grad_norm": 0.4 + 0.2 * rng.random(),
+        f"{trained}/lr": 1e-4,
+        f"{trained}/{trained}/loss": rng.gauss(0, 0.02),
+        f"{trained}/{trained}/entropy": 0.5 - 0.35 * step / steps,
+        f"{trained}/{trained}/kl": 0.3 * step / steps * (0.9 + 0.2 * rng.random()),
+        f"{trained}/zero_spread_groups": noisy(0.25, 0.5),
         f"{trained}/dropped/zero_spread": rng.randint(10, 60),
-    }  # fmt: skip
+    }
     if step == 40:
         row["failures/grader ran out of time"] = 2
     return row
@@ -139,12 +197,22 @@ def episode(step: int, steps: int, task: int) -> Episode:
         spans.append([at, at + len(text), text])
     speaker = Address(step=step, task=task, member=0, role="solver", call=0)
     solver = trace(
-        speaker, "solver", "generator", step, solution, None,
+        speaker,
+        "solver",
+        "generator",
+        step,
+        solution,
+        None,
         {"problem": problem, "steps": spans, "answer": str(value)},
-        {"correct": not wrong, "step_ok": truth, "step_reasons": ["" if ok else "arithmetic" for ok in truth], "first_wrong": slip,
-         "gold": str(value - wrong)},
+        {
+            "correct": not wrong,
+            "step_ok": truth,
+            "step_reasons": ["" if ok else "arithmetic" for ok in truth],
+            "first_wrong": slip,
+            "gold": str(value - wrong),
+        },
         [("outcome", float(not wrong)), ("format", 1.0), *(("step", 1.0 if v else -1.0) for v in verdicts)],
-    )  # fmt: skip
+    )
     word = {True: "CORRECT", False: "INCORRECT"}
     review = (
         "".join(f"<step>{d} {word[v]}</step>" for d, v in zip(derivations, verdicts, strict=True))
@@ -152,24 +220,46 @@ def episode(step: int, steps: int, task: int) -> Episode:
     )
     unreadable = rng.random() < 0.08
     verifier = trace(
-        Address(step=step, task=task, member=0, role="verifier", call=0), "verifier", "verifier", step // 3,
-        review[: len(review) // 2] if unreadable else review, str(speaker),
+        Address(step=step, task=task, member=0, role="verifier", call=0),
+        "verifier",
+        "verifier",
+        step // 3,
+        review[: len(review) // 2] if unreadable else review,
+        str(speaker),
         {"failure": "unclosed step"} if unreadable else {"steps": verdicts, "final": final, "score": 0.9},
         {"correct": not wrong, "step_ok": truth},
         [("agreement", float(not unreadable and final is not wrong)), ("truth", float(not wrong))],
-    )  # fmt: skip
+    )
     return Episode(step=step, task=task, member=0, task_id=f"words/train/{task}", traces=(solver, verifier))
 
 
 def trace(
-    address: Address, role: str, policy: str, version: int, text: str, parent: str | None,
-    parsed: dict[str, Any], truth: dict[str, Any], rewards: list[tuple[str, float]],
-) -> Trace:  # fmt: skip
+    address: Address,
+    role: str,
+    policy: str,
+    version: int,
+    text: str,
+    parent: str | None,
+    parsed: dict[str, Any],
+    truth: dict[str, Any],
+    rewards: list[tuple[str, float]],
+) -> Trace:
     return Trace(
-        address=address, role=role, policy=policy, version=version, group=f"{address.task}:{role}", prompt_ids=(1, 2),
-        token_ids=(3, 4), logprobs=(-0.5, -0.25), text=text, finish="stop",
-        signals=tuple(Signal(name=name, value=value) for name, value in rewards), parsed=parsed, truth=truth, parent=parent,
-    )  # fmt: skip
+        address=address,
+        role=role,
+        policy=policy,
+        version=version,
+        group=f"{address.task}:{role}",
+        prompt_ids=(1, 2),
+        token_ids=(3, 4),
+        logprobs=(-0.5, -0.25),
+        text=text,
+        finish="stop",
+        signals=tuple(Signal(name=name, value=value) for name, value in rewards),
+        parsed=parsed,
+        truth=truth,
+        parent=parent,
+    )
 
 
 if __name__ == "__main__":

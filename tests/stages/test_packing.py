@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.stages.packing import PADDING, Document, block_mask, cut, fit, pack, prefix, unpacked
+from cotrain.stages.packing import PADDING, Document, block_mask, cut, fit, lengths, pack, prefix, unpacked
 
 
 def document(*ids, learn=None):
@@ -62,7 +62,9 @@ def test_a_batch_holds_its_documents_and_nothing_else(items, rows, length):
             found.append((tuple(batch.ids[row, place].tolist()), tuple(learn)))
         padding = segments == PADDING
         assert not batch.ids[row, padding].any() and not batch.learn[row, padding].any()
-    pieces = [piece for item in items[:taken] for piece in cut(item, length) if piece.ids][:rows if taken == 1 else None]
+    pieces = [piece for item in items[:taken] for piece in cut(item, length) if piece.ids][
+        : rows if taken == 1 else None
+    ]
     assert sorted(found) == sorted((piece.ids, (False, *piece.learn[1:])) for piece in pieces)
 
 
@@ -78,6 +80,10 @@ def test_the_prefix_is_the_longest_that_best_fit_places(sizes, rows):
 def test_mask_by_hand():
     segments = torch.tensor([[0, 0, 1, PADDING]])
     assert block_mask(segments).int().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]]
+
+
+def test_lengths_by_hand():
+    assert lengths(torch.tensor([[0, 0, 1, PADDING], [0, 0, 0, 0], [0, 1, 1, 2]])) == [2, 1, 1, 4, 1, 2, 1]
 
 
 def test_unpacked_is_a_row_each():

@@ -61,7 +61,7 @@ def test_settings_round_trip_through_json():
     source = word_problems(operations=(3, 4), modulus=11, distractors=(1, 1), families=("plain", "owner"), cancel=0.5)
     assert WordProblems(**json.loads(json.dumps(source.describe()))["settings"]) == source
     assert WordProblems(**SOURCE.describe()["settings"]) == SOURCE
-    assert source.describe()["name"] == source.name == "words"
+    assert source.describe()["kind"] == source.name == "words"
     assert {source.problem("train", i).family for i in range(30)} == {"plain", "owner"}
 
 

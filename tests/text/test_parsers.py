@@ -112,12 +112,24 @@ def test_final_answers(text, answer):
 # -- reviews
 
 
+def verdicts_of(text: str, count: int) -> tuple[tuple[bool, ...], bool]:
+    """The verdicts of a text that must be a review, after a look at where the final one stands."""
+    review = step_verdicts(text, count)
+    assert isinstance(review, Review), review
+    assert review.ok and review.format_score == 1.0
+    span = review.final_span
+    assert text[span.start : span.end] == span.text and "CORRECT" in span.text
+    assert span.start > text.index("<final>") and span.end <= text.index("</final>")
+    assert ("INCORRECT" not in span.text) == review.final
+    return review.steps, review.final
+
+
 def test_a_review():
     text = "<step> pears= apples+4=12+4=16|16 CORRECT</step><step> b=16-12=4|5 INCORRECT</step><final>INCORRECT</final>"
-    assert step_verdicts(text, 2) == Review(steps=(True, False), final=False)
+    assert verdicts_of(text, 2) == ((True, False), False)
     boxed = "<step>x \\boxed{CORRECT}\n</step>\n<step>INCORRECT</step>\n<final> \\boxed{CORRECT} </final>\n"
-    assert step_verdicts(boxed, 2) == Review(steps=(True, False), final=True)
-    assert step_verdicts("<final>CORRECT</final>", 0) == Review(steps=(), final=True)
+    assert verdicts_of(boxed, 2) == ((True, False), True)
+    assert verdicts_of("<final>CORRECT</final>", 0) == ((), True)
 
 
 GOOD = "<step>a CORRECT</step>"
@@ -167,7 +179,7 @@ def test_verdicts_that_are_taken_back_are_none(inside):
 
 @pytest.mark.parametrize("inside", ["So it is correct. CORRECT", "the answer is no: CORRECT", "it is CORRECT"])
 def test_verdicts_that_only_look_taken_back(inside):
-    assert step_verdicts(f"<step>{inside}</step>{END}", 1) == Review(steps=(True,), final=True)
+    assert verdicts_of(f"<step>{inside}</step>{END}", 1) == ((True,), True)
 
 
 words = st.lists(st.sampled_from(["CORRECT", "INCORRECT", "claims", "16", "|", "\\boxed{CORRECT}", "x"]), max_size=8)
@@ -178,7 +190,7 @@ def test_written_reviews_are_read_back_and_words_inside_are_no_verdicts(reviews,
     derivations = [" ".join([*inside, "so"]) for inside, _ in reviews]
     verdicts = tuple(verdict for _, verdict in reviews)
     text = write_review(derivations, verdicts, final)
-    assert step_verdicts(text, len(verdicts)) == Review(steps=verdicts, final=final)
+    assert verdicts_of(text, len(verdicts)) == (verdicts, final)
     assert not step_verdicts(text, len(verdicts) + 1).ok
 
 

@@ -118,7 +118,7 @@ class WordProblems:
             for key, value in asdict(self).items()
             if key != "name"
         }
-        return {"name": self.name, "settings": settings}
+        return {"kind": self.name, "settings": settings}
 
     def training_problem(self, rng: random.Random, operations: int) -> Problem:
         """A problem of the training buckets from any generator, for corpora."""

@@ -56,7 +56,9 @@ def add_parameters(parser: argparse.ArgumentParser, build: Callable[..., Any], s
             inner = typing.get_args(kind)
             parser.add_argument(flag, type=inner[0], nargs=len(inner), default=default, required=required, help=" ")
         elif kind in (int, float, str):
-            parser.add_argument(flag, type=kind, default=default, required=required, metavar=kind.__name__.upper(), help=" ")
+            parser.add_argument(
+                flag, type=kind, default=default, required=required, metavar=kind.__name__.upper(), help=" "
+            )
         else:
             names.remove(name)
     return names

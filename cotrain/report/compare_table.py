@@ -1,0 +1,232 @@
+"""The figures of a comparison: every recipe against the first one, at equal updates, at equal tokens and at the end.
+
+A recipe is called better only when the 95 % interval of the paired difference (the same seed in both recipes, Student's
+t) leaves out zero; with one shared seed nothing is said. At equal updates and at equal tokens the figures are read off
+the curves on validation problems, by linear interpolation at a budget that every run has reached; at the end they are
+the final ones on test problems, whatever each recipe had spent by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.statistics import Estimate, mean_interval, paired_difference
+from cotrain.report.guide import between, meaning, number, points, rank, take_apart, where
+from cotrain.report.read import estimates, in_order
+from cotrain.report.svg import Points, value_at
+
+GRID = 60  # points at which seeds are averaged
+AXES = ("updates", "tokens")  # what a curve can be read over, in the order of compare.json
+AT = {"updates": "after {} updates", "tokens": "after {} tokens", "end": "at the end of each run"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One point of a run's curve."""
+
+    spent: Mapping[str, float]  # "updates" and "tokens" so far
+    figures: Mapping[str, float]  # by metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRun:
+    """One run of one recipe."""
+
+    curve: tuple[Reading, ...]  # in the order of the run
+    before: Mapping[str, Estimate]
+    after: Mapping[str, Estimate]
+
+    def points(self, metric: str, axis: str) -> list[tuple[float, float]]:
+        """The curve of one metric over "updates" or "tokens"."""
+        return sorted((r.spent[axis], r.figures[metric]) for r in self.curve if metric in r.figures)
+
+    def at(self, metric: str, axis: str, budget: float) -> float | None:
+        """The metric at a budget; None where the curve does not reach."""
+        curve = self.points(metric, axis)
+        return value_at(curve, budget) if curve and curve[0][0] <= budget <= curve[-1][0] else None
+
+
+Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
+
+
+def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of compare.json that follows from its runs: ``{"budgets", "table", "lines"}``.
+
+    ``budgets``: the updates and tokens at which curves are read. ``table``: rows ``{"at", "metric", "recipe", "before",
+    "after", "difference", "words"}``, where ``at`` is "updates", "tokens" or "end", the figures are means over seeds as
+    ``Estimate.json`` writes them, ``difference`` is this recipe minus the first over the seeds that both have (None for
+    the first itself) and ``words`` says what follows from it. ``lines``: the same as plain text for a terminal, the
+    main figures only.
+    """
+    runs = runs_of(compare)
+    budgets = budgets_of(runs, compare.get("updates"))
+    rows = [
+        row
+        for at in ("updates", "tokens", "end")
+        if at == "end" or at in budgets
+        for row in _rows(runs, at, budgets.get(at, math.nan))
+    ]
+    return {"budgets": budgets, "table": rows, "lines": _lines(rows, budgets)}
+
+
+def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
+    """recipe → seed → run, from ``{"recipes": {name: {"seeds": [{"seed", "curve": [[updates, tokens, {metric: value}],
+    …], "before", "after"}]}}}``; what does not fit is left out."""
+    recipes = compare.get("recipes")
+    found: dict[str, dict[Any, SeedRun]] = {}
+    for name, recipe in recipes.items() if isinstance(recipes, Mapping) else ():
+        seeds = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
+        found[str(name)] = {
+            run.get("seed", i): SeedRun(
+                curve=_curve(run.get("curve")), before=estimates(run.get("before")), after=estimates(run.get("after"))
+            )
+            for i, run in enumerate(seeds)
+            if isinstance(run, Mapping)
+        }
+    return found
+
+
+def budgets_of(runs: Runs, updates: object = None) -> dict[str, float]:
+    """The largest updates and tokens that every run has reached; at most ``updates`` updates when that is given."""
+    curves = [run.curve for seeds in runs.values() for run in seeds.values()]
+    if not curves or not all(curves):
+        return {}
+    budgets = {axis: min(curve[-1].spent[axis] for curve in curves) for axis in AXES}
+    if isinstance(updates, int | float):
+        budgets["updates"] = min(budgets["updates"], float(updates))
+    return budgets
+
+
+def difference_in_words(change: Estimate, metric: str) -> str:
+    """What a paired difference allows one to say; "better" or "worse" only when its interval leaves out zero."""
+    read = meaning(metric, [0.5])
+    if change.n == 0:
+        return "no seed was measured in both"
+    size = points(change.value, share=read.share) + (" points" if read.share else "")
+    if change.n == 1:
+        return f"{size} with one shared seed, from which nothing follows"
+    range_ = between(change, share=read.share)
+    if change.includes(0.0):
+        return f"no difference is shown ({size}; the 95\u202f% interval, {range_}, includes zero)"
+    good, bad = ("better", "worse") if read.better > 0 else ("worse", "better") if read.better else ("higher", "lower")
+    word = good if change.value > 0 else bad
+    return f"{word} by {size.lstrip('+−')} (95\u202f% interval {range_}, {change.n} seeds)"
+
+
+def band(curves: Sequence[Points], grid: int = GRID) -> tuple[Points, list[tuple[float, float, float]]]:
+    """Mean and 95 % band over seeds, (x, mean) and (x, low, high), on a grid over the range of x that every curve
+    covers, by linear interpolation. With one curve there is no band."""
+    curves = [curve for curve in curves if curve]
+    if not curves:
+        return [], []
+    left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
+    own = sorted({x for c in curves for x, _ in c if left <= x <= right})
+    xs = own if len(own) <= grid else [left + (right - left) * i / (grid - 1) for i in range(grid)]
+    found = [(x, mean_interval([value_at(c, x) for c in curves])) for x in xs]
+    return [(x, e.value) for x, e in found], [(x, e.low, e.high) for x, e in found if math.isfinite(e.low)]
+
+
+def label_of(metric: str, roles: set[str]) -> str:
+    """``"solver: right at the first try, longer problems"``."""
+    part = take_apart(metric, roles)
+    label = meaning(part.metric, [0.5]).label
+    whose = f"{part.who}: {label}" if part.who else label
+    return f"{whose}, {where(part.split)}" if part.split else whose
+
+
+def roles_in(metrics: Sequence[str] | set[str]) -> set[str]:
+    """The roles that figures belong to."""
+    return {key.split("/")[0] for key in metrics if key.count("/") == 1}
+
+
+def in_reading_order(metrics: set[str]) -> list[str]:
+    """Figures by role, then split, then as the guide ranks them."""
+    roles = roles_in(metrics)
+    order = in_order(roles)
+
+    def place(key: str) -> tuple[int, str, str, tuple[int, str]]:
+        part = take_apart(key, roles)
+        return (order.index(part.who) if part.who in order else len(order), part.who, part.split, rank(part.metric))
+
+    return sorted(metrics, key=place)
+
+
+def is_main(metric: str) -> bool:
+    """Is this one of the figures that a comparison opens with?"""
+    return metric.count("/") == 1 and metric.endswith(("/pass@1", "/balanced_accuracy"))
+
+
+def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
+    names = list(runs)
+    measured = {
+        key
+        for seeds in runs.values()
+        for run in seeds.values()
+        for key in (run.after if at == "end" else {k for r in run.curve for k in r.figures})
+    }
+    roles = roles_in(measured)
+    rows = []
+    for metric in in_reading_order(measured):
+        start = {name: _start(runs[name], metric, at) for name in names}
+        final = {name: _final(runs[name], metric, at, budget) for name in names}
+        for name in names:
+            change, words = None, ""
+            if name != names[0]:
+                shared = [seed for seed in final[name] if seed in final[names[0]]]
+                change = paired_difference([final[name][s] for s in shared], [final[names[0]][s] for s in shared])
+                words = difference_in_words(change, take_apart(metric, roles).metric)
+            rows.append(
+                {
+                    "at": at,
+                    "metric": metric,
+                    "recipe": name,
+                    "before": mean_interval(list(start[name].values())).json(),
+                    "after": mean_interval(list(final[name].values())).json(),
+                    "difference": None if change is None else change.json(),
+                    "words": words,
+                }
+            )
+    return rows
+
+
+def _start(seeds: Mapping[Any, SeedRun], metric: str, at: str) -> dict[Any, float]:
+    if at == "end":
+        return {seed: run.before[metric].value for seed, run in seeds.items() if metric in run.before}
+    return {seed: curve[0][1] for seed, run in seeds.items() if (curve := run.points(metric, at))}
+
+
+def _final(seeds: Mapping[Any, SeedRun], metric: str, at: str, budget: float) -> dict[Any, float]:
+    if at == "end":
+        return {seed: run.after[metric].value for seed, run in seeds.items() if metric in run.after}
+    found = {seed: run.at(metric, at, budget) for seed, run in seeds.items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], budgets: Mapping[str, float]) -> list[str]:
+    roles = roles_in({row["metric"] for row in rows})
+    lines, above = [], None
+    for row in rows:
+        if not is_main(row["metric"]):
+            continue
+        if (row["at"], row["metric"]) != above:
+            above = (row["at"], row["metric"])
+            budget = number(round(budgets.get(row["at"], 0.0)), share=False)
+            lines.append(f"{label_of(row['metric'], roles)}, {AT[row['at']].format(budget)}")
+        after = Estimate.of_json(row["after"])
+        words = f"  {row['words']}" if row["words"] else ""
+        lines.append(f"  {row['recipe']:32s} {number(after.value, share=True):>8s}{words}")
+    return lines
+
+
+def _curve(saved: object) -> tuple[Reading, ...]:
+    found = []
+    for entry in saved if isinstance(saved, list | tuple) else ():
+        if isinstance(entry, list | tuple) and len(entry) == 3 and isinstance(entry[2], Mapping):
+            at = [float(v) for v in entry[:2] if isinstance(v, int | float) and math.isfinite(v)]
+            if len(at) == 2:
+                figures = {name: e.value for name, e in estimates(dict(entry[2])).items()}
+                found.append(Reading(spent=dict(zip(AXES, at, strict=True)), figures=figures))
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""Figures counted by hand on small invented episodes."""
+
+import pytest
+
+from cotrain.core.address import Address
+from cotrain.core.types import Episode, Trace
+from cotrain.loop.measures import selecting, solving, verdict_rates, verifying
+
+
+def trace(role, task, member, *, parsed, truth, call=0, parent=None):
+    address = Address(step=-1, task=task, member=member, role=role, call=call)
+    return Trace(
+        address=address,
+        role=role,
+        policy=role,
+        version=0,
+        group="g",
+        prompt_ids=(1,),
+        token_ids=(2,),
+        logprobs=(-1.0,),
+        text="",
+        finish="stop",
+        signals=(),
+        parsed=parsed,
+        truth=truth,
+        parent=parent,
+    )
+
+
+def episode(task, member, answer, correct, step_ok, said, score=None, steps_said=None):
+    """One solution and its review; ``said`` None is an unparsed review."""
+    solution = trace("solver", task, member, parsed={"answer": answer}, truth={"correct": correct, "step_ok": step_ok})
+    view = {} if said is None else {"final": said, "steps": steps_said or [said] * len(step_ok)}
+    if score is not None:
+        view["score"] = score
+    review = trace(
+        "verifier",
+        task,
+        member,
+        parsed=view,
+        truth={"correct": correct, "step_ok": step_ok},
+        parent=str(solution.address),
+    )
+    return Episode(step=-1, task=task, member=member, task_id=f"t{task}", traces=(solution, review))
+
+
+FOUR = [
+    episode(0, 0, "4", True, [True, True], True, 0.9),
+    episode(0, 1, "5", False, [True, False], False, 0.2, [True, False]),
+    episode(1, 0, "7", False, [False, True], True, 0.6),  # fooled
+    episode(1, 1, "9", True, [True, True], None),  # not parsed
+]
+
+
+def test_a_solver_is_measured_over_all_its_samples():
+    figures = solving("solver", 2)(FOUR)
+    assert figures["solver/pass@1"].value == 0.5 and figures["solver/pass@1"].n == 4
+    assert figures["solver/pass@2"].value == 1.0
+    assert figures["solver/step_accuracy"].value == pytest.approx(6 / 8)
+    # both tasks: a tie of two answers, the first one wins; it is right in task 0 and wrong in task 1
+    assert figures["solver/majority@2"].value == 0.5
+
+
+def test_an_unparsed_review_counts_as_a_wrong_judgement():
+    figures = verifying("verifier")(FOUR)
+    # right solutions: one recognised, one unparsed; wrong ones: one recognised, one missed
+    assert figures["verifier/true_positive_rate"].value == 0.5
+    assert figures["verifier/true_negative_rate"].value == 0.5
+    assert figures["verifier/balanced_accuracy"].value == 0.5
+    assert figures["verifier/parsed"].value == 0.75
+    # wrong solutions found: 1 hit, 1 false alarm (the unparsed one), 1 miss
+    assert figures["verifier/f1"].value == pytest.approx(2 / (2 + 1 + 1))
+    # three parsed, two said CORRECT; half of all are correct
+    assert figures["gap"].value == pytest.approx(2 / 3 - 1 / 2)
+
+
+def test_steps_are_judged_one_by_one():
+    figures = verifying("verifier")(FOUR)
+    # true steps: 2 + 1 + 1 said right, 2 of the unparsed review said wrong; wrong steps: 1 found, 1 missed
+    assert figures["verifier/step_balanced_accuracy"].value == pytest.approx((4 / 6 + 1 / 2) / 2)
+    assert figures["verifier/first_error_accuracy"].value == 0.5
+    # wrong ones located 1 of 2, right ones left alone 1 of 2
+    assert figures["verifier/processbench_f1"].value == pytest.approx(0.5)
+    assert figures["verifier/right_verdict_wrong_step"].value == 0.0
+
+
+def test_calibration_is_the_mean_distance_of_score_and_truth():
+    figures = verifying("verifier")(FOUR)
+    # bins 0.9 → 1, 0.2 → 0, 0.6 → 0, one review each
+    assert figures["verifier/calibration_error"].value == pytest.approx((0.1 + 0.2 + 0.6) / 3)
+
+
+def test_the_judge_chooses_among_solutions():
+    figures = selecting("solver", "verifier", 2)(FOUR)
+    # task 0: 0.9 against 0.2, right; task 1: 0.6 (wrong) against 0.5 for the unparsed one
+    assert figures["solver/best@2"].value == 0.5
+    assert figures["solver/weighted@2"].value == 0.5
+
+
+def test_rates_of_one_step_leave_out_what_is_undefined():
+    only_right = [e.traces[1] for e in FOUR if e.traces[0].truth["correct"]]
+    rates = verdict_rates("verifier", only_right)
+    assert rates["verifier/true_positive_rate"] == 0.5
+    assert "verifier/balanced_accuracy" not in rates and "verifier/true_negative_rate" not in rates
+
+
+def test_intervals_hold_the_value_and_shrink_with_more_tasks():
+    many = [episode(t, 0, "1", t % 2 == 0, [True], True) for t in range(200)]
+    few = many[:10]
+    wide, narrow = solving("solver", 1)(few)["solver/pass@1"], solving("solver", 1)(many)["solver/pass@1"]
+    assert wide.low <= wide.value <= wide.high and narrow.low <= narrow.value <= narrow.high
+    assert narrow.high - narrow.low < wide.high - wide.low

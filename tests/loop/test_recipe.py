@@ -1,0 +1,93 @@
+"""What makes no sense is refused when the recipe is built, with a line that says what to change."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cotrain import api
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.learn.grpo import Grpo, Kl
+from cotrain.loop.directory import recipe_json
+from cotrain.loop.override import override
+from cotrain.loop.policies import critic, frozen, trainable
+from cotrain.loop.recipe import Objective
+from cotrain.recipes import find
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+
+
+def refuse(change, words):
+    with pytest.raises(ConfigError, match=words):
+        change()
+
+
+def test_an_on_policy_algorithm_needs_its_policy_to_play_the_role():
+    recipe = tango()
+    wrong = {
+        **recipe.objectives,
+        "generator": Objective(policy="generator", on="verifier", by=Grpo(mix={"outcome": 1.0})),
+    }
+    refuse(lambda: replace(recipe, objectives=wrong), "played by 'verifier'; use Sft, or let 'generator' play the role")
+
+
+def test_a_frozen_policy_cannot_be_trained():
+    recipe = grpo()
+    refuse(lambda: replace(recipe, policies={**recipe.policies, "generator": frozen("embedded")}), "make it trainable")
+
+
+def test_a_reference_must_exist_and_have_the_right_head():
+    recipe = grpo(kl=0.0)
+    wrong = {
+        "generator": Objective(policy="generator", on="solver", by=Grpo(mix={"outcome": 1.0}, kl=Kl("strat", 0.1)))
+    }
+    refuse(lambda: replace(recipe, objectives=wrong), "unknown policy 'strat'")
+    mute = {**recipe.policies, "strat": critic("embedded")}
+    refuse(lambda: replace(recipe, objectives=wrong, policies=mute), "must have head 'lm'")
+
+
+def test_a_policy_nobody_uses_is_refused():
+    recipe = grpo()
+    refuse(
+        lambda: replace(recipe, policies={**recipe.policies, "spare": trainable("embedded")}),
+        "'spare' is used by no role",
+    )
+
+
+def test_numbers_below_one_are_refused():
+    refuse(lambda: grpo(steps=0), "steps is 0, expected at least 1")
+    refuse(lambda: tango(group_size=0), "group_size is 0")
+
+
+def test_set_changes_any_setting_and_suggests_the_nearest_name():
+    recipe = override(tango(), ["objectives.generator.by.kl.coefficient=0.5", "roles.solver.sampling.temperature=1"])
+    assert recipe.objectives["generator"].by.kl.coefficient == 0.5
+    assert recipe.roles["solver"].sampling.temperature == 1.0
+    refuse(lambda: override(tango(), ["policies.genrator.lr=1"]), "did you mean 'generator'")
+    refuse(lambda: override(tango(), ["policies.generator.rl=1"]), "did you mean 'lr'")
+    refuse(lambda: override(tango(), ["steps=many"]), "expected a value like")
+    refuse(lambda: override(tango(), ["steps"]), "expected dotted.path=value")
+
+
+def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
+    recipe = api.named(override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"]), "tango")
+    saved = recipe_json(recipe, checkpoint_every=5)
+    (tmp_path / "recipe.json").write_text(json.dumps(saved))
+    again = api.rebuild(tmp_path)
+    assert recipe_json(again, checkpoint_every=5) == saved
+    assert again.policies["verifier"].lr == 0.5 and again.steps == 7
+
+
+def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
+    with pytest.raises(UnknownName, match="did you mean 'tango'"):
+        find("tanog")
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from cotrain.recipes.grpo import grpo\nfrom cotrain.loop.recipe import recipe\n@recipe\ndef mine():\n    return grpo(steps=3)\n"
+    )
+    assert find(f"{mine}:mine")().steps == 3
+    refuse(lambda: find(f"{mine}:mien"), "did you mean 'mine'")
+    refuse(lambda: find(f"{mine}"), "name the function too")
+    refuse(lambda: find(f"{tmp_path}/no.py:mine"), "there is no file")
+    mine.write_text("def mine(:\n")
+    refuse(lambda: find(f"{mine}:mine"), "line 1, column")

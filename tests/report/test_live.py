@@ -1,0 +1,87 @@
+"""The live display: a table on a terminal, plain lines elsewhere, and no control code that a model wrote."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from rich.console import Console
+
+from cotrain.report.live import Live, clock, spark, step_line
+
+ROW = {
+    "step": 11, "phase": "generator", "seconds": 2.0, "solver/reward/outcome": 0.42, "solver/accuracy": 0.41,
+    "solver/tokens": 20_000, "solver/length": 81.2, "verifier/reward/agreement": 0.6, "verifier/reward/truth": 0.4,
+    "verifier/balanced_accuracy": 0.66, "verifier/tokens_per_second": 512.3, "verifier/length": 60.0, "gap": 0.3,
+}  # fmt: skip
+
+
+def shown(terminal: bool, rows: list[dict], messages: tuple[str, ...] = (), width: int = 80) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=width, legacy_windows=False, _environ={"TERM": "xterm"})
+    with Live(40, console=console) as live:
+        for row in rows:
+            live.update(row)
+        for message in messages:
+            live.message(message)
+    return out.getvalue()
+
+
+def test_one_plain_line_a_step_away_from_a_terminal() -> None:
+    text = shown(False, [ROW, {**ROW, "step": 12}], ("saved",))
+    lines = text.splitlines()
+    assert lines[0] == (
+        "step 12/40 | generator | solver: outcome 0.42, accuracy 41.0\u202f%, 10000 tokens/s | verifier: agreement 0.60,"
+        " balanced accuracy 66.0\u202f%, 512 tokens/s | gap 0.30 | 2.0 s | 0:56 left"
+    )
+    assert lines[1].startswith("step 13/40") and lines[2] == "saved" and len(lines) == 3
+    assert "\x1b" not in text
+
+
+def test_evaluations_are_one_line_too() -> None:
+    row = {"step": 19, "kind": "evaluation", "eval/solver/pass@1": 0.5, "eval/verifier/balanced_accuracy": 0.625}
+    line = "held-out problems after step 20: solver pass@1 50.0\u202f%, verifier balanced_accuracy 62.5\u202f%\n"
+    assert shown(False, [row]) == line
+
+
+def test_a_terminal_gets_a_table_and_is_restored() -> None:
+    text = shown(True, [ROW, {**ROW, "step": 12, "verifier/balanced_accuracy": 0.7}])
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert "step 13/40" in plain and "bal. acc." in plain and "70.0" in plain and "▁█" in plain
+    assert "\x1b[?25l" in text and text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor comes back
+    assert max(len(line) for line in plain.replace("\r", "\n").split("\n")) <= 80
+
+
+def test_the_terminal_is_restored_after_an_error() -> None:
+    out = io.StringIO()
+    try:
+        with Live(3, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as live:
+            live.update(ROW)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
+
+
+def test_control_characters_of_others_never_reach_the_terminal() -> None:
+    evil = "\x1b]52;c;aGk=\x07\x1b[2J\x9b\u202e\r\n[bold]"
+    row = {**ROW, "phase": evil, f"solver{evil}/length": 3, f"solver/reward/{evil}": 0.5}
+    evaluation = {"step": 1, "kind": "evaluation", f"eval/{evil}/pass@1": 0.5}
+    for terminal in (False, True):
+        text = shown(terminal, [row, evaluation], (evil,), width=300)
+        for code in ("\x1b]52", "\x1b[2J", "\x07", "\x9b", "\u202e"):
+            assert code not in text
+        assert "<U+001B>" in text
+    assert len(shown(False, [row, evaluation], (evil,)).splitlines()) == 3
+
+
+def test_odd_rows_are_shown_as_far_as_they_go() -> None:
+    assert step_line({}, 5, 1.0, None) == "step 1/5 | 1.0 s"
+    nan = {"step": 0, "solver/length": 1.0, "solver/accuracy": float("nan"), "solver/reward/x": None}
+    assert "undefined" in step_line(nan, 5, 1.0, 3.0)
+    assert shown(True, [{}]) and shown(False, [{}]).startswith("step 1/40")
+
+
+def test_clock_and_spark_lines() -> None:
+    assert (clock(5), clock(75), clock(7390), clock(None)) == ("0:05", "1:15", "2:03:10", "?")
+    assert spark((0.0, 0.5, 1.0)) == "▁▅█" and spark((2.0, 2.0)) == "▁▁" and spark(()) == ""

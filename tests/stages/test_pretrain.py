@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from cotrain.core.errors import ConfigError, DataError, RunDirectoryError
+from cotrain.models.load import describe_model, load_model
+from cotrain.stages.corpora import from_items, procedural
+from cotrain.stages.pretrain import config_for, make_plan, pretrain
+from cotrain.stages.sft import sft
+
+SMALL = {"tokens": 64 * 4 * 6, "batch_tokens": 64 * 4, "length": 64, "validation": 3}
+
+
+@pytest.fixture
+def base(sentences, tokenizer, tmp_path):
+    config = config_for(tokenizer, depth=1, width=16, heads=2, kv_heads=1, feed_forward=24)
+    outcome = pretrain(tmp_path / "base", corpus=sentences, tokenizer=tokenizer, config=config, **SMALL)
+    assert outcome.step == 6 and outcome.finished and set(outcome.validation) == {"sentences"}
+    return tmp_path / "base"
+
+
+def test_from_text_to_a_tuned_model(base, sentences, conversations, tokenizer, tmp_path):
+    model, tokens = load_model(base)
+    assert (model.config.pad_token_id, model.config.eos_token_id) == (tokens.pad_token_id, tokens.eos_token_id)
+    parts = [(conversations, 2), (sentences, 1)]
+    outcome = sft(base, tmp_path / "tuned", conversations=parts, save_dtype=torch.bfloat16, **SMALL)
+    assert outcome.finished and set(outcome.validation) == {"conversations", "sentences"}
+    tuned, again = load_model(tmp_path / "tuned")
+    assert again.get_vocab() == tokens.get_vocab()
+    assert not torch.equal(tuned.model.embed_tokens.weight, model.model.embed_tokens.weight)
+    assert describe_model(tmp_path / "tuned")["bytes"] < 0.7 * describe_model(base)["bytes"]
+
+
+def test_a_finished_run_is_not_done_again(base, sentences, tokenizer):
+    config = config_for(tokenizer, depth=1, width=16, heads=2, kv_heads=1, feed_forward=24)
+    before = describe_model(base)
+    outcome = pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, resume=True, **SMALL)
+    assert outcome.finished and describe_model(base) == before
+    with pytest.raises(RunDirectoryError, match="holds a training run"):
+        pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, **SMALL)
+
+
+def test_going_on_from_a_model_with_a_tokenizer_of_its_own(base, sentences, tmp_path):
+    outcome = pretrain(tmp_path / "more", corpus=sentences, model=base, **SMALL)
+    assert outcome.finished
+    with pytest.raises(ConfigError, match="model brings its own"):
+        pretrain(tmp_path / "x", corpus=sentences, model=base, tokenizer=load_model(base)[1], **SMALL)
+
+
+def test_a_new_tokenizer_is_learned_from_the_corpus(tmp_path):
+    corpus = from_items("pears", [f"There are {i} pears." for i in range(40)])
+    pretrain(tmp_path / "new", corpus=corpus, vocab_size=280, plan={"steps": 1}, **SMALL)
+    _, tokens = load_model(tmp_path / "new")
+    assert tokens.tokenize(" pears") == ["Ġpears"]
+
+
+def test_plans_in_tokens():
+    plan = make_plan(1000, 128, {"save_every": 3}, length=60, lr=1.0, warmup=100)
+    assert (plan.rows, plan.steps, plan.warmup, plan.save_every) == (2, 9, 1, 3)
+    with pytest.raises(ConfigError, match="length ≤ batch_tokens ≤ tokens, found 60, 50, 1000"):
+        make_plan(1000, 50, None, length=60, lr=1.0, warmup=0)
+    with pytest.raises(ConfigError, match="no field 'stpes'"):
+        make_plan(1000, 128, {"stpes": 3}, length=60, lr=1.0, warmup=0)
+
+
+def test_conversations_longer_than_a_row(base, tmp_path):
+    turns = [{"role": "user", "content": "ab " * 80}, {"role": "assistant", "content": "7"}]
+    with pytest.raises(DataError, match="longer than 64 tokens"):
+        sft(base, tmp_path / "x", conversations=procedural("long", lambda i: turns), **SMALL)
+    assert not (tmp_path / "x").exists()
