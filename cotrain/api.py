@@ -60,15 +60,7 @@ def rebuild(directory: Path | str) -> Recipe:
             f"{directory} was started from a bare Recipe; resume it from Python with cotrain.resume({str(directory)!r}, recipe=…)"
         )
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
-    recipe = override(find(origin["target"])(**arguments), origin["settings"])
-    return named(recipe, origin["target"])
-
-
-def named(recipe: Recipe, target: str) -> Recipe:
-    """The recipe with its origin pointing to where it was found (``path.py:function`` for a user's own)."""
-    from dataclasses import replace
-
-    return recipe if recipe.origin is None else replace(recipe, origin=replace(recipe.origin, target=target))
+    return override(find(origin["target"])(**arguments), origin["settings"])
 
 
 def _argument(value: Any) -> Any:

@@ -14,6 +14,7 @@ Bad input ends with one line on stderr and exit code 2; an interrupted run with 
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, UserError, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.flags import Parser, add_parameters, values_of
 
 Command = Callable[[Sequence[str]], int]
@@ -61,8 +62,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if words[0] not in commands:
             raise ConfigError(unknown_message("command", words[0], commands))
         return commands[words[0]](words[1:])
-    except UserError as error:
-        print(f"cotrain: {error}", file=sys.stderr)
+    except CotrainError as error:
+        print(f"{'' if str(error).startswith('cotrain ') else 'cotrain: '}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("cotrain: interrupted", file=sys.stderr)
@@ -84,8 +85,6 @@ def _quiet() -> None:
 
 def list_recipes(words: Sequence[str]) -> int:
     Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(words)
-    import inspect
-
     from cotrain.recipes import SHIPPED, find
 
     for name in SHIPPED:
@@ -133,8 +132,10 @@ def run(words: Sequence[str]) -> int:
 
     arguments = values_of(given, names)
     if given.tasks is not None or given.data is not None or given.operations is not None:
+        if "tasks" not in inspect.signature(build).parameters:
+            raise ConfigError(f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data and --operations")
         arguments["tasks"] = _tasks(given.tasks or "words", given.data, given.operations)
-    recipe = api.named(override(build(**arguments), given.set), target)
+    recipe = override(build(**arguments), given.set)
     if given.dry_run:
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
         return 0

@@ -101,7 +101,8 @@ def compare(
         if (folder / "recipe.json").exists():
             return [sys.executable, "-m", "cotrain.cli", "resume", str(folder)]
         fixed = ["--seed", str(seed), "--steps", str(steps), "--evaluate-every", str(evaluate_every), "--threads", "1"]
-        chosen = [word for setting in settings for word in ("--set", setting)]
+        horizon = f"horizon={recipes[arm.label].steps}"  # decays do not stretch when an arm runs on
+        chosen = [word for setting in (*settings, horizon) for word in ("--set", setting)]
         return [
             sys.executable,
             "-m",
@@ -117,7 +118,8 @@ def compare(
 
     pairs = [(arm, seed) for seed in range(seeds) for arm in parsed]
     base = {(arm.label, seed): out / _slug(arm.label) / f"seed-{seed}" for arm, seed in pairs}
-    dear = [arm for arm in parsed if "verifier" in recipes[arm.label].roles] or parsed
+    most = max(len(recipe.roles) for recipe in recipes.values())  # more roles, more tokens an update
+    dear = [arm for arm in parsed if len(recipes[arm.label].roles) == most]
     cheap = [arm for arm in parsed if arm not in dear] if equal_tokens else []
     steps = {label: recipe.steps for label, recipe in recipes.items()}
     first = [(a, s, steps[a.label], base[a.label, s]) for a, s in pairs if a not in cheap]

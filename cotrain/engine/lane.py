@@ -168,7 +168,10 @@ class Lane:
         need = max(len(row.request.prompt_ids) + row.request.sampling.max_tokens for row in rows)
         moved = self._cache.make_room(len(rows), max(map(len, members)), need)
         self._state[:, _ENTERED] += moved
-        for prompts in _batches(sorted(members, key=lambda ids: (len(ids), ids)), PREFILL_TOKENS[self.device.type]):
+        for prompts in _batches(
+            sorted(members, key=lambda ids: (len(ids), ids)),
+            PREFILL_TOKENS.get(self.device.type, PREFILL_TOKENS["cpu"]),
+        ):
             prefilled = DynamicCache()
             logits = self._prefill(prompts, prefilled)
             entering = [row for prompt in prompts for row in members[prompt]]

@@ -25,11 +25,10 @@ class Needs:
     """What an algorithm asks of the recipe; checked when the recipe is built."""
 
     on_policy: bool = True  # samples must be drawn by the policy that is trained
-    group: int = 1  # least number of traces that share a pool key
+    group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
     reference: str | None = None  # policy whose log-probabilities are annotated before credit
     values: str | None = None  # policy whose values are annotated before credit
     head: str = "lm"  # "lm" or "value": what the trained policy must predict
-    signals: tuple[str, ...] = ()  # signal names it reads
     entropy: bool = False  # the loss wants the entropy of every token's distribution
 
 

@@ -124,7 +124,6 @@ class Grpo:
         return Needs(
             group=2 if self.estimator in ("grpo", "rloo") else 1,
             reference=self.kl.reference if self.kl else None,
-            signals=(*self.mix, *((self.balance.label,) if self.balance else ())),
             entropy=self.entropy != 0.0,
         )
 

@@ -87,7 +87,7 @@ class Ppo:
 
     def needs(self) -> Needs:
         reference = self.kl.reference if self.kl else None
-        return Needs(values=self.values, reference=reference, signals=tuple(self.mix), entropy=self.entropy != 0.0)
+        return Needs(values=self.values, reference=reference, entropy=self.entropy != 0.0)
 
     def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
         rewards = self._rewards()
@@ -147,7 +147,7 @@ class ValueRegression:
         return Rewards(mix=self.mix, process=self.process, step_scale=self.step_scale)
 
     def needs(self) -> Needs:
-        return Needs(on_policy=False, values=self.values, head="value", signals=tuple(self.mix))
+        return Needs(on_policy=False, values=self.values, head="value")
 
     def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
         rewards = self._rewards()

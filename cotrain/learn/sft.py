@@ -34,7 +34,7 @@ class Sft:
             raise ConfigError(f"Sft: normalise {self.normalise!r}, expected 'token' or 'sequence'")
 
     def needs(self) -> Needs:
-        return Needs(on_policy=False, signals=(self.where,) if self.where else ())
+        return Needs(on_policy=False)
 
     def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
         read = read_all(traces, whole=(self.where,) if self.where else (), process=())

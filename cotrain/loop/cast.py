@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from cotrain.core.address import seed_of
+from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
 from cotrain.learn.torch_learner import TorchLearner, sequence_scores
 from cotrain.loop.policies import PolicySpec
@@ -65,6 +66,7 @@ class Cast:
 
 def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cpu") -> Cast:
     """Load every policy of a recipe. Raises ModelError for a model that cannot be used."""
+    _check_device(device)
     models: dict[str, nn.Module] = {}
     renderers: dict[str, Renderer] = {}
     learners: dict[str, TorchLearner] = {}
@@ -94,3 +96,16 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
     return Cast(
         specs=policies, models=models, renderers=renderers, learners=learners, updates=dict.fromkeys(learners, 0)
     )
+
+
+def _check_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name!r}: expected cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"--device {name!r}: torch {torch.__version__} sees no GPU here; use --device cpu, or see `cotrain doctor`"
+        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.address import seed_of
+from cotrain.core.errors import UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource
 from cotrain.loop.measures import Measure
@@ -41,17 +42,28 @@ def held_out(source: TaskSource, split: str, count: int) -> list[Task]:
     return [source.get(split, i) for i in range(count if size is None else min(count, size))]
 
 
+def has_split(source: TaskSource, split: str) -> bool:
+    """Whether a source has this split; not every one has out-of-distribution problems."""
+    try:
+        source.size(split)
+    except UnknownName:
+        return False
+    return True
+
+
 def evaluate(
-    evaluation: Evaluation, executor: Executor, tasks: Sequence[Task], *, members: int, greedy: bool = True
+    evaluation: Evaluation, executor: Executor, tasks: Sequence[Task], *, split: str, members: int, greedy: bool = True
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
     """Play and measure. Returns the figures and the sampled episodes they were taken from."""
-    played = executor.play(evaluation.protocol, tasks, step=EVALUATION_STEP, members=members, **evaluation.options)
+    played = executor.play(
+        evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, members=members, **evaluation.options
+    )
     figures: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         figures |= measure(played)
     if greedy and evaluation.greedy:
         single = executor.greedy().play(
-            evaluation.protocol, tasks, step=EVALUATION_STEP, members=1, **evaluation.options
+            evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, members=1, **evaluation.options
         )
         for measure in evaluation.greedy:
             figures |= {k.replace("pass@1", "greedy"): v for k, v in measure(single).items() if k.endswith("pass@1")}

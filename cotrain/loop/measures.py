@@ -149,15 +149,15 @@ def _reviews(episodes: Sequence[Episode], judge: str) -> dict[str, list[Trace]]:
 
 
 def _score(reviews: Sequence[Trace]) -> float:
-    """Mean probability of CORRECT over the reviews of one solution; an unparsed review says one half."""
+    """Mean probability of CORRECT over the reviews of one solution; an unparsed review says one half, none says 0."""
     scores = [float(r.parsed.get("score", 0.5)) for r in reviews]
-    return sum(scores) / len(scores) if scores else 0.5
+    return sum(scores) / len(scores) if scores else 0.0
 
 
 # What one review contributes, by column.
 _TP, _FN, _TN, _FP, _STEP_TP, _STEP_FN, _STEP_TN, _STEP_FP, _FIRST_HIT, _FIRST_ALL, _CLEAN_HIT, _CLEAN_ALL = range(12)
-_RIGHT_VERDICT, _WRONG_REASON, _PARSED, _ALL, _SAID, _CORRECT = range(12, 18)
-_BINS = 18  # from here on, for each calibration bin: reviews, summed score, summed truth
+_RIGHT_VERDICT, _WRONG_REASON, _PARSED, _ALL, _SAID, _CORRECT, _BELIEVABLE = range(12, 19)  # last: parsed and correct
+_BINS = 19  # from here on, for each calibration bin: reviews, summed score, summed truth
 _WIDTH = _BINS + 3 * BINS
 
 
@@ -167,7 +167,7 @@ def verifying(judge: str) -> Measure:
     At answer level: balanced accuracy, precision, recall and F1 of finding WRONG solutions, true positive and negative
     rate, base rate, calibration error. At step level: balanced accuracy and the ProcessBench F1 of locating the first
     wrong step. ``right_verdict_wrong_step``: among reviews with the right final verdict on a wrong solution, the share
-    whose first wrong step is not the true one. ``gap``: how much more often it says CORRECT than is true.
+    whose first wrong step is not the true one. ``gap``: how much more often it says CORRECT than is true, over parsed reviews.
     """
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
@@ -205,7 +205,7 @@ def verifying(judge: str) -> Measure:
         )
         gap = clustered(
             rows,
-            lambda c: _ratio(c[..., _SAID], c[..., _PARSED]) - _ratio(c[..., _CORRECT], c[..., _ALL]),
+            lambda c: _ratio(c[..., _SAID] - c[..., _BELIEVABLE], c[..., _PARSED]),
             "gap",
             int(total[_ALL]),
         )
@@ -223,7 +223,7 @@ def _review_counts(trace: Trace) -> list[float]:
     if said is not None:
         score = float(trace.parsed.get("score", float(said)))
         column = _BINS + 3 * min(int(score * BINS), BINS - 1)
-        row[_PARSED], row[_SAID] = 1.0, float(said)
+        row[_PARSED], row[_SAID], row[_BELIEVABLE] = 1.0, float(said), float(truth)
         row[column], row[column + 1], row[column + 2] = 1.0, score, float(truth)
     step_truth, verdicts = trace.truth.get("step_ok"), trace.parsed.get("steps")
     if not step_truth:

@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, unknown_message
@@ -54,6 +55,7 @@ class Recipe:
     objectives: Mapping[str, Objective]
     schedule: Schedule
     evaluation: Evaluation
+    horizon: int | None = None  # steps over which decays run, None for ``steps``
     evaluate_every: int = 0  # steps between evaluations on the validation split; 0 for none
     description: str = ""
     origin: Origin | None = field(default=None, compare=False)
@@ -82,6 +84,9 @@ def check(recipe: Recipe) -> None:
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    for name in (*recipe.policies, *recipe.roles, *recipe.objectives):
+        if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
     for role, spec in recipe.roles.items():
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
         if recipe.policies[spec.policy].head != "lm":
@@ -113,6 +118,12 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
         raise ConfigError(
             f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {objective.on!r} is "
             f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
+        )
+    sampling = recipe.roles[objective.on].sampling
+    if needs.on_policy and (sampling.temperature <= 0.0 or sampling.top_p < 1.0):
+        raise ConfigError(
+            f"{where} learns from role {objective.on!r}, which is sampled at temperature {sampling.temperature} and "
+            f"top_p {sampling.top_p}; expected a temperature above 0 and top_p 1, else its log-probabilities are not the policy's"
         )
     if policy.head != needs.head:
         raise ConfigError(
@@ -147,10 +158,18 @@ def recipe(build: Callable[..., Recipe]) -> Callable[..., Recipe]:
         module = inspect.getmodule(build)
         description = plain.description or inspect.getdoc(build) or inspect.getdoc(module) or ""
         arguments = {k: describe_argument(k, v) for k, v in bound.arguments.items()}
-        return replace(plain, description=description, origin=Origin(target=build.__name__, arguments=arguments))
+        return replace(plain, description=description, origin=Origin(target=target_of(build), arguments=arguments))
 
     made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
     return made
+
+
+def target_of(build: Callable[..., Recipe]) -> str:
+    """How to find a recipe function again: its name when it ships with cotrain, else ``/path/to/file.py:name``."""
+    if build.__module__.startswith("cotrain.recipes."):
+        return build.__name__
+    file = inspect.getsourcefile(build)
+    return f"{Path(file).resolve() if file else build.__module__}:{build.__name__}"
 
 
 def describe_argument(name: str, value: Any) -> Any:

@@ -23,6 +23,7 @@ from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop.directory import RunDirectory, estimates_json, provenance, recipe_json, weights_hash
+from cotrain.loop.evaluation import has_split
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 
@@ -62,10 +63,8 @@ def start(
 ) -> Outcome:
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
     directory = RunDirectory.create(out)
+    trainer_of = _builder(recipe, device, wrap)  # before anything is written: a bad model name leaves no run behind
     with RunLock(directory.path):
-        trainer_of = _builder(
-            recipe, device, wrap
-        )  # models load before anything is written: a bad name leaves no run behind
         directory.write("recipe.json", recipe_json(recipe, checkpoint_every=checkpoint_every))
         weights = {name: weights_hash(spec.model) for name, spec in recipe.policies.items()}
         directory.write("provenance.json", provenance(recipe, weights, torch.get_num_threads(), device))
@@ -212,6 +211,8 @@ def final_figures(trainer: CoTrainer) -> dict[str, Any]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
     for split in evaluation.splits:
+        if not has_split(trainer.recipe.tasks, split):
+            continue
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
         figures |= {
             key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key

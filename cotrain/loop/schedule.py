@@ -6,7 +6,7 @@ the schedule can also foretell (``planned``), because Tango's α is defined over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,9 @@ class Schedule:
         names = [p.name for p in self.phases]
         if len(set(names)) != len(names):
             raise ConfigError(f"two phases have one name: {names}")
+        idle = [p.name for p in self.phases if not p.objectives]
+        if idle:
+            raise ConfigError(f"phase {idle[0]!r} trains nobody; give it an objective or leave it out")
         if not self.cycle:
             raise ConfigError("schedule: the cycle is empty; name at least one phase")
         for name in (*self.cycle, *(n for n, _ in self.warmup)):
@@ -61,14 +64,15 @@ class Schedule:
         return step < sum(length for _, length in self.warmup)
 
     def occurrence(self, step: int) -> int:
-        """How many earlier steps had the same phase. It addresses the draw of tasks, so that the n-th generator step
-        of two recipes with one seed sees the same problems whatever else their schedules do in between."""
-        name = self._name_at(step)
-        return sum(self._name_at(s) == name for s in range(step))
+        """How many earlier steps had the same first objective. It addresses the draw of tasks, so that the n-th generator
+        step of two recipes with one seed sees the same problems whatever else their schedules do in between."""
+        first = self.phase_at(step).objectives[0]
+        alike = {p.name for p in self.phases if p.objectives[0] == first}
+        return sum(self._name_at(s) in alike for s in range(step))
 
-    def planned(self, objective: str, steps: int) -> int:
-        """In how many of the first ``steps`` steps this objective is due."""
-        due = {p.name for p in self.phases if objective in p.objectives}
+    def planned(self, objectives: Collection[str], steps: int) -> int:
+        """In how many of the first ``steps`` steps any of these objectives is due."""
+        due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}
         return sum(self._name_at(s) in due for s in range(steps))
 
     def steps_until(self, objective: str, updates: int) -> int:

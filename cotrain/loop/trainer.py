@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.address import seed_of
+from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
@@ -36,7 +38,7 @@ class Interrupted(Exception):
         super().__init__(f"asked to stop (signal {signal})")
 
 
-class TooManyFailures(Exception):
+class TooManyFailures(CotrainError):
     """Most episodes of a step failed: something is wrong that training on the rest would hide."""
 
 
@@ -83,7 +85,11 @@ class CoTrainer:
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
         self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
-        self.planned = {name: recipe.schedule.planned(name, recipe.steps) for name in recipe.objectives}
+        horizon = recipe.horizon or recipe.steps
+        self.planned = {  # of each policy: its decays run on its own updates
+            policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
+            for policy in self.cast.learners
+        }
 
     def _executor(self, engine: Any, seed: int) -> Executor:
         return Executor(engine, self.cast.renderers, self.recipe.roles, seed)
@@ -105,12 +111,13 @@ class CoTrainer:
         for name in phase.objectives:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role == objective.on and t.failure is None]
+            self._refuse_lonely(name, spoken)
             annotated = self._annotate(name, spoken)
             clock.lap("annotate")
             credit = self.algorithms[name].credit(
-                annotated, updates=self.cast.updates[objective.policy], planned=self.planned[name]
+                annotated, updates=self.cast.updates[objective.policy], planned=self.planned[objective.policy]
             )
-            row |= {f"{name}/{key}": value for key, value in credit.metrics.items()}
+            row |= {f"{name}/{_credited(key)}": value for key, value in credit.metrics.items()}
             row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
             terms.setdefault(objective.policy, []).append(
                 Term(name=name, algorithm=self.algorithms[name], samples=credit.samples)
@@ -122,7 +129,7 @@ class CoTrainer:
                 self.cast.updates[policy] += 1
                 if policy in self.cast.renderers:
                     self.engine.publish(policy, self.cast.updates[policy])
-            row |= {f"{policy}/{key}": value for key, value in report.metrics.items() if not key.endswith("seconds")}
+            row |= {f"{policy}/{_learned(k)}": v for k, v in report.metrics.items() if not k.endswith("seconds")}
             row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
             clock.lap("update")
         self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces)
@@ -131,11 +138,11 @@ class CoTrainer:
         return StepResult(row=row, seconds=clock.laps, episodes=episodes)
 
     def draw(self, phase: Phase, step: int) -> list[Task]:
-        """The step's problems. Addressed by (phase, its occurrence): the n-th generator step of two recipes with one
-        seed draws the same problems."""
+        """The step's problems. Addressed by (first objective due, how often it was due): the n-th generator step of two
+        recipes with one seed draws the same problems."""
         count = phase.tasks or self.recipe.tasks_per_step
         first = self.recipe.schedule.occurrence(step) * count
-        return [train_task(self.recipe.tasks, self.recipe.seed, phase.name, first + i) for i in range(count)]
+        return [train_task(self.recipe.tasks, self.recipe.seed, phase.objectives[0], first + i) for i in range(count)]
 
     def _annotate(self, name: str, traces: Sequence[Trace]) -> list[Annotated]:
         needs = self.algorithms[name].needs()
@@ -153,6 +160,16 @@ class CoTrainer:
             for i, t in enumerate(traces)
         ]
 
+    def _refuse_lonely(self, name: str, traces: Sequence[Trace]) -> None:
+        """An algorithm that compares traces must get some to compare."""
+        least = self.algorithms[name].needs().group
+        largest = max(Counter(t.group for t in traces).values(), default=least)
+        if largest < least:
+            raise ConfigError(
+                f"objective {name!r} uses {type(self.algorithms[name]).__name__}, which compares at least {least} traces of "
+                f"one group, but role {self.recipe.objectives[name].on!r} had {largest} in each; raise the group size"
+            )
+
     def _refuse_mass_failure(self, step: int, episodes: Sequence[Episode]) -> None:
         failed = [e.failure for e in episodes if e.failure]
         if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
@@ -166,7 +183,7 @@ class CoTrainer:
         """Figures on the first ``count`` problems of a held-out split."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count)
-        return evaluate(evaluation, self.judge, tasks, members=members or evaluation.members)
+        return evaluate(evaluation, self.judge, tasks, split=split, members=members or evaluation.members)
 
     def state(self) -> State:
         return {
@@ -209,6 +226,16 @@ def permuted(place: int, size: int, key: int) -> int:
         place = (left << half) | right
         if place < size:
             return place
+
+
+def _credited(key: str) -> str:
+    """Name of a credit metric beside the role's own: a role and an objective may have one name."""
+    return f"credit/{key}" if key == "traces" or key.startswith("reward/") else key
+
+
+def _learned(key: str) -> str:
+    """Name of a learner's metric beside the role's own."""
+    return "learned_tokens" if key == "tokens" else key
 
 
 class _Clock:

@@ -152,9 +152,9 @@ class RoleHandle:
         Args:
             group: pool key of the trace; by default all members' traces of this role on this task are one pool.
             parent: the turn that this one judges or answers.
-            fields: what to put into the template.
+            fields: what to put into the template. The parser sees them all; the template takes those it has.
 
-        Errors, when awaited: ConfigError for fields that the template does not have or for a prompt that is too long.
+        Errors, when awaited: ConfigError for a field of the template that is not given, or a prompt that is too long.
         """
         return self._roles._ask(self._roles._next(self._name), group, parent, fields)
 

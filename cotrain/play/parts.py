@@ -6,6 +6,7 @@ The embedded models were trained on short prompts without instructions; any othe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cotrain.core.types import ParseFailure, Sampling
@@ -13,12 +14,14 @@ from cotrain.play.role import Role
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, SOLVE, SOLVE_FULL
 
-EMBEDDED = "embedded"  # names of the package's own models begin with this
+EMBEDDED = ("embedded", "embedded-format")  # the package's own models
+FORMAT_MARK = "cotrain.json"
 
 
 def speaks_short(model: str) -> bool:
-    """Whether a model knows the formats without being told."""
-    return model.startswith(EMBEDDED)
+    """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
+    that ``cotrain base`` and ``cotrain sft`` leave in them."""
+    return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
 
 
 def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:

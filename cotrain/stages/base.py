@@ -1,11 +1,12 @@
 """``cotrain base``: from nothing to the two embedded models, by one command.
 
-    tokenizer → pretraining on solved problems, checked solutions and arithmetic → two supervised starts:
+    tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
+      → practice: clean solutions, and checks with the words true and false, replies learned → two supervised starts:
       base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
       base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
 
-Like any real base, both *can* check when they pretrained on text in which worked statements are said to be true or
-false; neither *does* it reliably. What a verifier gains over its start, it gains from reinforcement learning.
+Like any real base, both *can* check when asked in the words of their practice ("Check: … true"), because worked
+statements were said to be true or false there; asked for a review, neither does it reliably. What a verifier gains over its start, it gains from reinforcement learning.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ from typing import Any
 import torch
 
 from cotrain.models.load import describe_model
+from cotrain.play.parts import FORMAT_MARK
 from cotrain.stages.corpora import Corpus, procedural
 from cotrain.stages.pretrain import config_for, pretrain, sample_texts
 from cotrain.stages.sft import sft
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.tasks.words.corpus import Start, pretraining_text, review_conversation, solver_conversation
+from cotrain.tasks.words.corpus import (
+    Start,
+    practice_conversation,
+    pretraining_text,
+    review_conversation,
+    solver_conversation,
+)
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.source import WordProblems
 
@@ -41,9 +49,11 @@ class BaseSettings:
     vocabulary: int = 640
     depth: int = 4
     width: int = 128
-    pretraining_tokens: int = 2500 * BATCH
+    pretraining_tokens: int = 500 * BATCH
     pretraining_lr: float = 0.01  # of Muon
-    tuning_tokens: int = 300 * BATCH
+    practice_tokens: int = 3500 * BATCH
+    practice_lr: float = 0.01  # of Muon
+    tuning_tokens: int = 150 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
     flipped: float = 0.3  # share of step verdicts that are wrong in the noisy demonstrations
     habits: Habits = field(default_factory=Habits)
@@ -82,12 +92,33 @@ def build_base(
         )
         if not done.finished:
             return {"finished": False, "stage": "pretraining"}
+    able = out / "practised"
+    if not (able / "model.safetensors").exists():
+        report(f"practice on {settings.practice_tokens:,} tokens …")
+        done = sft(
+            trunk,
+            able,
+            conversations=procedural("practice", lambda i: practice_conversation(source, settings.seed, i)),
+            tokens=settings.practice_tokens,
+            batch_tokens=BATCH,
+            length=LENGTH,
+            lr=settings.practice_lr,
+            optimizer="muon",
+            warmup=50,
+            decay_fraction=0.6,
+            seed=settings.seed,
+            validation=64,
+            resume=resume and able.exists(),
+            report=lambda row: report(_line(row)),
+        )
+        if not done.finished:
+            return {"finished": False, "stage": "practice"}
     described = {}
     for name, parts in conversations.items():
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
             done = sft(
-                trunk,
+                able,
                 out / name,
                 conversations=parts,
                 tokens=settings.tuning_tokens,
@@ -101,10 +132,16 @@ def build_base(
             )
             if not done.finished:
                 return {"finished": False, "stage": name}
+        mark(out / name)
         described[name] = describe_model(out / name)
     result = {"finished": True, "settings": asdict(settings), "models": described}
     (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
+
+
+def mark(model: Path) -> None:
+    """Note beside a model that it was taught the short prompts; roles ask it without instructions then."""
+    (model / FORMAT_MARK).write_text('{"prompts": "short"}\n', encoding="utf-8")
 
 
 def install(out: Path, assets: Path) -> None:
@@ -113,6 +150,7 @@ def install(out: Path, assets: Path) -> None:
         target = assets / name
         shutil.rmtree(target, ignore_errors=True)
         keep = (
+            FORMAT_MARK,
             "config.json",
             "generation_config.json",
             "model.safetensors",

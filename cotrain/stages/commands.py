@@ -138,7 +138,7 @@ def sft(words: Sequence[str]) -> int:
     given = parser.strict(words)
     _begin(given.threads)
     from cotrain.stages import sft as stage
-    from cotrain.stages.base import BaseSettings, conversations_of
+    from cotrain.stages.base import BaseSettings, conversations_of, mark
     from cotrain.stages.corpora import corpus_file
 
     if given.data is not None:
@@ -160,6 +160,8 @@ def sft(words: Sequence[str]) -> int:
         report=_show,
         plan={"save_every": given.save_every},
     )
+    if outcome.finished and given.data is None:
+        mark(Path(given.out))
     return _ended(outcome, given.out, "sft")
 
 

@@ -26,8 +26,7 @@ def assert_same(completion, expected, tolerance=1e-4):
 
 @pytest.mark.parametrize("max_rows", [3, 64])
 def test_engine_equals_reference(max_rows):
-    """Two architectures, three policies on two modules, mixed lengths and settings; with three rows the window of the
-    cache also moves both ways."""
+    """Two architectures, three policies on two modules, mixed lengths and settings."""
     llama, qwen = tiny_model("llama"), tiny_model("qwen3", seed=1)
     models = {"solver": llama, "verifier": qwen, "same": llama}
     requests = mixed_requests(sorted(models), 60)
@@ -35,7 +34,7 @@ def test_engine_equals_reference(max_rows):
     for asked, completion in zip(requests, answers(engine, requests), strict=True):
         assert_same(completion, complete(models[asked.policy], asked))
     steps = engine.counts()["solver/decode_steps"]
-    assert steps > 120 if max_rows == 3 else steps < 45
+    assert steps > 80 if max_rows == 3 else steps < 45
 
 
 def test_staggered_entry_equals_reference():
@@ -110,7 +109,7 @@ def test_the_window_moves_both_ways(monkeypatch):
 def test_answers_come_in_the_order_of_addresses():
     """Prompts of falling length, asked in reverse: rows stand in the order of length, and all end at once."""
     engine = EmbeddedEngine({name: tiny_model() for name in "ba"})
-    requests = [request(policy="ab"[i % 2], prompt_ids=(3,) * (12 - i), task=i) for i in range(10)]
+    requests = [request(policy="ab"[i % 2], prompt_ids=(3,) * (22 - i), task=i) for i in range(20)]
     order = []
 
     async def ask(asked):

@@ -70,8 +70,8 @@ def test_an_unparsed_review_counts_as_a_wrong_judgement():
     assert figures["verifier/parsed"].value == 0.75
     # wrong solutions found: 1 hit, 1 false alarm (the unparsed one), 1 miss
     assert figures["verifier/f1"].value == pytest.approx(2 / (2 + 1 + 1))
-    # three parsed, two said CORRECT; half of all are correct
-    assert figures["gap"].value == pytest.approx(2 / 3 - 1 / 2)
+    # of three parsed ones, two said CORRECT and one is
+    assert figures["gap"].value == pytest.approx(2 / 3 - 1 / 3)
 
 
 def test_steps_are_judged_one_by_one():

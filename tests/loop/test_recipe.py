@@ -70,7 +70,7 @@ def test_set_changes_any_setting_and_suggests_the_nearest_name():
 
 
 def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
-    recipe = api.named(override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"]), "tango")
+    recipe = override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"])
     saved = recipe_json(recipe, checkpoint_every=5)
     (tmp_path / "recipe.json").write_text(json.dumps(saved))
     again = api.rebuild(tmp_path)

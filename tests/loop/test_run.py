@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from cotrain.recipes.tango import tango
 from cotrain.tasks.words.source import word_problems
 from tests.helpers import RandomLatency
 
-SMALL = dict(tasks_per_step=3, group_size=4, evaluation_tasks=2, evaluate_every=2, lr=1e-3)
+SMALL = {"tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 CASTS = {
     "grpo": lambda tasks: grpo(steps=3, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: grpo(steps=3, tasks=tasks, steps_judged_by="oracle", **SMALL),
@@ -58,30 +59,35 @@ def digest(folder: Path) -> str:
     return found.hexdigest()
 
 
+class Counted:
+    """An engine that counts its advances, and stops the run at one of them."""
+
+    def __init__(self, engine, stop_at=None):
+        self.engine, self.count, self.stop_at = engine, 0, stop_at
+        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
+
+    def advance(self):
+        self.count += 1
+        if self.count == self.stop_at:
+            raise Interrupted(signal.SIGINT)
+        return self.engine.advance()
+
+
 @pytest.mark.parametrize("name", CASTS)
 def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, tmp_path):
     whole, broken, slow = tmp_path / "whole", tmp_path / "broken", tmp_path / "slow"
-    loop.start(CASTS[name](easy()), whole, checkpoint_every=1)
+    engines = []
+
+    def counted(engine, stop_at=None):
+        engines.append(Counted(engine, stop_at))
+        return engines[-1]
+
+    loop.start(CASTS[name](easy()), whole, checkpoint_every=1, wrap=counted)
     assert any(e.traces for e in Ledger(whole / "episodes").read(0))
 
-    recipe, left = CASTS[name](easy()), [60]
-
-    class Stumbling:
-        """Stops the run after some engine work, again and again."""
-
-        def __init__(self, engine):
-            self.engine = engine
-            self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
-
-        def advance(self):
-            left[0] -= 1
-            if left[0] == 0:
-                raise Interrupted(signal.SIGINT)
-            return self.engine.advance()
-
+    middle = engines[0].count // 2
     with pytest.raises(Interrupted):
-        loop.start(recipe, broken, checkpoint_every=1, wrap=Stumbling)
-    left[0] = -1
+        loop.start(CASTS[name](easy()), broken, checkpoint_every=1, wrap=lambda engine: counted(engine, middle))
     loop.resume(CASTS[name](easy()), broken)
     assert digest(broken) == digest(whole)
 
@@ -112,22 +118,23 @@ COMMAND = [
 
 def test_killed_at_random_points_a_run_ends_as_if_never_killed(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    began = time.monotonic()
     subprocess.run([*COMMAND, str(whole)], check=True, capture_output=True)
-    took = time.monotonic() - began
-    command, kills = [*COMMAND, str(killed)], 0
-    for share in (0.75, 0.95):
+    command, chance = [*COMMAND, str(killed)], random.Random(time.time_ns())
+    for rows in (1, 4):  # of the metrics, before the kill
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(took * share)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
+        while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.1)
+        assert process.poll() is None, "it ended before it was killed"
+        process.send_signal(signal.SIGKILL)
         process.wait()
-        if (killed / "recipe.json").exists():
-            command = [sys.executable, "-m", "cotrain.cli", "resume", str(killed)]
+        command = [sys.executable, "-m", "cotrain.cli", "resume", str(killed)]
     subprocess.run(command, check=True, capture_output=True)
-    assert kills > 0
     assert digest(killed) == digest(whole)
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path):

@@ -23,8 +23,9 @@ def test_warmup_comes_first_and_then_the_cycle():
 
 def test_planned_updates_and_steps_are_inverse():
     schedule = tango_like()
-    assert schedule.planned("gen", 13) == 7
-    assert schedule.planned("ver", 13) == 6
+    assert schedule.planned(["gen"], 13) == 7
+    assert schedule.planned(["ver"], 13) == 6
+    assert schedule.planned(["gen", "ver"], 13) == 13
     assert schedule.steps_until("gen", 7) == 13
     assert schedule.steps_until("ver", 5) == 8
 
@@ -37,7 +38,7 @@ def test_occurrence_counts_the_same_phase_only():
 def test_the_paper_makes_300_generator_and_140_verifier_updates_of_440():
     phases = tango_like().phases
     schedule = alternate(*phases, ratio=(3, 1), warmup={"verifier": 40})
-    assert (schedule.planned("gen", 440), schedule.planned("ver", 440)) == (300, 140)
+    assert (schedule.planned(["gen"], 440), schedule.planned(["ver"], 440)) == (300, 140)
 
 
 def test_a_ratio_without_a_number_for_each_phase_is_refused():

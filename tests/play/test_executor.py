@@ -38,6 +38,12 @@ ROLES = {
         sampling=Sampling(max_tokens=20),
         parse=lambda text, fields: Read(text=text, problem=fields["problem"]),
     ),
+    "counter": Role(
+        policy="a",
+        prompt="{problem}#",
+        sampling=Sampling(max_tokens=3),
+        parse=lambda text, fields: Read(text=text, problem="", ok=fields["count"] == 7),
+    ),
     "verifier": Role(policy="b", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=12), system="check "),
 }
 
@@ -91,6 +97,16 @@ def test_what_an_episode_holds(models):
         assert {t.prompt_ids for t in reviews} == {tuple(ord(c) - 31 for c in prompt)}
         assert two.truth == {"first": one.text} and [s.name for s in one.signals] == ["outcome"]
         assert (one.policy, reviews[0].policy) == ("a", "b")
+
+
+def test_a_field_may_be_for_the_parser_alone(models):
+    async def counts(task, roles):
+        turn = await roles.counter(problem="x", count=7)
+        turn.note(parsed=turn.parsed.ok)
+
+    [episode] = executor(models).play(counts, letter_tasks(1), step=0, members=1)
+    assert episode.failure is None and episode.traces[0].truth == {"parsed": True}
+    assert CharRenderer().decode(episode.traces[0].prompt_ids) == "x#"
 
 
 def test_members_differ_and_seeds_depend_on_every_coordinate(models):

@@ -46,7 +46,7 @@ def reviews(start: corpus.Start, count: int) -> list[tuple[str, Solution, str]]:
 
 
 def test_review_text_by_hand():
-    steps = (" pears= apples+4=12+4=16", " plums= pears- apples=16-12=5")
+    steps = (" pears= apples+4=12+4=16 pears", " plums= pears- apples=16-12=5 plums")
     assert corpus.review_text(PROBLEM, steps, "5", (True, False), False) == (
         "<step> pears= apples+4=12+4=16|16 CORRECT</step><step> plums= pears- apples=16-12=4|5 INCORRECT</step>"
         "<final>INCORRECT</final>"
@@ -58,15 +58,21 @@ def test_review_text_by_hand():
 @pytest.mark.parametrize(
     ("steps", "blocks"),
     [
-        ((" pears= apples-4=12-4=8",), (" pears= apples+4=12+4=16|8",)),  # wrong relation: the right one is derived
-        ((" pears= apples+4=14+4=18",), (" pears= apples+4=12+4=16|18",)),  # wrong premise
-        ((" pears= apples+4=12+4=10", " plums= pears- apples=10-12=-2"), ("", " plums= pears- apples=10-12=-2|-2")),
-        ((" plums= pears- apples=16-12=4",), (" plums= pears- apples|4",)),  # pears were never worked out
-        ((" pies= apples-2=12-2=10",), (" pies= apples-2=12-2=10|10",)),  # unneeded
-        ((" pears= apples+4=12+4=16",) * 2, ("", "|16")),  # repeated
+        (
+            (" pears= apples-4=12-4=8 pears",),
+            (" pears= apples+4=12+4=16|8",),
+        ),  # wrong relation: the right one is derived
+        ((" pears= apples+4=14+4=18 pears",), (" pears= apples+4=12+4=16|18",)),  # wrong premise
+        (
+            (" pears= apples+4=12+4=10 pears", " plums= pears- apples=10-12=-2 plums"),
+            ("", " plums= pears- apples=10-12=-2|-2"),
+        ),
+        ((" plums= pears- apples=16-12=4 plums",), (" plums= pears- apples|4",)),  # pears were never worked out
+        ((" pies= apples-2=12-2=10 pies",), (" pies= apples-2=12-2=10|10",)),  # unneeded
+        ((" pears= apples+4=12+4=16 pears",) * 2, ("", "|16")),  # repeated
         (("oh well",), ("|",)),
         (("oh well=7",), ("|7",)),
-        ((" stars= apples+4=12+4=16",), ("|16",)),
+        ((" stars= apples+4=12+4=16 stars",), ("|16",)),
     ],
 )
 def test_derivations_of_difficult_steps(steps: tuple[str, ...], blocks: tuple[str, ...]):
@@ -181,7 +187,7 @@ def test_unknown_start(start):
 
 
 def test_the_final_verdict_wants_the_quantity_that_was_asked_for():
-    steps = (" pears= apples+4=12+4=16",)
+    steps = (" pears= apples+4=12+4=16 pears",)
     readings = read_steps(PROBLEM, steps)
     assert corpus.final_verdict(PROBLEM, readings, (True,), "16") is False  # right as far as it goes
     done = read_steps(PROBLEM, PROBLEM.steps)

@@ -39,10 +39,16 @@ def test_without_errors_it_is_the_exact_solution():
 def test_the_habits_by_hand():
     always = Habits(random=0.0, systematic=1.0)
     wrong = with_habits(small(), always, rng_of(0))
-    assert wrong.steps == (" pears= apples+4=17+4=21", " plums= pears+ apples=21+17=38")  # 1 + 7 carries nothing
+    assert wrong.steps == (
+        " pears= apples+4=17+4=21 pears",
+        " plums= pears+ apples=21+17=38 plums",
+    )  # 1 + 7 carries nothing
     assert wrong.judgement.reasons == ("relation", "") and wrong.answer == "38"
     other = with_habits(small("survey"), always, rng_of(0))
-    assert other.steps == (" pears= apples-4=17-4=13", " plums= pears+ apples=13+17=20")  # 30 without its carry
+    assert other.steps == (
+        " pears= apples-4=17-4=13 pears",
+        " plums= pears+ apples=13+17=20 plums",
+    )  # 30 without its carry
     assert other.judgement.reasons == ("", "arithmetic") and other.answer == "20"
 
 

@@ -20,7 +20,7 @@ PROBLEM = assemble(
     "eggs",
     family="plain",
 )
-RIGHT = (" pears= apples+4=12+4=16", " plums= pears- apples=16-12=4", " eggs= plums*3=4*3=12")
+RIGHT = (" pears= apples+4=12+4=16 pears", " plums= pears- apples=16-12=4 plums", " eggs= plums*3=4*3=12 eggs")
 
 
 def reasons(*steps: str) -> tuple[str, ...]:
@@ -36,26 +36,26 @@ def test_the_exact_solution_is_right():
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (" pears= 4+ apples=4+12=16", "malformed"),  # a number has no space
-        (" pears=4+ apples=4+12=16", ""),  # commuted
-        (" pears= apples+4=12+4=17", "arithmetic"),
-        (" pears= apples+4=12-4=8", "arithmetic"),  # not the operator of its own relation
-        (" pears= apples+4=13+4=17", "premise"),
-        (" pears= apples+4=12+5=17", "premise"),
-        (" pears= apples-4=12-4=8", "relation"),
-        (" pears= apples+5=12+5=17", "relation"),
-        (" pears= nuts+4=12+4=16", "relation"),
-        (" pears=12+4=12+4=16", "relation"),
-        (" apples= pears-4=16-4=12", "relation"),  # a given fact is not derived
-        (" stars= apples+4=12+4=16", "relation"),
-        (" pies= apples-2=12-2=10", "unneeded"),
-        (" plums= pears- apples=16-12=4", "premise"),  # pears are not worked out yet
+        (" pears= 4+ apples=4+12=16 pears", "malformed"),  # a number has no space
+        (" pears=4+ apples=4+12=16 pears", ""),  # commuted
+        (" pears= apples+4=12+4=17 pears", "arithmetic"),
+        (" pears= apples+4=12-4=8 pears", "arithmetic"),  # not the operator of its own relation
+        (" pears= apples+4=13+4=17 pears", "premise"),
+        (" pears= apples+4=12+5=17 pears", "premise"),
+        (" pears= apples-4=12-4=8 pears", "relation"),
+        (" pears= apples+5=12+5=17 pears", "relation"),
+        (" pears= nuts+4=12+4=16 pears", "relation"),
+        (" pears=12+4=12+4=16 pears", "relation"),
+        (" apples= pears-4=16-4=12 apples", "relation"),  # a given fact is not derived
+        (" stars= apples+4=12+4=16 stars", "relation"),
+        (" pies= apples-2=12-2=10 pies", "unneeded"),
+        (" plums= pears- apples=16-12=4 plums", "premise"),  # pears are not worked out yet
         ("pears= apples+4=12+4=16", "malformed"),
         (" pears= apples+4=12+4=16 ", "malformed"),
         (" pears= apples+4=16", "malformed"),
-        (" pears= apples+4=12+4=016", "malformed"),
+        (" pears= apples+4=12+4=016 pears", "malformed"),
         (" pears= apples+4=12+4=+16", "malformed"),
-        (" pears= apples+-4=12+-4=8", "malformed"),  # constants have no sign
+        (" pears= apples+-4=12+-4=8 pears", "malformed"),  # constants have no sign
         (" pears= apples+4=12+4=16=16", "malformed"),
         ("", "malformed"),
     ],
@@ -65,7 +65,7 @@ def test_first_step(step: str, reason: str):
 
 
 def test_a_step_that_goes_on_from_a_wrong_value_is_right():
-    steps = (" pears= apples+4=12+4=10", " plums= pears- apples=10-12=-2", " eggs= plums*3=-2*3=-6")
+    steps = (" pears= apples+4=12+4=10 pears", " plums= pears- apples=10-12=-2 plums", " eggs= plums*3=-2*3=-6 eggs")
     assert reasons(*steps) == ("arithmetic", "", "")
     assert judge_steps(PROBLEM, steps).first_wrong == 0
     back_to_truth = (steps[0], RIGHT[1])
@@ -73,24 +73,28 @@ def test_a_step_that_goes_on_from_a_wrong_value_is_right():
 
 
 def test_the_latest_claim_counts_and_repeating_is_wrong():
-    assert reasons(RIGHT[0], " pears= apples+4=12+4=20", " plums= pears- apples=20-12=8") == ("", "repeated", "")
+    assert reasons(RIGHT[0], " pears= apples+4=12+4=20 pears", " plums= pears- apples=20-12=8 plums") == (
+        "",
+        "repeated",
+        "",
+    )
     assert reasons(RIGHT[0], "nonsense", RIGHT[1]) == ("", "malformed", "")
 
 
 def test_commuted_products_and_no_commuted_differences():
-    assert reasons(*RIGHT[:2], " eggs=3* plums=3*4=12") == ("", "", "")
-    assert reasons(RIGHT[0], " plums= apples- pears=12-16=-4") == ("", "relation")
+    assert reasons(*RIGHT[:2], " eggs=3* plums=3*4=12 eggs") == ("", "", "")
+    assert reasons(RIGHT[0], " plums= apples- pears=12-16=-4 plums") == ("", "relation")
 
 
 def test_modular_arithmetic():
     facts = (Fact(target="apples", kind="given", right=7), Fact(target="pears", kind="plus", left="apples", right=8))
     problem = assemble(facts, "pears", family="plain", modulus=10)
-    assert judge_steps(problem, (" pears= apples+8=7+8=5",)).ok == (True,)
-    assert judge_steps(problem, (" pears= apples+8=7+8=15",)).reasons == ("arithmetic",)
+    assert judge_steps(problem, (" pears= apples+8=7+8=5 pears",)).ok == (True,)
+    assert judge_steps(problem, (" pears= apples+8=7+8=15 pears",)).reasons == ("arithmetic",)
 
 
 def test_readings_keep_what_was_known_and_claimed():
-    first, second, third = read_steps(PROBLEM, (" pears= apples+4=12+4=10", "x=7", " pears"))
+    first, second, third = read_steps(PROBLEM, (" pears= apples+4=12+4=10 pears", "x=7", " pears"))
     assert first.known == {"apples": 12} and first.claim == "10"
     assert second.known == {"apples": 12, "pears": 10} and (second.step, second.claim) == (None, "7")
     assert third.claim == ""

@@ -80,8 +80,8 @@ def test_a_problem_worked_out_by_hand():
     assert problem.needed == ("pears", "plums", "eggs", "cups")  # pies are not needed
     assert problem.answer == 28
     assert problem.solution == (
-        "<step> pears= apples+4=12+4=16</step><step> plums= pears- apples=16-12=4</step>"
-        "<step> eggs= plums*3=4*3=12</step><step> cups= eggs+ pears=12+16=28</step><answer>28</answer>"
+        "<step> pears= apples+4=12+4=16 pears</step><step> plums= pears- apples=16-12=4 plums</step>"
+        "<step> eggs= plums*3=4*3=12 eggs</step><step> cups= eggs+ pears=12+16=28 cups</step><answer>28</answer>"
     )
 
 

@@ -34,10 +34,11 @@ def reason(result: Solution | Review | ParseFailure) -> str:
 
 
 def test_a_solution():
-    text = "<step> pears= apples+4=12+4=16</step><step> b</step>\n<answer> 4 </answer>"
+    text = "<step> pears= apples+4=12+4=16 pears</step><step> b</step>\n<answer> 4 </answer>"
     parsed = tagged_solution(text)
     assert parsed == Solution(
-        steps=(Span(start=6, end=30, text=" pears= apples+4=12+4=16"), Span(start=43, end=45, text=" b")), answer="4"
+        steps=(Span(start=6, end=30, text=" pears= apples+4=12+4=16 pears"), Span(start=43, end=45, text=" b")),
+        answer="4",
     )
     assert parsed.ok and parsed.format_score == 1.0
     assert all(text[s.start : s.end] == s.text for s in parsed.steps)

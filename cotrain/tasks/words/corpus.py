@@ -1,6 +1,7 @@
 """Texts to train the embedded models on, addressed by (seed, index): nothing is stored, nothing repeats by accident.
 
     pretraining_text      raw text: problems solved, solutions checked with the words true / false, bare arithmetic
+    practice_conversation chat: clean solutions, and checks with the words true / false
     solver_conversation   chat: a problem, answered by a solver with ``Habits``
     review_conversation   chat: a problem and a solution, answered by a review with a chosen kind of verdicts
 
@@ -31,6 +32,8 @@ OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # of 1..8 operations in pretr
 SOLVED, CHECKED = 0.45, 0.45  # shares of pretraining documents; the rest is bare arithmetic
 FACTS = (20, 32)  # statements in a document of bare arithmetic
 ERRORS = Habits(systematic=0.35, premise=0.3, relation=0.3, structure=0.05)  # of solutions made to be reviewed
+
+CHECK = "{problem}\n{solution}\nCheck:"  # asked for in practice only; no role ever uses it
 
 _OPERATIONS = tuple(n for n, weight in enumerate(OPERATION_WEIGHTS, start=1) for _ in range(weight))
 
@@ -79,6 +82,20 @@ def review_conversation(
         final = rng.random() < 0.5
     review = _write_review(problem, readings, verdicts, final, ("CORRECT", "INCORRECT"))
     return _conversation(fill(REVIEW, problem=problem.text, solution=attempt.text), review)
+
+
+def practice_conversation(source: WordProblems, seed: int, index: int) -> list[dict[str, str]]:
+    """Practice without bad habits, before any role is taught: odd indexes are problems solved cleanly, even ones are
+    solutions checked with the words true and false, right half of the time. No verdict is ever called CORRECT here."""
+    rng = rng_of("words", "practice", seed, index)
+    problem = source.training_problem(rng, _OPERATIONS[int(rng.random() * len(_OPERATIONS))])
+    if index % 2:
+        return _conversation(fill(SOLVE, problem=problem.text), problem.solution)
+    attempt = reviewed_solution(problem, rng)
+    readings = read_steps(problem, attempt.steps)
+    final = final_verdict(problem, readings, attempt.judgement.ok, attempt.answer)
+    checks = _write_review(problem, readings, attempt.judgement.ok, final, ("true", "false"))
+    return _conversation(fill(CHECK, problem=problem.text, solution=attempt.text), checks)
 
 
 def review_text(

@@ -182,7 +182,7 @@ class _Line:
 
     def text(self, result: int) -> str:
         fact = self.fact
-        return f" {fact.target}={fact.expression}={self.left}{fact.operator}{self.right}={result}"
+        return f" {fact.target}={fact.expression}={self.left}{fact.operator}{self.right}={result} {fact.target}"
 
 
 def _value(problem: Problem, known: Mapping[str, int], operand: str | int) -> int:

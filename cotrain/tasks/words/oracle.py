@@ -5,7 +5,7 @@ claim counts), so a step that goes on correctly from an earlier wrong value is i
 therefore where the solution went wrong, and later steps are wrong only for mistakes of their own.
 
 Reasons, in the order they are looked for:
-    malformed    not `` target= operand OP operand=number OP number=result``
+    malformed    not `` target= operand OP operand=number OP number=result target``
     relation     the target is no derived quantity, or the problem defines it otherwise (commuted + and * are the same)
     repeated     an earlier step already worked this target out
     unneeded     the target does not lead to the question
@@ -66,13 +66,14 @@ def _split(text: str) -> tuple[str, str, str] | None:
 
 
 def parse_step(text: str) -> Step | None:
-    """Read `` target= operand OP operand=number OP number=result`` strictly; None if it is anything else."""
+    """Read `` target= operand OP operand=number OP number=result target`` strictly; None if it is anything else."""
     parts = text.split("=")
     if len(parts) != 4:
         return None
-    target, result = _noun(parts[0]), integer(parts[3])
+    number, space, again = parts[3].partition(" ")
+    target, result = _noun(parts[0]), integer(number)
     relation, numbers = _split(parts[1]), _split(parts[2])
-    if target is None or result is None or relation is None or numbers is None:
+    if target is None or space + again != parts[0] or result is None or relation is None or numbers is None:
         return None
     operands = [_noun(side) or (integer(side) if side[:1] != "-" else None) for side in (relation[0], relation[2])]
     values = [integer(side) for side in (numbers[0], numbers[2])]
@@ -138,7 +139,7 @@ def read_steps(problem: Problem, steps: tuple[str, ...]) -> tuple[Reading, ...]:
     for text in steps:
         step = parse_step(text)
         reason = "malformed" if step is None else _reason(problem, step, claimed, seen)
-        claim = text.rpartition("=")[2]
+        claim = text.rpartition("=")[2].partition(" ")[0]
         claim = claim if integer(claim) is not None else ""
         readings.append(Reading(step=step, claim=claim, reason=reason, known=dict(claimed)))
         if step is not None and step.target in problem.relations:

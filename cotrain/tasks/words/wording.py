@@ -53,7 +53,7 @@ PLAIN = Family(
 )
 NUMBER = Family(
     name="number",
-    given="The number of {t} is {c}.",
+    given="We know of {c} {t}.",
     plus="The number of {t} is {c} more than that of {x}.",
     minus="The number of {t} is {c} less than that of {x}.",
     times="The number of {t} is {c} times that of {x}.",
@@ -76,7 +76,7 @@ OWNER = Family(
     given="Mia has {c} {t}.",
     plus="Mia has as many {t} as {x} plus {c}.",
     minus="Mia has as many {t} as {x} minus {c}.",
-    times="For each of the {x} Mia has {c} {t}.",
+    times="Mia has as many {t} as {x} times {c}.",
     sum="Mia has as many {t} as {x} plus {y}.",
     difference="Mia has as many {t} as {x} minus {y}.",
     question="How many {t} does Mia have?",
