@@ -149,9 +149,9 @@ def run(words: Sequence[str]) -> int:
 
 def _tasks(spec: str, file: str | None, operations: list[int] | None) -> Any:
     from cotrain.tasks.sources import task_source
-    from cotrain.tasks.words.source import WordProblems
+    from cotrain.tasks.words.source import WordProblems, study_problems
 
-    source = task_source(spec, file)
+    source = task_source(spec, file) if spec != "words" else study_problems()
     if operations is None:
         return source
     if not isinstance(source, WordProblems):

@@ -94,6 +94,11 @@ def check(recipe: Recipe) -> None:
     used = {spec.policy for spec in recipe.roles.values()}
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
+    for role, policy in recipe.evaluation.fixed.items():
+        _known("role", role, recipe.roles, "evaluation, fixed")
+        _known("policy", policy, recipe.policies, "evaluation, fixed")
+        if recipe.policies[policy].trained:
+            raise ConfigError(f"evaluation, fixed: policy {policy!r} is trained; expected a frozen one")
     for phase in recipe.schedule.phases:
         for name in phase.objectives:
             _known("objective", name, recipe.objectives, f"phase {phase.name!r}")

@@ -210,6 +210,9 @@ def final_figures(trainer: CoTrainer) -> dict[str, Any]:
     """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
+    if evaluation.fixed:
+        still, _ = trainer.evaluate_fixed("test", evaluation.tasks)
+        figures |= {_within("fixed", key): value for key, value in still.items() if "/" in key}
     for split in evaluation.splits:
         if not has_split(trainer.recipe.tasks, split):
             continue

@@ -10,7 +10,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.address import seed_of
@@ -79,9 +79,9 @@ class CoTrainer:
         self.recipe = recipe
         self.cast: Cast = assemble(recipe.policies, seed=recipe.seed, device=device)
         self.engine = EmbeddedEngine(self.cast.speaking(), device=device)
-        stoppable: Any = StoppableEngine(self.engine, stopping)
-        self.executor = self._executor(wrap(stoppable) if wrap else stoppable, recipe.seed)
-        self.judge = self._executor(stoppable, evaluation_seed(recipe.seed))
+        self._stoppable: Any = StoppableEngine(self.engine, stopping)
+        self.executor = self._executor(wrap(self._stoppable) if wrap else self._stoppable, recipe.seed)
+        self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
         self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
@@ -184,6 +184,19 @@ class CoTrainer:
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count)
         return evaluate(evaluation, self.judge, tasks, split=split, members=members or evaluation.members)
+
+    def evaluate_fixed(self, split: str, count: int) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+        """The judging roles' figures on what frozen policies say: the same solutions before and after."""
+        evaluation, swapped = self.recipe.evaluation, self.recipe.evaluation.fixed
+        roles = {
+            name: replace(role, policy=swapped[name]) if name in swapped else role for name, role in self.recipe.roles.items()
+        }
+        still = Executor(self._stoppable, self.cast.renderers, roles, evaluation_seed(self.recipe.seed))
+        tasks = held_out(self.recipe.tasks, split, count)
+        figures, played = evaluate(
+            evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False
+        )
+        return {key: value for key, value in figures.items() if key.split("/")[0] not in swapped}, played
 
     def state(self) -> State:
         return {

@@ -17,7 +17,7 @@ from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
-from cotrain.tasks.words.source import word_problems
+from cotrain.tasks.words.source import study_problems
 
 
 @recipe
@@ -44,7 +44,7 @@ def grpo(
     measure = (solving("solver", 8),)
     return Recipe(
         name="grpo-oracle" if oracle else "grpo",
-        tasks=tasks or word_problems(),
+        tasks=tasks or study_problems(),
         steps=steps,
         seed=seed,
         tasks_per_step=tasks_per_step,

@@ -23,7 +23,7 @@ from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate, single
 from cotrain.play import parts
 from cotrain.play.protocols import solve_then_verify
-from cotrain.tasks.words.source import word_problems
+from cotrain.tasks.words.source import study_problems
 
 
 @recipe
@@ -83,7 +83,7 @@ def tango(
         schedule = alternate(solving_step, ratio=(1,))
     return Recipe(
         name="tango",
-        tasks=tasks or word_problems(),
+        tasks=tasks or study_problems(),
         steps=steps,
         seed=seed,
         tasks_per_step=tasks_per_step,
@@ -102,6 +102,7 @@ def tango(
             greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
+            fixed={"solver": "start"} if kl else {},
         ),
         evaluate_every=evaluate_every,
     )

@@ -34,7 +34,7 @@ from cotrain.tasks.words.corpus import (
     solver_conversation,
 )
 from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.source import WordProblems
+from cotrain.tasks.words.source import WordProblems, study_problems
 
 LENGTH = 512  # tokens of a row: every in-distribution conversation fits
 BATCH = 8192  # tokens of one optimiser step
@@ -45,7 +45,7 @@ class BaseSettings:
     """Everything the embedded models depend on."""
 
     seed: int = 0
-    operations: tuple[int, int] = (2, 7)
+    operations: tuple[int, int] = (2, 7)  # of the texts for tokenizer and pretraining
     vocabulary: int = 640
     depth: int = 4
     width: int = 128
@@ -53,9 +53,14 @@ class BaseSettings:
     pretraining_lr: float = 0.01  # of Muon
     practice_tokens: int = 3500 * BATCH
     practice_lr: float = 0.01  # of Muon
+    focus: WordProblems = field(
+        default_factory=lambda: study_problems((2, 5))
+    )  # the problems that later stages are about
+    focus_tokens: int = 800 * BATCH
+    focus_lr: float = 0.006  # of Muon
     tuning_tokens: int = 150 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
-    flipped: float = 0.3  # share of step verdicts that are wrong in the noisy demonstrations
+    flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
     habits: Habits = field(default_factory=Habits)
 
 
@@ -92,33 +97,39 @@ def build_base(
         )
         if not done.finished:
             return {"finished": False, "stage": "pretraining"}
-    able = out / "practised"
-    if not (able / "model.safetensors").exists():
-        report(f"practice on {settings.practice_tokens:,} tokens …")
+    broad = procedural("practice", lambda i: practice_conversation(source, settings.seed, i, broad=True))
+    near = procedural("focus", lambda i: practice_conversation(settings.focus, settings.seed, i, broad=False))
+    for name, corpus, tokens, lr, start in (
+        ("practised", broad, settings.practice_tokens, settings.practice_lr, trunk),
+        ("focused", near, settings.focus_tokens, settings.focus_lr, out / "practised"),
+    ):
+        if (out / name / "model.safetensors").exists():
+            continue
+        report(f"practice {name!r} on {tokens:,} tokens …")
         done = sft(
-            trunk,
-            able,
-            conversations=procedural("practice", lambda i: practice_conversation(source, settings.seed, i)),
-            tokens=settings.practice_tokens,
+            start,
+            out / name,
+            conversations=corpus,
+            tokens=tokens,
             batch_tokens=BATCH,
             length=LENGTH,
-            lr=settings.practice_lr,
+            lr=lr,
             optimizer="muon",
             warmup=50,
-            decay_fraction=0.6,
+            decay_fraction=0.6 if name == "practised" else 1.0,
             seed=settings.seed,
             validation=64,
-            resume=resume and able.exists(),
+            resume=resume and (out / name).exists(),
             report=lambda row: report(_line(row)),
         )
         if not done.finished:
-            return {"finished": False, "stage": "practice"}
+            return {"finished": False, "stage": name}
     described = {}
     for name, parts in conversations.items():
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
             done = sft(
-                able,
+                out / "focused",
                 out / name,
                 conversations=parts,
                 tokens=settings.tuning_tokens,
@@ -167,7 +178,7 @@ def install(out: Path, assets: Path) -> None:
 
 def conversations_of(settings: BaseSettings, start: Start) -> list[tuple[Corpus, int]]:
     """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
-    source = WordProblems(operations=settings.operations)
+    source = settings.focus
     solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
     review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
     return [(solve, 1), (review, 1)]

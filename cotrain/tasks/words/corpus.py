@@ -84,17 +84,24 @@ def review_conversation(
     return _conversation(fill(REVIEW, problem=problem.text, solution=attempt.text), review)
 
 
-def practice_conversation(source: WordProblems, seed: int, index: int) -> list[dict[str, str]]:
+def practice_conversation(source: WordProblems, seed: int, index: int, *, broad: bool) -> list[dict[str, str]]:
     """Practice without bad habits, before any role is taught: odd indexes are problems solved cleanly, even ones are
-    solutions checked with the words true and false, right half of the time. No verdict is ever called CORRECT here."""
-    rng = rng_of("words", "practice", seed, index)
-    problem = source.training_problem(rng, _OPERATIONS[int(rng.random() * len(_OPERATIONS))])
+    solutions, right half of the time, checked rightly.
+
+    ``broad``: 1 to 8 operations, checks in the words true and false; else the operations of the source, and the words
+    CORRECT and INCORRECT. Either way they answer to "Check:", which no role ever asks."""
+    rng = rng_of("words", "practice", broad, seed, index)
+    if broad:
+        problem = source.training_problem(rng, _OPERATIONS[int(rng.random() * len(_OPERATIONS))])
+    else:
+        problem = _problem(source, rng)
     if index % 2:
         return _conversation(fill(SOLVE, problem=problem.text), problem.solution)
     attempt = reviewed_solution(problem, rng)
     readings = read_steps(problem, attempt.steps)
     final = final_verdict(problem, readings, attempt.judgement.ok, attempt.answer)
-    checks = _write_review(problem, readings, attempt.judgement.ok, final, ("true", "false"))
+    words = ("true", "false") if broad else ("CORRECT", "INCORRECT")
+    checks = _write_review(problem, readings, attempt.judgement.ok, final, words)
     return _conversation(fill(CHECK, problem=problem.text, solution=attempt.text), checks)
 
 

@@ -185,3 +185,8 @@ def _check(source: WordProblems) -> None:
             raise ConfigError(f"words: {setting} is {getattr(source, setting)}, expected a probability in 0..1")
     if source.families is not None and not source.families:
         raise ConfigError("words: families is empty; leave it None for all wordings")
+
+
+def study_problems(operations: tuple[int, int] = (3, 4)) -> WordProblems:
+    """The problems that the embedded models are studied on: facts in order, at most one that is not needed."""
+    return WordProblems(operations=operations, distractors=(0, 1), shuffle=0.0)

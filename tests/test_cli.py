@@ -1,0 +1,75 @@
+"""Bad input: one clear line on stderr, exit code 2, nothing lost."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cotrain.cli import main
+
+
+def fails(capsys, *words):
+    """Run a command line that must fail; return its one line."""
+    assert main(list(map(str, words))) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_import_is_cheap():
+    code = "import time; t = time.perf_counter(); import cotrain, sys; print(time.perf_counter() - t, 'torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    torch = run.stdout.split()[1]
+    assert torch == "False"
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
+        (["run"], "name a recipe first"),
+        (["run", "tanog", "--out", "x"], "unknown recipe 'tanog'; did you mean 'tango'"),
+        (["run", "tango"], "the following arguments are required: --out"),
+        (["run", "tango", "--out", "x", "--stesp", "3"], "unknown argument '--stesp'; did you mean --steps"),
+        (["run", "tango", "--out", "x", "--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["run", "tango", "--out", "x", "--set", "steps=0"], "steps is 0, expected at least 1"),
+        (["run", "tango", "--out", "x", "--set", "stpes=1"], "did you mean 'steps'"),
+        (["run", "tango", "--out", "x", "--verifier", "maybe"], "expected 'trained' or 'frozen'"),
+        (["run", "tango", "--out", "x", "--tasks", "gsm8k"], "--data"),
+        (["run", "tango", "--out", "x", "--device", "quantum"], "expected cpu, cuda or cuda:N"),
+        (["run", "demo", "--out", "x", "--operations", "2", "2"], "has no parameter 'tasks'"),
+        (["run", "tango", "--out", "x", "--checkpoint-every", "0"], "expected at least 1"),
+        (["resume", "nowhere"], "no such directory"),
+        (["compare", "grpo", "--seeds", "0", "--out", "x"], "must be at least 1"),
+        (["sft", "--model", "./nowhere", "--out", "x"], "no such directory"),
+    ],
+)
+def test_one_line_says_what_is_wrong(words, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert expected in fails(capsys, *words)
+
+
+def test_a_bad_model_leaves_no_run_behind(capsys, tmp_path):
+    out = tmp_path / "run"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert "model" in fails(capsys, "run", "grpo", "--model", tmp_path / "model", "--out", out)
+    assert not out.exists() or not any(out.iterdir())
+
+
+def test_a_malformed_row_is_named_by_row_and_column(capsys, tmp_path):
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer" "4"}\n')
+    line = fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
+    assert "row 2" in line and "column" in line
+    data.write_text('{"question": "1+1?", "anwser": "2"}\n')
+    assert "did you mean" in fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
+
+
+def test_list_and_dry_run_print_what_would_run(capsys):
+    assert main(["list"]) == 0
+    assert "tango" in capsys.readouterr().out
+    assert main(["run", "tango", "--out", "unused", "--steps", "7", "--dry-run"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["steps"] == 7 and shown["origin"]["target"] == "tango"
