@@ -189,7 +189,8 @@ class CoTrainer:
         """The judging roles' figures on what frozen policies say: the same solutions before and after."""
         evaluation, swapped = self.recipe.evaluation, self.recipe.evaluation.fixed
         roles = {
-            name: replace(role, policy=swapped[name]) if name in swapped else role for name, role in self.recipe.roles.items()
+            name: replace(role, policy=swapped[name]) if name in swapped else role
+            for name, role in self.recipe.roles.items()
         }
         still = Executor(self._stoppable, self.cast.renderers, roles, evaluation_seed(self.recipe.seed))
         tasks = held_out(self.recipe.tasks, split, count)

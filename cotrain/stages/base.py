@@ -5,8 +5,9 @@
       base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
       base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
 
-Like any real base, both *can* check when asked in the words of their practice ("Check: … true"), because worked
-statements were said to be true or false there; asked for a review, neither does it reliably. What a verifier gains over its start, it gains from reinforcement learning.
+Like any real base, both *can* check when they are asked in the words of their practice ("Check:"), where worked
+statements were rightly said to be true or false; asked for a review, as the role of the verifier is, neither does it
+reliably. What a verifier gains over its start, it gains from reinforcement learning.
 """
 
 from __future__ import annotations

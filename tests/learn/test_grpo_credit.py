@@ -201,7 +201,6 @@ def test_needs():
     algorithm = Grpo(mix={"outcome": 1.0}, kl=Kl("start"), entropy=0.001, balance=ClassBalance())
     needs = algorithm.needs()
     assert (needs.group, needs.reference, needs.entropy, needs.on_policy) == (2, "start", True, True)
-    assert needs.signals == ("outcome", "truth")
     assert Grpo(mix={"outcome": 1.0}).needs().entropy is False
 
 

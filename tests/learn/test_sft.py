@@ -27,7 +27,6 @@ def test_loss_by_hand():
 
 
 def test_needs_and_refusals():
-    assert Sft(where="outcome").needs().signals == ("outcome",)
     assert Sft().needs().on_policy is False
     with pytest.raises(ConfigError, match="normalise"):
         Sft(normalise="constant")

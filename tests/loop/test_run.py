@@ -110,8 +110,8 @@ def test_the_weights_really_move(tmp_path):
 
 
 COMMAND = [
-    sys.executable, "-m", "cotrain.cli", "run", "tango", "--steps", "5", "--warmup", "1", "--ratio", "1", "1", "--reviews", "3",
-    "--tasks-per-step", "3", "--group-size", "3", "--evaluation-tasks", "2", "--evaluate-every", "2", "--operations", "2", "2",
+    sys.executable, "-m", "cotrain.cli", "run", "tango", "--steps", "5", "--set", "evaluation.members=2", "--set", "evaluation.splits=[]", "--warmup", "1", "--ratio", "1", "1", "--reviews", "3",
+    "--tasks-per-step", "3", "--group-size", "3", "--evaluation-tasks", "1", "--evaluate-every", "3", "--operations", "2", "2",
     "--checkpoint-every", "1", "--threads", "1", "--out",
 ]  # fmt: skip
 

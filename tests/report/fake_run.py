@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.address import Address, rng_of
-from cotrain.core.statistics import wilson
+from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Signal, Trace
 from cotrain.disk.ledger import Ledger
 
@@ -35,6 +35,12 @@ CHECK_END = {
     "calibration_error": 0.12,
     "base_rate": 0.62,
 }
+
+
+def share(successes: int, n: int) -> Estimate:
+    """An invented interval of plausible width."""
+    p = successes / n
+    return Estimate(value=p, low=max(0.0, p - 1 / n**0.5), high=min(1.0, p + 1 / n**0.5), n=n)
 
 
 def write_fake_run(directory: Path, *, steps: int = 160, summary: bool = True, episodes: int = 24) -> Path:
@@ -93,11 +99,11 @@ def write(path: Path, value: Any) -> None:
 
 
 def figures(solver: dict[str, float], verifier: dict[str, float]) -> dict[str, Any]:
-    found = {f"solver/{key}": wilson(round(value * 512), 512).json() for key, value in solver.items()}
+    found = {f"solver/{key}": share(round(value * 512), 512).json() for key, value in solver.items()}
     found |= {
-        f"solver/hard/{key}": wilson(round(value * 90), 200).json() for key, value in solver.items() if key == "pass@1"
+        f"solver/hard/{key}": share(round(value * 90), 200).json() for key, value in solver.items() if key == "pass@1"
     }
-    return found | {f"verifier/{key}": wilson(round(value * 490), 490).json() for key, value in verifier.items()}
+    return found | {f"verifier/{key}": share(round(value * 490), 490).json() for key, value in verifier.items()}
 
 
 def rise(step: int, steps: int, low: float, high: float) -> float:

@@ -119,7 +119,7 @@ OPERAND = st.one_of(NOUN, st.integers(0, 99999))
 @given(NOUN, OPERAND, st.sampled_from("+-*"), OPERAND, VALUE, st.sampled_from("+-*"), VALUE, VALUE)
 def test_what_is_written_is_read_back(target, left, operator, right, left_value, value_operator, right_value, result):
     a, b = (f" {side}" if isinstance(side, str) else side for side in (left, right))
-    text = f" {target}={a}{operator}{b}={left_value}{value_operator}{right_value}={result}"
+    text = f" {target}={a}{operator}{b}={left_value}{value_operator}{right_value}={result} {target}"
     assert parse_step(text) == Step(
         target=target,
         left=left,

@@ -37,7 +37,7 @@ def test_a_solution():
     text = "<step> pears= apples+4=12+4=16 pears</step><step> b</step>\n<answer> 4 </answer>"
     parsed = tagged_solution(text)
     assert parsed == Solution(
-        steps=(Span(start=6, end=30, text=" pears= apples+4=12+4=16 pears"), Span(start=43, end=45, text=" b")),
+        steps=(Span(start=6, end=36, text=" pears= apples+4=12+4=16 pears"), Span(start=49, end=51, text=" b")),
         answer="4",
     )
     assert parsed.ok and parsed.format_score == 1.0
