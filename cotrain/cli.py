@@ -193,12 +193,19 @@ def _watched(steps: int, work: Callable[[Any], Any]) -> int:
     return 0
 
 
+HEADLINE = {
+    *("pass@1", "pass@8", "greedy", "best@8", "weighted@8", "step_accuracy", "balanced_accuracy", "f1", "gap"),
+    *("step_balanced_accuracy", "fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"),
+}
+
+
 def print_summary(summary: dict[str, Any]) -> None:
-    """Before and after, one line a figure."""
+    """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
     print(f"\n{summary['recipe']}: {summary['steps']} steps, {summary['tokens']:,} tokens, seed {summary['seed']}")
     print(f"{'held-out':44s} {'before':>22s} {'after':>22s}")
-    for key in after:
+    shown = [key for key in after if key.split("/", 1)[-1] in HEADLINE] or list(after)
+    for key in shown:
         print(f"{key:44s} {_figure(before.get(key)):>22s} {_figure(after[key]):>22s}")
 
 
