@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,39 @@ from cotrain import api
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
+from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop import run as loop
+from cotrain.loop.policies import critic, trainable
+from cotrain.loop.recipe import Objective
 from cotrain.loop.run import Interrupted
+from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer, permuted
+from cotrain.play.protocols import solve
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.tasks.words.source import word_problems
 from tests.helpers import RandomLatency
 
 SMALL = {"tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
+
+
+def ppo(tasks):
+    """A generator and a critic that learns without speaking, from the same episodes."""
+    made = grpo(steps=2, tasks=tasks, kl=0.0, **SMALL)
+    outcome = {"outcome": 1.0}
+    return replace(
+        made,
+        policies={"generator": trainable("embedded", lr=1e-3), "critic": critic("embedded", lr=1e-3)},
+        objectives={
+            "generator": Objective(policy="generator", on="solver", by=Ppo(mix=outcome, values="critic")),
+            "critic": Objective(policy="critic", on="solver", by=ValueRegression(mix=outcome, values="critic")),
+        },
+        schedule=single(solve, "generator", "critic"),
+    )
+
+
 CASTS = {
+    "ppo": ppo,
     "grpo": lambda tasks: grpo(steps=3, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: grpo(steps=3, tasks=tasks, steps_judged_by="oracle", **SMALL),
     "tango": lambda tasks: tango(steps=4, warmup=1, ratio=(2, 1), reviews=3, tasks=tasks, **SMALL),
@@ -110,7 +134,8 @@ def test_the_weights_really_move(tmp_path):
 
 
 COMMAND = [
-    sys.executable, "-m", "cotrain.cli", "run", "tango", "--steps", "5", "--set", "evaluation.members=2", "--set", "evaluation.splits=[]", "--warmup", "1", "--ratio", "1", "1", "--reviews", "3",
+    sys.executable, "-m", "cotrain.cli", "run", "tango", "--steps", "5", "--set", "evaluation.members=2", "--set", "evaluation.splits=[]",
+    "--warmup", "1", "--ratio", "1", "1", "--reviews", "3",
     "--tasks-per-step", "3", "--group-size", "3", "--evaluation-tasks", "1", "--evaluate-every", "3", "--operations", "2", "2",
     "--checkpoint-every", "1", "--threads", "1", "--out",
 ]  # fmt: skip
