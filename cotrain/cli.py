@@ -14,6 +14,7 @@ Bad input ends with one line on stderr and exit code 2; an interrupted run with 
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
@@ -241,7 +242,10 @@ def compare(words: Sequence[str]) -> int:
     parser.add_argument("--updates", type=int, default=60, help="updates of the first objective's policy in each run")
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument(
-        "--equal-tokens", action=argparse_flag(), default=True, help="let cheaper arms run on to the same tokens"
+        "--equal-tokens",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let cheaper arms run on to the same tokens",
     )
     parser.add_argument("--evaluate-every", type=int, default=10)
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
@@ -264,12 +268,6 @@ def compare(words: Sequence[str]) -> int:
         print(line)
     print(f"report: {Path(given.out) / 'report.html'}")
     return 0
-
-
-def argparse_flag() -> Any:
-    import argparse
-
-    return argparse.BooleanOptionalAction
 
 
 def report(words: Sequence[str]) -> int:

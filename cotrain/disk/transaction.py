@@ -79,7 +79,7 @@ class Checkpoint:
             if kind == "json":
                 documents[stem] = json.loads(payload)
             else:
-                tensors[stem] = safetensors.torch.load(payload)
+                tensors[stem] = safetensors.torch.load(payload)  # plain tensors; nothing in it can run
         return tensors, documents
 
 

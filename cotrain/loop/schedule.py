@@ -60,9 +60,6 @@ class Schedule:
         name = self._name_at(step)
         return next(p for p in self.phases if p.name == name)
 
-    def is_warmup(self, step: int) -> bool:
-        return step < sum(length for _, length in self.warmup)
-
     def occurrence(self, step: int) -> int:
         """How many earlier steps had the same first objective. It addresses the draw of tasks, so that the n-th generator
         step of two recipes with one seed sees the same problems whatever else their schedules do in between."""
