@@ -24,7 +24,11 @@ from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.loop.recipe import Recipe
 from cotrain.recipes import find
-from cotrain.report.compare_page import comparison_table, write_compare_page
+from cotrain.report.compare_markdown import comparison_markdown
+from cotrain.report.compare_page import write_compare_page
+from cotrain.report.compare_reach import json_of, levels
+from cotrain.report.compare_svg import curves_svg, differences_svg
+from cotrain.report.compare_table import AXES, comparison_table, runs_of
 
 POLL_SECONDS = 0.2
 
@@ -86,7 +90,8 @@ def compare(
     workers: int | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Run every arm with seeds 0 … seeds−1, write ``compare.json`` and ``report.html`` in ``out``, return the former."""
+    """Run every arm with seeds 0 … seeds−1 and write ``compare.json``, ``report.html``, ``table.md`` and the curves as
+    SVG in ``out``. Returns the content of the first."""
     if seeds < 1 or updates < 1:
         raise ConfigError(f"compare: seeds {seeds} and updates {updates} must be at least 1")
     parsed = [parse_arm(text) for text in arms]
@@ -135,9 +140,23 @@ def compare(
         leading = recipes[arm.label].objectives[recipes[arm.label].leading].policy
         result["recipes"][arm.label] = {"seeds": [_collect(base[arm.label, s], s, leading) for s in range(seeds)]}
     result |= comparison_table(result)
+    write_results(result, out)
+    return result
+
+
+def write_results(result: dict[str, Any], out: Path) -> None:
+    """Write a comparison with its table. The Markdown and the pictures hold no paths of this machine."""
+    runs = runs_of(result)
+    result["levels"] = [
+        level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
+    ]
     (out / "compare.json").write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
     write_compare_page(result, out / "report.html")
-    return result
+    drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs)}
+    pictures = {name: svg for name, svg in drawn.items() if svg}
+    for name, svg in pictures.items():
+        (out / name).write_text(svg, encoding="utf-8")
+    (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
 
 
 TOKENS_PER_EPISODE = 75.0  # of a first guess, before any run of an arm has told how many it samples

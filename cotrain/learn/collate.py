@@ -1,11 +1,14 @@
-"""Sequences → micro-batches: rows of prompt and sampled tokens, right-padded, under a budget of padded tokens.
+"""Sequences → micro-batches, in one of two layouts, under a budget of tokens.
 
-Rows are sorted by length, longest first, so that neighbours waste little padding and the most expensive micro-batch
-comes first (a batch that does not fit in memory fails at once). The plan depends on lengths alone and is the same
-every time; since totals come from the whole update, the plan changes the result by rounding only.
+    padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
+             that counts: right for every model, no attention mask
+    shared   one row of all tokens, in which sequences with the same prompt share it (``models.branches``): no padding,
+             about half of the tokens with groups of eight, for models whose attention can be replaced
 
-The last sampled token is never an input, as nothing is predicted after it: a row has P + T − 1 tokens. Padding is on
-the right, where causal attention cannot see it from any token that counts, so no attention mask is needed.
+Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
+micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality
+of prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
+only. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -18,21 +21,24 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Sample
+from cotrain.models.branches import Branches, branches_of
 
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt_ids [P], token_ids [T])
 Carrier = TypeVar("Carrier", "Rows", MicroBatch)
+RECTANGLE = 4  # shared layout: sequences × longest, which attention pads to, over the budget of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Input of one forward pass. ``[N]`` runs over the sampled tokens of all rows, row by row."""
+    """Input of one forward pass. ``[N]`` runs over the sampled tokens of all B sequences, one after the other."""
 
-    input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1); 0 on padding
-    row: torch.Tensor  # [N] int64, row of each sampled token
+    input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L of all together
+    row: torch.Tensor  # [N] int64, input row of each sampled token
     column: torch.Tensor  # [N] int64, input position from which it is predicted
     targets: torch.Tensor  # [N] int64, the sampled token
     mask: torch.Tensor  # [B, T] bool, True on sampled tokens
     temperatures: torch.Tensor | None  # [N] float32, None when all are 1
+    branches: Branches | None = None  # of the shared layout
 
 
 def width(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
@@ -57,8 +63,33 @@ def plan(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
     return [tuple(batch) for batch in batches]
 
 
-def rows_of(sequences: Sequences, temperatures: Sequence[float]) -> Rows:
-    """Pad some sequences to one rectangle.
+def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
+    """As ``plan`` for the shared layout: a prompt counts once in each micro-batch, and its sequences go side by side."""
+    if budget < 1:
+        raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, (prompt_ids, _) in enumerate(sequences):
+        groups.setdefault(prompt_ids, []).append(index)
+    widths = [width(p, t) for p, t in sequences]
+    members = [sorted(group, key=lambda i: -widths[i]) for group in groups.values()]
+    batches: list[list[int]] = []
+    tokens = longest = 0
+    for group in sorted(members, key=lambda group: -widths[group[0]]):
+        prompt = len(sequences[group[0]][0])
+        paid = False  # for the prompt, in the last batch
+        for index in group:
+            more = widths[index] - (prompt if paid else 0)
+            wide = max(longest, widths[index])
+            if not batches or tokens + more > budget or (len(batches[-1]) + 1) * wide > RECTANGLE * budget:
+                batches.append([])
+                tokens, more, wide = 0, widths[index], widths[index]
+            batches[-1].append(index)
+            tokens, longest, paid = tokens + more, wide, True
+    return [tuple(batch) for batch in batches]
+
+
+def rows_of(sequences: Sequences, temperatures: Sequence[float], *, shared: bool = False) -> Rows:
+    """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side.
 
     Raises ConfigError for a sequence without a prompt or without a sampled token, or a temperature that is not
     positive: a token drawn greedily has no log-probability to learn from.
@@ -70,29 +101,54 @@ def rows_of(sequences: Sequences, temperatures: Sequence[float]) -> Rows:
         if not temperature > 0.0:
             raise ConfigError(f"cannot learn from tokens sampled at temperature {temperature}; it must be positive")
     lengths = [len(token_ids) for _, token_ids in sequences]
-    longest = max(width(p, t) for p, t in sequences)
-    input_ids = torch.zeros(len(sequences), longest, dtype=torch.int64)
-    for b, (prompt_ids, token_ids) in enumerate(sequences):
-        inputs = (*prompt_ids, *token_ids[:-1])
-        input_ids[b, : len(inputs)] = torch.tensor(inputs)
-    plain = all(temperature == 1.0 for temperature in temperatures)
     counts = torch.tensor(lengths)
+    if shared:
+        input_ids, column, branches = _shared(sequences)
+        row = torch.zeros(len(column), dtype=torch.int64)
+    else:
+        branches = None
+        input_ids = torch.zeros(len(sequences), max(width(p, t) for p, t in sequences), dtype=torch.int64)
+        for b, (prompt_ids, token_ids) in enumerate(sequences):
+            inputs = (*prompt_ids, *token_ids[:-1])
+            input_ids[b, : len(inputs)] = torch.tensor(inputs)
+        row = torch.arange(len(sequences)).repeat_interleave(counts)
+        column = torch.cat([torch.arange(len(p) - 1, width(p, t)) for p, t in sequences])
+    plain = all(temperature == 1.0 for temperature in temperatures)
     return Rows(
         input_ids=input_ids,
-        row=torch.arange(len(sequences)).repeat_interleave(counts),
-        column=torch.cat([torch.arange(len(p) - 1, width(p, t)) for p, t in sequences]),
+        row=row,
+        column=column,
         targets=torch.cat([torch.tensor(t) for _, t in sequences]),
         mask=torch.arange(max(lengths))[None, :] < counts[:, None],
         temperatures=None if plain else torch.tensor(temperatures, dtype=torch.float32).repeat_interleave(counts),
+        branches=branches,
     )
 
 
-def collate(samples: Sequence[Sample]) -> tuple[Rows, MicroBatch]:
-    """The input of the forward pass and what the loss needs, in the same row order.
+def _shared(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, Branches]:
+    """Input ids ``[1, L]``, the place ``[N]`` from which each sampled token is predicted, and the branches."""
+    ids: list[int] = []
+    places: list[torch.Tensor] = []
+    prompts: list[tuple[int, ...]] = []
+    answers: list[tuple[int, int]] = []
+    last = 0  # place of the last token of the present prompt
+    for prompt_ids, token_ids in sequences:
+        if not prompts or prompts[-1] != prompt_ids:
+            prompts.append(prompt_ids)
+            ids += prompt_ids
+            last = len(ids) - 1
+        answers.append((len(prompts) - 1, len(token_ids) - 1))
+        places += [torch.tensor([last]), torch.arange(len(ids), len(ids) + len(token_ids) - 1)]
+        ids += token_ids[:-1]
+    return torch.tensor([ids]), torch.cat(places), branches_of([len(prompt) for prompt in prompts], answers)
+
+
+def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, MicroBatch]:
+    """The input of the forward pass and what the loss needs, in the same order of sequences.
 
     Raises ConfigError when a per-token field is not as long as the sampled tokens, or only some samples have it.
     """
-    rows = rows_of([(s.prompt_ids, s.token_ids) for s in samples], [s.temperature for s in samples])
+    rows = rows_of([(s.prompt_ids, s.token_ids) for s in samples], [s.temperature for s in samples], shared=shared)
     batch = MicroBatch(
         token_ids=torch.zeros(rows.mask.shape, dtype=torch.int64).masked_scatter(rows.mask, rows.targets),
         mask=rows.mask.float(),

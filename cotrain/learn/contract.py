@@ -26,7 +26,9 @@ class Needs:
 
     on_policy: bool = True  # samples must be drawn by the policy that is trained
     group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
-    reference: str | None = None  # policy whose log-probabilities are annotated before credit
+    reference: str | None = (
+        None  # policy whose log-probabilities the loss compares with; scored for what is learned from
+    )
     values: str | None = None  # policy whose values are annotated before credit
     head: str = "lm"  # "lm" or "value": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
@@ -38,7 +40,6 @@ class Annotated:
 
     trace: Trace
     temperature: float = 1.0  # at which its role samples
-    reference: torch.Tensor | None = None  # [T] float32 log-probabilities under the reference policy
     values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
 
 
@@ -53,7 +54,7 @@ class Sample:
     advantages: torch.Tensor  # [T] float32, constants with respect to the weights
     weight: float = 1.0  # multiplies the sample's loss after all statistics (class balance)
     temperature: float = 1.0  # the logits are divided by this before log-probabilities are taken
-    reference: torch.Tensor | None = None  # [T] float32
+    reference: torch.Tensor | None = None  # [T] float32 log-probabilities under the reference policy; set after credit
     targets: torch.Tensor | None = None  # [T] float32 regression targets (critics)
     old_values: torch.Tensor | None = None  # [T] float32 (critics with clipped loss)
 

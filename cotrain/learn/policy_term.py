@@ -36,7 +36,7 @@ Ratio = Literal["token", "sequence"]
 class Kl:
     """A pull towards a reference policy."""
 
-    reference: str  # policy whose log-probabilities are annotated
+    reference: str  # policy whose log-probabilities are scored
     coefficient: float = 1e-3  # β
     estimator: Estimator = "k3"
 

@@ -1,13 +1,14 @@
 """What a model says of sampled tokens: log-probabilities and entropies, or values, with or without gradient.
 
-The body of the model runs over whole rows; the head only over the positions that predict a sampled token, so logits
+Sequences with one prompt share it where the model's attention allows that (``collate.py``). The body of the model runs
+over whole rows; the head only over the positions that predict a sampled token, so logits
 of prompts are never made. Logits become float32 after that selection, in slices that are recomputed in the backward
 pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
 
 A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
 
-Dropout is off, always: the tokens were sampled without it. Left out: variable-length attention without padding,
-and activation checkpointing, which transformers ties to its training mode.
+Dropout is off, always: the tokens were sampled without it. Left out: activation checkpointing, which transformers
+ties to its training mode.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import Rows, Sequences, move, plan, rows_of, width
+from cotrain.learn.collate import Rows, Sequences, move, plan, plan_shared, rows_of, width
+from cotrain.models.branches import branching, can_branch
 
 HEADS = ("lm", "value")
 
@@ -54,8 +56,15 @@ class Scorer:
         self.micro_tokens = micro_tokens
         self.autocast = autocast
         self.logits_at_once = logits_at_once
+        self.shared = head == "lm" and can_branch(model)  # prompts
         if head == "lm":
             self._split()
+
+    def plan(self, sequences: Sequences) -> list[tuple[int, ...]]:
+        """Which sequences share a forward pass: indices, each exactly once."""
+        if self.shared:
+            return plan_shared(sequences, self.micro_tokens)
+        return plan([width(p, t) for p, t in sequences], self.micro_tokens)
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +79,7 @@ class Scorer:
             if self.head == "value":
                 flat, flat_entropy = _wide(self.model(input_ids=rows.input_ids)[rows.row, rows.column]), None
             else:
-                hidden = self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state  # [B, L, H]
+                hidden = self._hidden(rows)  # [B, L, H]
                 flat, flat_entropy = self._logprobs(hidden[rows.row, rows.column], rows, entropy)
         predictions = flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat)
         if flat_entropy is None:
@@ -82,12 +91,26 @@ class Scorer:
         results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
         self.model.eval()
         with torch.no_grad():
-            for indices in plan([width(p, t) for p, t in sequences], self.micro_tokens):
-                rows = move(rows_of([sequences[i] for i in indices], [temperature] * len(indices)), self.device)
+            for indices in self.plan(sequences):
+                chosen = [sequences[i] for i in indices]
+                rows = move(rows_of(chosen, [temperature] * len(chosen), shared=self.shared), self.device)
                 predictions = self.predict(rows)[0].float().cpu()
                 for b, i in enumerate(indices):
                     results[i] = predictions[b, : len(sequences[i][1])].clone()
         return results
+
+    def _hidden(self, rows: Rows) -> torch.Tensor:
+        """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
+        if rows.branches is None:
+            return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
+        with branching(self._body):
+            output = self._body(
+                input_ids=rows.input_ids,
+                position_ids=rows.branches.positions,
+                branches=rows.branches,
+                use_cache=False,
+            )
+        return output.last_hidden_state
 
     def _logprobs(self, hidden: torch.Tensor, rows: Rows, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         """``[N]`` each, in slices of at most ``logits_at_once`` logits."""

@@ -103,7 +103,6 @@ def sample_of(
         advantages=advantages.to(torch.float32),
         weight=weight,
         temperature=annotated.temperature if temperature is None else temperature,
-        reference=annotated.reference,
     )
 
 

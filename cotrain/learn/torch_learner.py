@@ -24,7 +24,7 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take
-from cotrain.learn.collate import Sequences, collate, move, plan, width
+from cotrain.learn.collate import Sequences, collate, move
 from cotrain.learn.contract import Normaliser, Term, UpdateReport
 from cotrain.learn.scorer import Scorer, sequence_scores
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
@@ -61,7 +61,7 @@ class TorchLearner:
             weight_decay: decoupled, on matrices only.
             clip_norm: the global gradient norm is scaled down to this; None for no clipping.
             warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
-            micro_tokens: padded tokens of one forward and backward pass.
+            micro_tokens: tokens of one forward and backward pass, padding counted.
             autocast: bfloat16 arithmetic over float32 weights.
             head: "lm" or "value".
             term_norms: also report the gradient norm of each term alone (costs a copy of the gradients).
@@ -176,9 +176,9 @@ class TorchLearner:
         entropy = term.algorithm.needs().entropy
         sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         forward = backward = 0.0
-        for indices in plan([width(s.prompt_ids, s.token_ids) for s in term.samples], self.scorer.micro_tokens):
+        for indices in self.scorer.plan([(s.prompt_ids, s.token_ids) for s in term.samples]):
             began = perf_counter()
-            rows, batch = collate([term.samples[i] for i in indices])
+            rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
             loss = term.algorithm.loss(predictions, entropies, move(batch, self.scorer.device), normaliser)
             middle = perf_counter()

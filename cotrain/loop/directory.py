@@ -7,9 +7,10 @@
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
     timings.jsonl     seconds of each step's stages; these depend on the clock and are kept apart
     before.json       figures before the first step
+    before_counts.json  what they were counted from, problem by problem: the end is paired with it
     checkpoints/      transactions over all policies
     episodes/         the ledger: every rollout, token by token
-    summary.json      before and after, written at the end
+    summary.json      before, after and the change paired by problem, written at the end
     report.html       written at the end and on interruption
 """
 
@@ -77,12 +78,12 @@ class RunDirectory:
             )
         return run
 
-    def write(self, name: str, value: Any) -> None:
+    def write(self, name: str, value: Any, *, indent: int | None = 2) -> None:
         """Write a JSON file so that it is there whole or not at all."""
         target = self.path / name
         staging = target.with_name(f".{name}.staging")
         with staging.open("w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=2, ensure_ascii=False, allow_nan=False)
+            json.dump(value, stream, indent=indent, ensure_ascii=False, allow_nan=False)
             stream.write("\n")
             stream.flush()
             os.fsync(stream.fileno())

@@ -2,6 +2,8 @@
 
 Every figure is a function of counts summed over tasks, so one routine gives all intervals: the tasks are resampled
 with replacement (cluster bootstrap; the G solutions of one task are not independent) and the function is taken again.
+A change is measured on the same tasks before and after, so both are taken again on the same resampled tasks: what a
+task is worth to both cancels, and the interval is that of the per-task difference.
 An unparsed review counts as a wrong judgement of either class, as ProcessBench does (arXiv 2412.06559): a verifier
 that says nothing has judged nothing. How often that happens stands beside it as ``parsed``.
 """
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +23,73 @@ from cotrain.core.statistics import Estimate, pass_at_k
 from cotrain.core.types import Episode, Trace
 
 Counts = NDArray[np.float64]
+Rows = Mapping[int, Sequence[float]]  # task → its counts, [C]
+Statistic = Callable[[Counts], Counts]  # [..., C] → [...], NaN where undefined
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 RESAMPLES = 1000
 BINS = 10  # of the calibration error
 
 
-def clustered(
-    counts: Sequence[Sequence[float]], statistic: Callable[[Counts], Counts], name: str, n: int
-) -> Estimate | None:
-    """A statistic of summed counts with its 95 % cluster-bootstrap interval.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure(Estimate):
+    """An estimate that remembers what it was made from, so that a later one can be paired with it."""
 
-    counts: ``[tasks, C]``; statistic: ``[..., C] → [...]``, NaN where undefined; n: what the figure is out of.
+    rows: Rows = field(repr=False, compare=False)
+    statistic: Statistic = field(repr=False, compare=False)
+
+
+def clustered(rows: Rows, statistic: Statistic, name: str, n: int) -> Figure | None:
+    """A statistic of counts summed over tasks with its 95 % cluster-bootstrap interval; n: what it is out of.
+
     None when the statistic is undefined on the whole (for instance no wrong solution to recognise).
     """
-    table = np.asarray(counts, dtype=np.float64)
+    table = np.asarray(list(rows.values()), dtype=np.float64)  # [N, C]
     value = float(statistic(table.sum(axis=0))) if table.size else math.nan
     if math.isnan(value):
         return None
-    draws = np.random.default_rng(seed_of("bootstrap", name, len(table)))
-    weights = draws.multinomial(len(table), np.full(len(table), 1.0 / len(table)), size=RESAMPLES)
-    resampled = statistic(weights @ table)
-    low, high = np.nanpercentile(resampled, [2.5, 97.5])
-    return Estimate(value=value, low=float(low), high=float(high), n=n)
+    low, high = np.nanpercentile(statistic(_weights(name, len(table)) @ table), [2.5, 97.5])
+    return Figure(value=value, low=float(low), high=float(high), n=n, rows=rows, statistic=statistic)
+
+
+def _weights(name: str, tasks: int) -> Counts:
+    """How often each task is drawn in each resample, [RESAMPLES, N]."""
+    draws = np.random.default_rng(seed_of("bootstrap", name, tasks))
+    return draws.multinomial(tasks, np.full(tasks, 1.0 / tasks), size=RESAMPLES).astype(np.float64)
+
+
+def counts_json(figures: Mapping[str, Estimate]) -> dict[str, Any]:
+    """The counts of every figure by task, to be kept for ``paired_changes``; figures with the same rows share them."""
+    tables: list[Rows] = []
+    which: dict[str, int] = {}
+    for key, figure in figures.items():
+        if isinstance(figure, Figure):
+            place = next((i for i, rows in enumerate(tables) if rows is figure.rows), len(tables))
+            tables += [figure.rows] if place == len(tables) else []
+            which[key] = place
+    whole = [{task: [int(c) if c == int(c) else c for c in row] for task, row in rows.items()} for rows in tables]
+    return {"tables": whole, "figures": which}
+
+
+def paired_changes(after: Mapping[str, Estimate], before: Mapping[str, Any]) -> dict[str, Estimate]:
+    """After minus before for every figure that both have. ``before``: as ``counts_json`` wrote it."""
+    tables = [{int(task): row for task, row in rows.items()} for rows in before["tables"]]
+    found = {
+        key: _paired(figure, tables[before["figures"][key]], key)
+        for key, figure in after.items()
+        if isinstance(figure, Figure) and key in before["figures"]
+    }
+    return _present(found)
+
+
+def _paired(after: Figure, before: Rows, name: str) -> Estimate | None:
+    """One resampling of tasks for both sides. A task that only one side has counts nothing on the other."""
+    tasks = sorted({*after.rows, *before})
+    nothing = [0.0] * len(next(iter(after.rows.values())))
+    tables = np.asarray([[side.get(task, nothing) for task in tasks] for side in (after.rows, before)], np.float64)
+    now, then = after.statistic(tables.sum(axis=1))
+    resampled = after.statistic(_weights(name, len(tasks)) @ tables)  # [2, RESAMPLES]
+    low, high = np.nanpercentile(resampled[0] - resampled[1], [2.5, 97.5])
+    return Estimate(value=float(now - then), low=float(low), high=float(high), n=after.n)
 
 
 def _ratio(top: Counts, bottom: Counts) -> Counts:
@@ -48,12 +97,12 @@ def _ratio(top: Counts, bottom: Counts) -> Counts:
         return np.where(bottom > 0, top / bottom, np.nan)
 
 
-def by_task(episodes: Sequence[Episode], role: str) -> list[list[Trace]]:
-    """The traces of a role, one list for each task, in address order; tasks without any are left out."""
+def by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Trace]]:
+    """The traces of a role by task, in address order; tasks without any are left out."""
     tasks: dict[int, list[Trace]] = {}
     for episode in episodes:
         tasks.setdefault(episode.task, []).extend(t for t in episode.traces if t.role == role)
-    return [traces for _, traces in sorted(tasks.items()) if traces]
+    return {task: traces for task, traces in sorted(tasks.items()) if traces}
 
 
 def solving(role: str, k: int) -> Measure:
@@ -61,12 +110,12 @@ def solving(role: str, k: int) -> Measure:
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         tasks = by_task(episodes, role)
-        rows = [_solver_counts(traces, k) for traces in tasks]
-        n = sum(len(t) for t in tasks)
+        rows = {task: _solver_counts(traces, k) for task, traces in tasks.items()}
+        n = sum(len(traces) for traces in tasks.values())
         named = {
             f"{role}/pass@1": clustered(rows, lambda c: _ratio(c[..., 0], c[..., 1]), "pass@1", n),
             f"{role}/step_accuracy": clustered(
-                rows, lambda c: _ratio(c[..., 2], c[..., 3]), "steps", int(sum(r[3] for r in rows))
+                rows, lambda c: _ratio(c[..., 2], c[..., 3]), "steps", int(sum(r[3] for r in rows.values()))
             ),
             f"{role}/parsed": clustered(rows, lambda c: _ratio(c[..., 4], c[..., 1]), "parsed", n),
         }
@@ -112,9 +161,9 @@ def selecting(role: str, judge: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        rows = []
+        rows: dict[int, list[float]] = {}
         reviews = _reviews(episodes, judge)
-        for traces in by_task(episodes, role):
+        for task, traces in by_task(episodes, role).items():
             if len(traces) < k:
                 continue
             scores = [_score(reviews.get(str(t.address), ())) for t in traces[:k]]
@@ -123,9 +172,11 @@ def selecting(role: str, judge: str, k: int) -> Measure:
             for trace, score in zip(traces[:k], scores, strict=True):
                 if trace.parsed.get("answer") is not None:
                     votes[trace.parsed["answer"]] = votes.get(trace.parsed["answer"], 0.0) + score
-            rows.append(
-                [float(bool(traces[best].truth.get("correct"))), float(_winner_is_right(votes, traces[:k])), 1.0]
-            )
+            rows[task] = [
+                float(bool(traces[best].truth.get("correct"))),
+                float(_winner_is_right(votes, traces[:k])),
+                1.0,
+            ]
         return _present(
             {
                 f"{role}/best@{k}": clustered(rows, lambda c: _ratio(c[..., 0], c[..., 2]), f"best@{k}", len(rows)),
@@ -171,12 +222,15 @@ def verifying(judge: str) -> Measure:
     """
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        rows = [np.sum([_review_counts(t) for t in traces], axis=0).tolist() for traces in by_task(episodes, judge)]
+        rows = {
+            task: np.sum([_review_counts(t) for t in traces], axis=0).tolist()
+            for task, traces in by_task(episodes, judge).items()
+        }
         if not rows:
             return {}
-        total = np.sum(rows, axis=0)
+        total = np.sum(list(rows.values()), axis=0)
 
-        def take(name: str, statistic: Callable[[Counts], Counts], *columns: int) -> tuple[str, Estimate | None]:
+        def take(name: str, statistic: Statistic, *columns: int) -> tuple[str, Estimate | None]:
             return name, clustered(rows, statistic, name, int(sum(total[c] for c in columns)))
 
         answers, steps = (_TP, _FN, _TN, _FP), (_STEP_TP, _STEP_FN, _STEP_TN, _STEP_FP)

@@ -18,12 +18,14 @@ from typing import Any, Protocol
 
 import torch
 
+from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
 from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop.directory import RunDirectory, estimates_json, provenance, recipe_json, weights_hash
 from cotrain.loop.evaluation import has_split
+from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 
@@ -159,7 +161,9 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
     before = directory.read("before.json")
     if before is None:
         observer.message("measuring the start on held-out problems …")
-        before = final_figures(trainer)
+        figures = final_figures(trainer)
+        before = estimates_json(figures)
+        directory.write("before_counts.json", counts_json(figures), indent=None)
         directory.write("before.json", before)
     measured = _last_measured(directory)
     metrics, timings, ledger = (
@@ -192,7 +196,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
     _save(directory, trainer)
     observer.message("measuring the end on held-out problems …")
-    after = final_figures(trainer)
+    after, counts = final_figures(trainer), directory.read("before_counts.json")
     summary = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -200,13 +204,14 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "tokens": trainer.tokens,
         "updates": dict(trainer.cast.updates),
         "before": before,
-        "after": after,
+        "after": estimates_json(after),
+        "change": estimates_json(paired_changes(after, counts)) if counts else {},
     }
     directory.write("summary.json", summary)
     return Outcome(directory=directory.path, summary=summary)
 
 
-def final_figures(trainer: CoTrainer) -> dict[str, Any]:
+def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
     """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
@@ -220,7 +225,7 @@ def final_figures(trainer: CoTrainer) -> dict[str, Any]:
         figures |= {
             key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
         }
-    return estimates_json(figures)
+    return figures
 
 
 def _within(split: str, key: str) -> str:

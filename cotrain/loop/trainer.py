@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.contract import Annotated, Term
+from cotrain.learn.contract import Annotated, Sample, Term
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.metrics import Row, reward_gap, role_metrics
@@ -47,7 +49,7 @@ class StepResult:
     """What one step did."""
 
     row: Row  # deterministic metrics
-    seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "update"
+    seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     episodes: tuple[Episode, ...]
 
 
@@ -95,7 +97,7 @@ class CoTrainer:
         return Executor(engine, self.cast.renderers, self.recipe.roles, seed)
 
     def step(self) -> StepResult:
-        """Schedule, draw, play, annotate, credit, update, publish, observe. Raises Interrupted before the update."""
+        """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
         step, clock = self.finished, _Clock()
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
@@ -119,10 +121,12 @@ class CoTrainer:
             )
             row |= {f"{name}/{_credited(key)}": value for key, value in credit.metrics.items()}
             row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
-            terms.setdefault(objective.policy, []).append(
-                Term(name=name, algorithm=self.algorithms[name], samples=credit.samples)
-            )
             clock.lap("credit")
+            samples = self._referred(name, credit.samples)
+            terms.setdefault(objective.policy, []).append(
+                Term(name=name, algorithm=self.algorithms[name], samples=samples)
+            )
+            clock.lap("reference")
         for policy, due in terms.items():
             report = self.cast.learners[policy].update(due)
             if report.stepped:
@@ -145,20 +149,24 @@ class CoTrainer:
         return [train_task(self.recipe.tasks, self.recipe.seed, phase.objectives[0], first + i) for i in range(count)]
 
     def _annotate(self, name: str, traces: Sequence[Trace]) -> list[Annotated]:
+        """The traces with what credit has to know beforehand."""
         needs = self.algorithms[name].needs()
-        pairs = [(t.prompt_ids, t.token_ids) for t in traces]
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
-        reference = self.cast.score(needs.reference, pairs, temperature=warmth) if needs.reference and pairs else None
-        values = self.cast.score(needs.values, pairs) if needs.values and pairs else None
-        return [
-            Annotated(
-                trace=t,
-                temperature=warmth,
-                reference=reference[i] if reference else None,
-                values=values[i] if values else None,
-            )
-            for i, t in enumerate(traces)
-        ]
+        pairs = [(t.prompt_ids, t.token_ids) for t in traces]
+        values = self.cast.score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
+        return [Annotated(trace=t, temperature=warmth, values=v) for t, v in zip(traces, values, strict=True)]
+
+    def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
+        """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
+        reference = self.algorithms[name].needs().reference
+        if reference is None or not samples:
+            return tuple(samples)
+        scores: dict[str, torch.Tensor] = {}
+        for temperature in sorted({s.temperature for s in samples}):
+            mine = [s for s in samples if s.temperature == temperature]
+            found = self.cast.score(reference, [(s.prompt_ids, s.token_ids) for s in mine], temperature=temperature)
+            scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
+        return tuple(replace(s, reference=scores[s.key]) for s in samples)
 
     def _refuse_lonely(self, name: str, traces: Sequence[Trace]) -> None:
         """An algorithm that compares traces must get some to compare."""

@@ -13,25 +13,29 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
+from cotrain.report.compare_reach import Level, levels
 from cotrain.report.compare_table import (
     AT,
     AXES,
+    VERDICTS,
     Runs,
     band,
+    by_figure,
     comparison_table,
+    difference_bands,
     in_reading_order,
     is_main,
+    is_share,
     label_of,
     roles_in,
     runs_of,
+    verdict_table,
 )
 from cotrain.report.escape import page
-from cotrain.report.guide import interval, meaning, number, take_apart
+from cotrain.report.guide import interval, meaning, number
 from cotrain.report.html import document
 from cotrain.report.schedule import PALETTE
 from cotrain.report.svg import Line, chart, value_at
-
-__all__ = ["comparison_table", "write_compare_page"]
 
 LEADS = {
     "updates": "Read off the curves on validation problems, where every run has made as many updates.",
@@ -54,17 +58,19 @@ def compare_page(compare: Mapping[str, Any]) -> str:
     title = f"{names[1]} against {names[0]}" if len(names) == 2 else "Comparison"
     head = f'<p class="kicker">cotrain compare · {" · ".join(counts)}</p><h1>{page(title, 200)}</h1>'
     tables = [_table([row for row in result["table"] if row["at"] == at], names, result["budgets"]) for at in AT]
-    said = _sentences(result["table"], result["budgets"], names)
-    return document("cotrain comparison", head + said + _curves(runs) + "".join(tables))
+    said = _sentences(result["table"], result["budgets"])
+    needed = _needed([level for axis in AXES for level in levels(runs, axis, result["budgets"].get(axis, math.nan))])
+    judged = _verdicts(verdict_table(result["table"]))
+    return document("cotrain comparison", head + said + _curves(runs) + "".join(tables) + needed + judged)
 
 
-def _sentences(table: Sequence[Mapping[str, Any]], budgets: Mapping[str, float], names: Sequence[str]) -> str:
+def _sentences(table: Sequence[Mapping[str, Any]], budgets: Mapping[str, float]) -> str:
     """What can be said of the first main figure, at each budget; at the end where no budget is known."""
     wanted = [at for at in AXES if at in budgets] or ["end"]
     roles = roles_in({row["metric"] for row in table})
     first = next((row["metric"] for row in table if is_main(row["metric"])), None)
     said = [
-        f"<p><strong>{page(row['recipe'], 100)}</strong> against {page(names[0], 100)},"
+        f"<p><strong>{page(row['recipe'], 100)}</strong> against {page(row['reference'], 100)},"
         f" {page(label_of(row['metric'], roles))}, {_budget(row['at'], budgets)}: {page(row['words'])}.</p>"
         for row in table
         if row["words"] and row["at"] in wanted and row["metric"] == first
@@ -93,20 +99,22 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], budgets: Map
 
 def _body(rows: Sequence[Mapping[str, Any]], names: Sequence[str], roles: set[str]) -> str:
     cells = []
-    for row in rows:
-        part = take_apart(row["metric"], roles)
-        before, after = Estimate.of_json(row["before"]), Estimate.of_json(row["after"])
-        share = meaning(part.metric, [v for v in (before.value, after.value) if math.isfinite(v)]).share
-        if row["recipe"] == names[0]:
-            label = page(label_of(row["metric"], roles))
-            cells.append(f'<tr class="who"><th colspan="4" scope="rowgroup">{label}</th></tr>')
-        cells.append(
-            f'<tr><th scope="row">{page(row["recipe"], 100)}</th>{_cell(before, share)}{_cell(after, share)}'
-            f"<td>{page(row['words'] or 'what the others are compared to')}</td></tr>"
+    for reference, group in by_figure(rows):
+        label = page(label_of(group[0]["metric"], roles))
+        instead = (
+            "" if reference == names[0] else f" <small>against {page(reference, 100)}, the first that has it</small>"
         )
+        cells.append(f'<tr class="who"><th colspan="4" scope="rowgroup">{label}{instead}</th></tr>')
+        for row in group:
+            before, after = Estimate.of_json(row["before"]), Estimate.of_json(row["after"])
+            share = is_share(row["metric"], roles, [before.value, after.value])
+            cells.append(
+                f'<tr><th scope="row">{page(row["recipe"], 100)}</th>{_cell(before, share)}{_cell(after, share)}'
+                f"<td>{page(row['words'] or 'what the others are compared with')}</td></tr>"
+            )
     return (
         '<div class="scroll"><table class="figures"><thead><tr><th scope="col">recipe</th><th scope="col">before</th>'
-        '<th scope="col">then</th><th scope="col">against the first</th></tr></thead>'
+        '<th scope="col">then</th><th scope="col">difference</th></tr></thead>'
         f"<tbody>{''.join(cells)}</tbody></table></div>"
     )
 
@@ -118,6 +126,52 @@ def _cell(e: Estimate, share: bool) -> str:
     return f'<td class="num"><b>{number(e.value, share=share)}</b> <small>{spread}</small></td>'
 
 
+def _needed(found: Sequence[Level]) -> str:
+    """What each recipe needed to reach each level."""
+    if not found:
+        return ""
+    roles = roles_in({level.metric for level in found})
+    cells = []
+    for level in found:
+        name = f" <small>{page(level.name, 150)}</small>" if level.name else ""
+        label = f"{level.axis} to {number(level.value, share=True)}, {page(label_of(level.metric, roles))}{name}"
+        cells.append(f'<tr class="who"><th colspan="3" scope="rowgroup">{label}</th></tr>')
+        cells += [
+            f'<tr><th scope="row">{page(r.recipe, 100)}</th><td>{page(r.words())}</td><td>{page(r.against())}</td></tr>'
+            for r in level.reached
+        ]
+    return (
+        '<section><h2>Needed to reach a level</h2><p class="lead">Where the mean curve on validation problems first passes'
+        " the level, with the smallest and largest crossing of a single seed; the difference is paired by seed, and given"
+        ' only when every seed gets there.</p><div class="scroll"><table class="figures"><thead><tr>'
+        '<th scope="col">recipe</th><th scope="col">needed</th><th scope="col">against the reference</th></tr></thead>'
+        f"<tbody>{''.join(cells)}</tbody></table></div></section>"
+    )
+
+
+def _verdicts(tables: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> str:
+    """The judging roles' figures at the end, one row a recipe."""
+    blocks = []
+    for title, recipes in tables.items():
+        metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
+        head = "".join(f'<th scope="col">{page(meaning(m).label)}</th>' for m in metrics)
+        absent = Estimate(value=math.nan, low=-math.inf, high=math.inf, n=0)
+        body = "".join(
+            f'<tr><th scope="row">{page(name, 100)}</th>{"".join(_cell(f.get(m, absent), True) for m in metrics)}</tr>'
+            for name, f in recipes.items()
+        )
+        blocks.append(
+            f'<h3>{page(title)}</h3><div class="scroll"><table class="figures"><thead><tr><th scope="col">recipe</th>'
+            f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+    if not blocks:
+        return ""
+    return (
+        '<section><h2>Verdicts at the end</h2><p class="lead">On test problems. An unreadable review counts as a wrong'
+        f" verdict. Means over seeds with Student's 95\u202f% interval.</p>{''.join(blocks)}</section>"
+    )
+
+
 def _curves(runs: Runs) -> str:
     metrics = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
     roles = roles_in(metrics)
@@ -126,6 +180,8 @@ def _curves(runs: Runs) -> str:
     for metric in in_reading_order(metrics):
         for axis in AXES:
             (main if is_main(metric) else rest).append(_chart(runs, metric, axis, roles))
+        if is_main(metric):
+            main += [_difference_chart(runs, metric, axis, roles) for axis in AXES]
     if not main and not rest:
         return ""
     first, further = (main, rest) if main else (rest, [])
@@ -147,10 +203,27 @@ def _chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> str:
     xs = [x for line in lines for x, _ in line.points]
     if not xs:
         return ""
-    share = meaning(take_apart(metric, roles).metric, [y for line in lines for _, y in line.points]).share
+    share = is_share(metric, roles, [y for line in lines for _, y in line.points])
     note = f"At equal {axis}{_at_common_end(lines, axis, share)}"
     range_ = (min(xs), max(xs))
     return chart(label_of(metric, roles), lines, x_range=range_, share=share, x_label=axis, note=note)
+
+
+def _difference_chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> str:
+    reference, bands = difference_bands(runs, metric, axis)
+    tones = {name: i for i, name in enumerate(runs)}
+    lines = [
+        Line(label=name, points=mean, tone=PALETTE[i % len(PALETTE)], dash=i % 3, raw=False, spread=spread)
+        for name, (mean, spread) in bands.items()
+        for i in (tones[name],)
+    ]
+    xs = [x for line in lines for x, _ in line.points]
+    if not xs:
+        return ""
+    title = f"{label_of(metric, roles)}: difference to {reference}"
+    share = is_share(metric, roles, [])
+    zero, range_ = (0.0, "no difference"), (min(xs), max(xs))
+    return chart(title, lines, x_range=range_, share=share, x_label=axis, reference=zero, small=True)
 
 
 def _at_common_end(lines: Sequence[Line], axis: str, share: bool) -> str:

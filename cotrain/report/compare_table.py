@@ -1,14 +1,16 @@
-"""The figures of a comparison: every recipe against the first one, at equal updates, at equal tokens and at the end.
+"""The figures of a comparison: every recipe against a reference, at equal updates, at equal tokens and at the end.
 
-A recipe is called better only when the 95 % interval of the paired difference (the same seed in both recipes, Student's
-t) leaves out zero; with one shared seed nothing is said. At equal updates and at equal tokens the figures are read off
-the curves on validation problems, by linear interpolation at a budget that every run has reached; at the end they are
-the final ones on test problems, whatever each recipe had spent by then.
+The reference of a figure is the first recipe that has it: the first one of all, except where that has no such role (the
+verifier's figures beside GRPO). A recipe is called better only when the 95 % interval of the paired difference (the
+same seed in both recipes, Student's t) leaves out zero; with one shared seed nothing is said. At equal updates and at
+equal tokens the figures are read off the curves on validation problems, by linear interpolation at a budget that every
+run has reached; at the end they are the final ones on test problems, whatever each recipe had spent by then.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,15 @@ from cotrain.report.svg import Points, value_at
 
 GRID = 60  # points at which seeds are averaged
 AXES = ("updates", "tokens")  # what a curve can be read over, in the order of compare.json
+VERDICTS = (  # what is told of a judging role at the end
+    "balanced_accuracy",
+    "step_balanced_accuracy",
+    "precision",
+    "recall",
+    "predicted_positive",
+    "base_rate",
+    "right_verdict_wrong_step",
+)
 AT = {"updates": "after {} updates", "tokens": "after {} tokens", "end": "at the end of each run"}
 
 
@@ -55,11 +66,11 @@ Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
 def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
     """The content of compare.json that follows from its runs: ``{"budgets", "table", "lines"}``.
 
-    ``budgets``: the updates and tokens at which curves are read. ``table``: rows ``{"at", "metric", "recipe", "before",
-    "after", "difference", "words"}``, where ``at`` is "updates", "tokens" or "end", the figures are means over seeds as
-    ``Estimate.json`` writes them, ``difference`` is this recipe minus the first over the seeds that both have (None for
-    the first itself) and ``words`` says what follows from it. ``lines``: the same as plain text for a terminal, the
-    main figures only.
+    ``budgets``: the updates and tokens at which curves are read. ``table``: rows ``{"at", "metric", "recipe",
+    "reference", "before", "after", "difference", "words"}``, where ``at`` is "updates", "tokens" or "end", the figures
+    are means over seeds as ``Estimate.json`` writes them, ``difference`` is this recipe minus ``reference`` over the
+    seeds that both have (both None for the reference itself) and ``words`` says what follows from it; a recipe without
+    the figure has no row. ``lines``: the same as plain text for a terminal, the main figures only.
     """
     runs = runs_of(compare)
     budgets = budgets_of(runs, compare.get("updates"))
@@ -69,7 +80,7 @@ def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
         if at == "end" or at in budgets
         for row in _rows(runs, at, budgets.get(at, math.nan))
     ]
-    return {"budgets": budgets, "table": rows, "lines": _lines(rows, budgets)}
+    return {"budgets": budgets, "table": rows, "lines": _lines(rows, budgets, next(iter(runs), ""))}
 
 
 def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
@@ -129,12 +140,46 @@ def band(curves: Sequence[Points], grid: int = GRID) -> tuple[Points, list[tuple
     return [(x, e.value) for x, e in found], [(x, e.low, e.high) for x, e in found if math.isfinite(e.low)]
 
 
+def difference_bands(
+    runs: Runs, metric: str, axis: str
+) -> tuple[str, dict[str, tuple[Points, list[tuple[float, float, float]]]]]:
+    """The reference of a figure's curves, and for every other recipe the band of its curves minus the reference's,
+    paired by seed over the range that both cover."""
+    curves = {
+        name: {seed: curve for seed, run in seeds.items() if (curve := run.points(metric, axis))}
+        for name, seeds in runs.items()
+    }
+    having = [name for name in curves if curves[name]]
+    if not having:
+        return "", {}
+    reference = curves[having[0]]
+    return having[0], {
+        name: band([_minus(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference])
+        for name in having[1:]
+    }
+
+
+def _minus(one: Points, other: Points) -> Points:
+    left, right = max(one[0][0], other[0][0]), min(one[-1][0], other[-1][0])
+    xs = sorted({x for x, _ in (*one, *other) if left <= x <= right})
+    return [(x, value_at(one, x) - value_at(other, x)) for x in xs]
+
+
 def label_of(metric: str, roles: set[str]) -> str:
     """``"solver: right at the first try, longer problems"``."""
     part = take_apart(metric, roles)
     label = meaning(part.metric, [0.5]).label
     whose = f"{part.who}: {label}" if part.who else label
-    return f"{whose}, {where(part.split)}" if part.split else whose
+    return f"{whose}, {_where(part.split)}" if part.split else whose
+
+
+def _where(split: str) -> str:
+    return "on what the frozen start says" if split == "fixed" else where(split)
+
+
+def open_label(name: str) -> str:
+    """A recipe's name or a setting without the folders of its paths, for files that leave this machine."""
+    return re.sub(r"(?<![^,=:\s\[\"'])[/.~][^,=:\s]*/", "", name)
 
 
 def roles_in(metrics: Sequence[str] | set[str]) -> set[str]:
@@ -159,6 +204,24 @@ def is_main(metric: str) -> bool:
     return metric.count("/") == 1 and metric.endswith(("/pass@1", "/balanced_accuracy"))
 
 
+def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
+    """Is this figure shown in per cent? ``values`` settle it for a metric that the guide does not know."""
+    return meaning(take_apart(metric, roles).metric, [v for v in values if math.isfinite(v)]).share
+
+
+def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """The judging roles' figures at the end: whose and on which problems → recipe → metric → mean over seeds."""
+    roles = roles_in({row["metric"] for row in rows})
+    found: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for row in rows:
+        part = take_apart(row["metric"], roles)
+        if row["at"] == "end" and part.metric in VERDICTS:
+            whose = f"{part.who}, {_where(part.split)}" if part.split else part.who
+            figures = found.setdefault(whose, {}).setdefault(row["recipe"], {})
+            figures[part.metric] = Estimate.of_json(row["after"])
+    return found
+
+
 def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
     names = list(runs)
     measured = {
@@ -172,17 +235,21 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
     for metric in in_reading_order(measured):
         start = {name: _start(runs[name], metric, at) for name in names}
         final = {name: _final(runs[name], metric, at, budget) for name in names}
+        reference = next((name for name in names if final[name]), None)
         for name in names:
+            if not final[name] and not start[name]:
+                continue
             change, words = None, ""
-            if name != names[0]:
-                shared = [seed for seed in final[name] if seed in final[names[0]]]
-                change = paired_difference([final[name][s] for s in shared], [final[names[0]][s] for s in shared])
+            if reference not in (None, name):
+                shared = [seed for seed in final[name] if seed in final[reference]]
+                change = paired_difference([final[name][s] for s in shared], [final[reference][s] for s in shared])
                 words = difference_in_words(change, take_apart(metric, roles).metric)
             rows.append(
                 {
                     "at": at,
                     "metric": metric,
                     "recipe": name,
+                    "reference": None if change is None else reference,
                     "before": mean_interval(list(start[name].values())).json(),
                     "after": mean_interval(list(final[name].values())).json(),
                     "difference": None if change is None else change.json(),
@@ -205,19 +272,26 @@ def _final(seeds: Mapping[Any, SeedRun], metric: str, at: str, budget: float) ->
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], budgets: Mapping[str, float]) -> list[str]:
-    roles = roles_in({row["metric"] for row in rows})
-    lines, above = [], None
+def by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """The rows of each figure at each budget, with the recipe that the others are compared with."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        if not is_main(row["metric"]):
-            continue
-        if (row["at"], row["metric"]) != above:
-            above = (row["at"], row["metric"])
-            budget = number(round(budgets.get(row["at"], 0.0)), share=False)
-            lines.append(f"{label_of(row['metric'], roles)}, {AT[row['at']].format(budget)}")
-        after = Estimate.of_json(row["after"])
-        words = f"  {row['words']}" if row["words"] else ""
-        lines.append(f"  {row['recipe']:32s} {number(after.value, share=True):>8s}{words}")
+        groups.setdefault((row["at"], row["metric"]), []).append(row)
+    return [(next(row["recipe"] for row in group if row["reference"] is None), group) for group in groups.values()]
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], budgets: Mapping[str, float], first: str) -> list[str]:
+    roles = roles_in({row["metric"] for row in rows})
+    lines = []
+    for reference, group in by_figure([row for row in rows if is_main(row["metric"])]):
+        at, metric = group[0]["at"], group[0]["metric"]
+        instead = "" if reference == first else f", against {reference}, the first that has it"
+        budget = AT[at].format(number(round(budgets.get(at, 0.0)), share=False))
+        lines.append(f"{label_of(metric, roles)}, {budget}{instead}")
+        for row in group:
+            after = Estimate.of_json(row["after"])
+            words = f"  {row['words']}" if row["words"] else ""
+            lines.append(f"  {row['recipe']:32s} {number(after.value, share=True):>8s}{words}")
     return lines
 
 

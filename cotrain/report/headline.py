@@ -1,7 +1,8 @@
 """The top of the report: what changed from before to after, in words, numbers and a drawing.
 
-A change is called one only when its 95 % interval leaves out zero. The interval of the change treats before and after
-as independent, which errs on the cautious side since both are measured on the same problems.
+A change is called one only when its 95 % interval leaves out zero. Both sides are measured on the same problems, and
+the run pairs them by problem. Where it has not (a run without per-problem counts), before and after are treated as
+independent, which errs on the cautious side.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def sentences(run: Run) -> str:
         if name.metric in SENTENCES and not name.split and key in run.after:
             if name.metric == "accuracy" and f"{name.who}/pass@1" in run.after:
                 continue
-            said.append(_sentence(name, run.before.get(key), run.after[key]))
+            said.append(_sentence(name, run.before.get(key), run.after[key], _changed(run, key)))
     return "".join(f"<p>{text}</p>" for text in said) or f"<p>{_unfinished(run)}</p>"
 
 
@@ -54,7 +55,7 @@ def _body(run: Run, keys: Sequence[tuple[str, Name]]) -> str:
         if name.who != current:
             current = name.who
             rows.append(f'<tr class="who"><th colspan="5" scope="rowgroup">{page(current or "the run", 60)}</th></tr>')
-        rows.append(_row(name, run.before.get(key), run.after.get(key)))
+        rows.append(_row(name, run.before.get(key), run.after.get(key), _changed(run, key)))
     return (
         '<div class="scroll"><table class="before-after"><thead><tr><th scope="col">on held-out problems</th>'
         '<th scope="col">before</th><th scope="col">after</th><th scope="col" class="drawn">○ before → ● after, with'
@@ -71,13 +72,20 @@ def _keys(run: Run) -> list[tuple[str, Name]]:
     return sorted(names.items(), key=lambda kn: (order.index(kn[1].who), rank(kn[1].metric), kn[1].split))
 
 
-def _sentence(name: Name, before: Estimate | None, after: Estimate) -> str:
+def _changed(run: Run, key: str) -> Estimate | None:
+    """The change of a figure, paired by problem where the run did so; None unless it was measured on both sides."""
+    before, after = run.before.get(key), run.after.get(key)
+    if before is None or after is None or math.isnan(before.value) or math.isnan(after.value):
+        return None
+    return run.change.get(key) or difference(after, before)
+
+
+def _sentence(name: Name, before: Estimate | None, after: Estimate, change: Estimate | None) -> str:
     template, remark = SENTENCES[name.metric]
     text = template.format(who=page(name.who), after=f"<strong>{number(after.value, share=True)}</strong>")
     n = f"n\u202f=\u202f{number(after.n, share=False)}"
-    if before is None or math.isnan(before.value):
+    if before is None or change is None:
         return f"{text} <small>(95\u202f% interval {interval(after, share=True)}, {n})</small>. {remark}"
-    change = difference(after, before)
     text += f"; before training it was {number(before.value, share=True)}."
     if change.includes(0.0):
         range_ = f"The 95\u202f% interval of the change, {between(change, share=True)}, includes zero"
@@ -103,14 +111,14 @@ def _unfinished(run: Run) -> str:
     return text
 
 
-def _row(name: Name, before: Estimate | None, after: Estimate | None) -> str:
+def _row(name: Name, before: Estimate | None, after: Estimate | None, change: Estimate | None) -> str:
     values = [e.value for e in (before, after) if e is not None]
     read = meaning(name.metric, values)
     label = page(read.label, 80) + (f" <small>{page(where(name.split), 60)}</small>" if name.split else "")
     return (
         f'<tr><th scope="row">{label}</th>{_cell(before, read.share, "before")}{_cell(after, read.share, "after")}'
         f'<td class="drawn">{_drawing(before, after, read.share)}</td>'
-        f'<td class="change">{_change(before, after, read.share, read.better)}</td></tr>'
+        f'<td class="change">{_change(change, read.share, read.better)}</td></tr>'
     )
 
 
@@ -122,10 +130,9 @@ def _cell(estimate: Estimate | None, share: bool, label: str) -> str:
     return f'<td class="num" data-label="{label}"><b>{value}</b> <small>{range_}{n}</small></td>'
 
 
-def _change(before: Estimate | None, after: Estimate | None, share: bool, better: int) -> str:
-    if before is None or after is None or math.isnan(before.value) or math.isnan(after.value):
+def _change(change: Estimate | None, share: bool, better: int) -> str:
+    if change is None:
         return "–"
-    change = difference(after, before)
     if change.includes(0.0):
         return f'<span class="same">≈ no change shown</span> <small>{between(change, share=share)}</small>'
     sign = "▲" if change.value > 0 else "▼"

@@ -43,6 +43,7 @@ class Run:
     summary: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, Estimate] = field(default_factory=dict)
     after: Mapping[str, Estimate] = field(default_factory=dict)
+    change: Mapping[str, Estimate] = field(default_factory=dict)  # after minus before, paired by problem
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)  # metric → roles and policies that have it
     notes: tuple[str, ...] = ()  # what is missing, in plain words
 
@@ -87,6 +88,7 @@ def read_run(directory: Path) -> Run:
         summary=summary,
         before=estimates(before),
         after=estimates(summary.get("after")),
+        change=estimates(summary.get("change")),
         owners={metric: in_order(names) for metric, names in owners.items()},
         notes=tuple(notes),
     )

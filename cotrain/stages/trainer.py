@@ -36,7 +36,15 @@ from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
 from cotrain.disk.lock import RunLock
 from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolated
-from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
+from cotrain.models.optim import (
+    Optimizer,
+    adamw,
+    has_bfloat16,
+    load_optimizer_tensors,
+    muon,
+    optimizer_tensors,
+    schedule,
+)
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, Packed, block_mask, lengths
 
@@ -83,11 +91,6 @@ class Outcome:
     loss: float  # training loss of the last step, nats per token; NaN when no step was done
     validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this sitting
     seconds: float  # of this sitting
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Does this device compute in bfloat16 faster than in float32?"""
-    return torch.cuda.is_bf16_supported() if device.type == "cuda" else torch.cpu._is_avx512_bf16_supported()
 
 
 def train(

@@ -27,8 +27,8 @@ def trace(*, length=4, group="g", role="solver", call=0, signals=(), prompt=(1, 
     )
 
 
-def annotated(*args, values=None, reference=None, temperature=1.0, **settings):
-    return Annotated(trace=trace(*args, **settings), values=values, reference=reference, temperature=temperature)
+def annotated(*args, values=None, temperature=1.0, **settings):
+    return Annotated(trace=trace(*args, **settings), values=values, temperature=temperature)
 
 
 def outcomes(*rewards, group="g", length=4):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from learn_makers import random_samples
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.collate import collate, plan, rows_of
+from cotrain.learn.collate import RECTANGLE, collate, plan, plan_shared, rows_of, width
 
 IDS = st.lists(st.integers(1, 20), min_size=1, max_size=6).map(tuple)
 SEQUENCES = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=8)
@@ -29,6 +29,31 @@ def test_every_row_exactly_once_within_the_budget(widths, budget):
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(widths[i] for i in batch) <= budget
     assert batches == plan(widths, budget)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([(1,), (2, 3), (4, 5, 6, 7)]), IDS), max_size=20), st.integers(1, 60))
+def test_shared_prompts_count_once_in_the_budget(sequences, budget):
+    batches = plan_shared(sequences, budget)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(sequences)))
+    for batch in batches:
+        prompts = [sequences[i][0] for i in batch]
+        assert len([p for n, p in enumerate(prompts) if n == 0 or prompts[n - 1] != p]) == len(set(prompts))
+        tokens = sum(map(len, set(prompts))) + sum(len(sequences[i][1]) - 1 for i in batch)
+        rectangle = len(batch) * max(width(*sequences[i]) for i in batch)
+        assert len(batch) == 1 or (tokens <= budget and rectangle <= RECTANGLE * budget)
+
+
+def test_a_shared_plan_by_hand():
+    a, b = (1, 2, 3), (4,)
+    sequences = [(b, (9,)), (a, (9, 9)), (b, (9, 9, 9)), (a, (9, 9, 9))]
+    assert plan_shared(sequences, 100) == [(3, 1, 2, 0)]  # 3 + 2 + 1 tokens of a, then 1 + 2 + 0 of b
+    assert plan_shared(sequences, 6) == [(3, 1), (2, 0)]
+    assert plan_shared(sequences, 5) == [(3,), (1,), (2, 0)] or plan_shared(sequences, 5) == [(3,), (1, 2), (0,)]
+    rows = rows_of([sequences[i] for i in (3, 1, 2, 0)], [1.0] * 4, shared=True)
+    assert rows.input_ids.tolist() == [[1, 2, 3, 9, 9, 9, 4, 9, 9]]
+    assert rows.column.tolist() == [2, 3, 4, 2, 5, 6, 7, 8, 6]
+    assert rows.branches.positions.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1, 2]]
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
@@ -56,6 +58,22 @@ def test_scores_come_back_in_the_order_given():
             assert not score.requires_grad
             torch.testing.assert_close(score, expected.float(), rtol=1e-6, atol=1e-6)
     assert sequence_scores(model, []) == []
+
+
+def test_sharing_prompts_changes_neither_scores_nor_gradients():
+    model, drawn = tiny_model(), random_samples(8, temperature=True)
+    samples = [replace(s, prompt_ids=drawn[i % 3].prompt_ids) for i, s in enumerate(drawn)]
+    samples.sort(key=lambda s: s.prompt_ids)
+    results = []
+    for shared in (True, False):
+        rows = collate(samples, shared=shared)[0]
+        assert (rows.input_ids.shape[0] == 1) is shared
+        predictions, entropy = Scorer(model).predict(rows, entropy=True)
+        (predictions.sin().sum() + entropy.sum()).backward()
+        results.append((predictions.detach(), entropy.detach(), [p.grad.clone() for p in model.parameters()]))
+        model.zero_grad()
+    torch.testing.assert_close(results[0][:2], results[1][:2], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(results[0][2], results[1][2], rtol=1e-4, atol=1e-4)  # norms compute in float32
 
 
 def test_models_that_change_their_logits_afterwards_are_refused():

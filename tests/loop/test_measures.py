@@ -1,10 +1,13 @@
 """Figures counted by hand on small invented episodes."""
 
+import json
+
 import pytest
 
 from cotrain.core.address import Address
+from cotrain.core.statistics import difference
 from cotrain.core.types import Episode, Trace
-from cotrain.loop.measures import selecting, solving, verdict_rates, verifying
+from cotrain.loop.measures import counts_json, paired_changes, selecting, solving, verdict_rates, verifying
 
 
 def trace(role, task, member, *, parsed, truth, call=0, parent=None):
@@ -110,3 +113,35 @@ def test_intervals_hold_the_value_and_shrink_with_more_tasks():
     wide, narrow = solving("solver", 1)(few)["solver/pass@1"], solving("solver", 1)(many)["solver/pass@1"]
     assert wide.low <= wide.value <= wide.high and narrow.low <= narrow.value <= narrow.high
     assert narrow.high - narrow.low < wide.high - wide.low
+
+
+def paired(before, after, measure):
+    """The changes as a run makes them: the first side goes through its JSON file."""
+    saved = json.loads(json.dumps(counts_json(measure(before)), allow_nan=False))
+    return paired_changes(measure(after), saved)
+
+
+def test_a_change_is_paired_by_problem():
+    # 200 problems, every second one right before; afterwards 20 more are right and none is lost. The differences are 20
+    # ones and 180 zeros: mean 0.1, standard error sqrt(0.1 * 0.9 / 200) = 0.0212, so about 0.058 to 0.142
+    before = [episode(t, 0, "1", t % 2 == 0, [True], True) for t in range(200)]
+    after = [episode(t, 0, "1", t % 2 == 0 or t < 40, [True], True) for t in range(200)]
+    change = paired(before, after, solving("solver", 1))["solver/pass@1"]
+    assert change.value == pytest.approx(0.1) and change.n == 200
+    assert change.low == pytest.approx(0.058, abs=0.008) and change.high == pytest.approx(0.142, abs=0.008)
+    apart = difference(solving("solver", 1)(after)["solver/pass@1"], solving("solver", 1)(before)["solver/pass@1"])
+    assert apart.high - apart.low > 2 * (change.high - change.low)
+
+
+def test_where_nothing_changed_there_is_no_interval_left():
+    for measure in (solving("solver", 2), verifying("verifier"), selecting("solver", "verifier", 2)):
+        changes = paired(FOUR, FOUR, measure)
+        assert set(changes) == set(measure(FOUR))
+        assert all((c.value, c.low, c.high) == (0.0, 0.0, 0.0) for c in changes.values())
+
+
+def test_a_problem_that_one_side_lost_keeps_its_counts_on_the_other():
+    change = paired(FOUR, FOUR[:2], solving("solver", 2))["solver/step_accuracy"]
+    assert change.value == pytest.approx(3 / 4 - 6 / 8)
+    none_wrong = [e for e in FOUR if e.traces[0].truth["correct"]]
+    assert "verifier/balanced_accuracy" not in paired(FOUR, none_wrong, verifying("verifier"))

@@ -1,7 +1,8 @@
 """Whole runs of the shipped recipes with the embedded model: interrupted, killed and delayed runs end the same."""
 
+import gzip
 import hashlib
-import os
+import json
 import random
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from cotrain.loop.trainer import CoTrainer, permuted
 from cotrain.play.protocols import solve
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
-from cotrain.tasks.words.source import word_problems
+from cotrain.tasks.words.source import study_problems
 from tests.helpers import RandomLatency
 
 SMALL = {"tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
@@ -48,14 +49,26 @@ def ppo(tasks):
     )
 
 
+def briefly(recipe):
+    """With the least that an evaluation can be; "grpo" and "tango" keep all of theirs."""
+    return replace(recipe, evaluation=replace(recipe.evaluation, members=2, greedy=(), fixed={}))
+
+
+def alternating(tasks):
+    """Tango as COMMAND runs it."""
+    made = tango(steps=4, warmup=1, ratio=(2, 1), reviews=3, evaluate_every=3, tasks=tasks, **SMALL)
+    return replace(made, evaluation=replace(made.evaluation, curve_tasks=1))
+
+
 CASTS = {
-    "ppo": ppo,
-    "grpo": lambda tasks: grpo(steps=3, tasks=tasks, **SMALL),
-    "grpo-oracle": lambda tasks: grpo(steps=3, tasks=tasks, steps_judged_by="oracle", **SMALL),
-    "tango": lambda tasks: tango(steps=4, warmup=1, ratio=(2, 1), reviews=3, tasks=tasks, **SMALL),
-    "tango-frozen": lambda tasks: tango(steps=2, verifier="frozen", tasks=tasks, **SMALL),
-    "tango-simultaneous": lambda tasks: tango(steps=2, simultaneous=True, reviews=8, tasks=tasks, **SMALL),
+    "ppo": lambda tasks: briefly(ppo(tasks)),
+    "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
+    "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
+    "tango": alternating,
+    "tango-frozen": lambda tasks: briefly(tango(steps=2, verifier="frozen", tasks=tasks, **SMALL)),
+    "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=8, tasks=tasks, **SMALL)),
 }
+CANARY = "canary-7f3a"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -64,7 +77,26 @@ def one_thread():
 
 
 def easy():
-    return word_problems(operations=(2, 2), distractors=(0, 0))
+    return study_problems(operations=(2, 2))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Each cast's run in peace, made once, with a secret in the environment: its directory, and how often its engine
+    advanced."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            engines = []
+            folder = tmp_path_factory.mktemp("whole") / name
+            loop.start(CASTS[name](easy()), folder, checkpoint_every=1, wrap=lambda e: counted(engines, e))
+            made[name] = folder, engines[0].count
+        return made[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_TOKEN", CANARY)
+        yield run
 
 
 def digest(folder: Path) -> str:
@@ -97,33 +129,30 @@ class Counted:
         return self.engine.advance()
 
 
+def counted(engines, engine, stop_at=None):
+    engines.append(Counted(engine, stop_at))
+    return engines[-1]
+
+
 @pytest.mark.parametrize("name", CASTS)
-def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, tmp_path):
-    whole, broken, slow = tmp_path / "whole", tmp_path / "broken", tmp_path / "slow"
-    engines = []
-
-    def counted(engine, stop_at=None):
-        engines.append(Counted(engine, stop_at))
-        return engines[-1]
-
-    loop.start(CASTS[name](easy()), whole, checkpoint_every=1, wrap=counted)
-    assert any(e.traces for e in Ledger(whole / "episodes").read(0))
-
-    middle = engines[0].count // 2
+def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_path):
+    """The other run is delayed at random, interrupted in its last steps, and delayed otherwise when it goes on."""
+    folder, advances = whole(name)
+    assert any(e.traces for e in Ledger(folder / "episodes").read(0))
+    other, stop_at = tmp_path / "other", 3 * advances // 4
     with pytest.raises(Interrupted):
-        loop.start(CASTS[name](easy()), broken, checkpoint_every=1, wrap=lambda engine: counted(engine, middle))
-    loop.resume(CASTS[name](easy()), broken)
-    assert digest(broken) == digest(whole)
+        loop.start(
+            CASTS[name](easy()), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at)
+        )
+    assert transaction.latest(other / "checkpoints").step > 0
+    loop.resume(CASTS[name](easy()), other, wrap=lambda engine: RandomLatency(engine, 8))
+    assert digest(other) == digest(folder)
 
-    loop.start(CASTS[name](easy()), slow, checkpoint_every=1, wrap=lambda engine: RandomLatency(engine, 7))
-    assert digest(slow) == digest(whole)
 
-
-def test_the_weights_really_move(tmp_path):
-    recipe = CASTS["tango"](easy())
-    loop.start(recipe, tmp_path / "run")
-    tensors, documents = transaction.latest(tmp_path / "run" / "checkpoints").load()
-    start = CoTrainer(recipe).cast.tensors()
+def test_the_weights_really_move(whole):
+    folder, _ = whole("tango")
+    tensors, documents = transaction.latest(folder / "checkpoints").load()
+    start = CoTrainer(CASTS["tango"](easy())).cast.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
         assert documents["state"]["cast"]["updates"][policy] > 0
@@ -133,18 +162,26 @@ def test_the_weights_really_move(tmp_path):
         assert len(moved) > 10, policy
 
 
-COMMAND = [
-    sys.executable, "-m", "cotrain.cli", "run", "tango", "--steps", "5", "--set", "evaluation.members=2", "--set", "evaluation.splits=[]",
-    "--warmup", "1", "--ratio", "1", "1", "--reviews", "3",
-    "--tasks-per-step", "3", "--group-size", "3", "--evaluation-tasks", "1", "--evaluate-every", "3", "--operations", "2", "2",
-    "--checkpoint-every", "1", "--threads", "1", "--out",
-]  # fmt: skip
+def test_the_end_is_paired_with_the_start_problem_by_problem(whole):
+    folder, _ = whole("tango")
+    summary = json.loads((folder / "summary.json").read_text())
+    both = set(summary["before"]) & set(summary["after"])
+    assert set(summary["change"]) == both and "solver/pass@1" in both and "verifier/fixed/parsed" in both
+    for key in both:
+        expected = summary["after"][key]["value"] - summary["before"][key]["value"]
+        assert summary["change"][key]["value"] == pytest.approx(expected)
 
 
-def test_killed_at_random_points_a_run_ends_as_if_never_killed(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*COMMAND, str(whole)], check=True, capture_output=True)
-    command, chance = [*COMMAND, str(killed)], random.Random(time.time_ns())
+FLAGS = ["--operations", "2", "2", "--tasks-per-step", "3", "--group-size", "4", "--evaluation-tasks", "1", "--lr", "1e-3",
+         "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
+RUN = [sys.executable, "-m", "cotrain.cli", "run"]
+COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every", "3",
+           "--set", "evaluation.curve_tasks=1", *FLAGS]  # fmt: skip
+
+
+def test_killed_at_random_points_a_run_ends_as_if_never_killed(whole, tmp_path):
+    killed, chance = tmp_path / "killed", random.Random(time.time_ns())
+    command = [*COMMAND, str(killed)]
     for rows in (1, 4):  # of the metrics, before the kill
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
@@ -154,8 +191,8 @@ def test_killed_at_random_points_a_run_ends_as_if_never_killed(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         command = [sys.executable, "-m", "cotrain.cli", "resume", str(killed)]
-    subprocess.run(command, check=True, capture_output=True)
-    assert digest(killed) == digest(whole)
+    api.resume(killed)
+    assert digest(killed) == digest(whole("tango")[0])
 
 
 def _lines(path: Path) -> int:
@@ -164,7 +201,8 @@ def _lines(path: Path) -> int:
 
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"
-    process = subprocess.Popen([*COMMAND, str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [*RUN, "grpo", "--steps", "50", *FLAGS, str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not (out / "before.json").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
@@ -195,8 +233,8 @@ def test_a_permutation_visits_every_place_once():
     assert [permuted(i, 50, 1) for i in range(50)] != [permuted(i, 50, 2) for i in range(50)]
 
 
-def test_the_environment_is_not_written_into_a_run(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "HF_TOKEN", "canary-7f3a")
-    loop.start(CASTS["grpo"](easy()), tmp_path / "run")
-    written = b"".join(f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file())
-    assert b"canary-7f3a" not in written
+def test_the_environment_is_not_written_into_a_run(whole):
+    folder, _ = whole("grpo")
+    files = [(f.suffix, f.read_bytes()) for f in folder.rglob("*") if f.is_file()]
+    written = b"".join(gzip.decompress(content) if suffix == ".gz" else content for suffix, content in files)
+    assert b"token_ids" in written and CANARY.encode() not in written

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.models.optim import adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
+from cotrain.models.optim import Float32Muon, adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,8 @@ def test_only_hidden_matrices_decay(make):
 def test_muon_moves_a_matrix_along_an_orthogonal_one():
     model = Toy()
     optimizer = muon(model, lr=1.0)
-    assert [type(part) for part in optimizer.parts] == [torch.optim.Muon, torch.optim.AdamW]
+    matrices, rest = optimizer.parts
+    assert isinstance(matrices, torch.optim.Muon) and isinstance(rest, torch.optim.AdamW)
     before = model.hidden.weight.detach().clone()
     for p in model.parameters():
         p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
@@ -89,6 +90,21 @@ def test_muon_moves_a_matrix_along_an_orthogonal_one():
     update = (before - model.hidden.weight) / (0.2 * math.sqrt(4))
     values = torch.linalg.svdvals(update.detach())
     assert values.min() > 0.5 and values.max() < 1.3, "five Newton-Schulz steps bring singular values near one"
+
+
+def test_muon_in_float32_goes_where_torch_goes_in_bfloat16():
+    ours, theirs = (nn.ParameterList([torch.zeros(6, 4), torch.zeros(3, 8), torch.zeros(6, 4)]) for _ in range(2))
+    a = Float32Muon(ours, lr=0.1, weight_decay=0.1, eps=1e-7, adjust_lr_fn="match_rms_adamw")
+    b = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.1, eps=1e-7, adjust_lr_fn="match_rms_adamw")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn(p.shape, generator=generator)
+            q.grad = p.grad.clone()
+        a.step()
+        b.step()
+    for p, q in zip(ours, theirs, strict=True):
+        assert torch.allclose(p, q, atol=0.01 * q.abs().max().item() + 2e-3), (p - q).abs().max()
 
 
 @pytest.mark.parametrize("make", [adamw, muon])

@@ -8,6 +8,7 @@ import pytest
 
 from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.report.compare_page import compare_page
+from cotrain.report.compare_reach import crossing, levels
 from cotrain.report.compare_table import band, budgets_of, comparison_table, difference_in_words, runs_of
 
 
@@ -80,6 +81,29 @@ def test_band_by_hand() -> None:
     assert spread[1][1] == pytest.approx(0.75 - 12.7062 * 0.25, abs=1e-4)
     assert band([one]) == (one, []) and band([]) == ([], []) and band([[], []]) == ([], [])
     assert band([[(0.0, 1.0)], [(5.0, 1.0)]]) == ([], [])
+
+
+def test_a_level_is_reached_where_the_line_first_passes_it() -> None:
+    line = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.2), (30.0, 0.6)]
+    assert crossing(line, 0.2) == pytest.approx(5.0)  # half way up the first piece, not on the way down or up again
+    assert crossing(line, 0.4) == pytest.approx(25.0)
+    assert crossing(line, 0.3) == 10.0 and crossing(line, 0.1) == 0.0 and crossing(line, 0.05) == 0.0
+    assert crossing(line, 0.7) is None and crossing([], 0.1) is None
+
+
+def test_seeds_that_never_reach_a_level_are_counted_and_break_the_pairing() -> None:
+    runs = runs_of(two([0.4, 0.4], [0.8, 0.3]))
+    own, *rest = levels(runs, "updates", 4.0)
+    assert own.value == pytest.approx(0.4) and own.name == "what base has after 4 updates"
+    base, new = own.reached
+    assert base.at == pytest.approx(4.0) and base.difference is None
+    assert new.at == pytest.approx(4 * 0.4 / 0.55)  # the mean curve rises to 0.55
+    assert new.seeds == {0: pytest.approx(2.0), 1: None} and new.difference is None
+    assert new.words() == "3 (2 to 2 over 1 of 2 seeds)"
+    low = next(level for level in rest if level.value == pytest.approx(0.2))
+    # base needs 2 and 2, new needs 1 and 8/3: differences −1 and 2/3
+    change = low.reached[1].difference
+    assert change is not None and change.value == pytest.approx(-1 / 6) and change.n == 2
 
 
 def test_the_page_shows_both_axes_and_refuses_the_word() -> None:

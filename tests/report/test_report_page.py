@@ -114,6 +114,15 @@ def test_the_page_says_what_happened(finished: tuple[Path, str]) -> None:
     assert len(finished[1].encode()) < 1_000_000
 
 
+def test_a_change_that_the_run_paired_is_what_is_shown(tmp_path: Path) -> None:
+    directory = write_fake_run(tmp_path, steps=24, episodes=1)
+    summary = json.loads((directory / "summary.json").read_text())
+    gain = {"value": -0.03125, "low": -0.05, "high": -0.0125, "n": 490}  # apart, it is not shown: see above
+    write(directory / "summary.json", summary | {"change": {"verifier/true_positive_rate": gain}})
+    words = re.sub("[ \n]+", " ", "".join(inspect(write_report(directory).read_text()).text))
+    assert "▼ −3.1 points −5.0 to −1.2 points" in words and "≈ no change shown" not in words
+
+
 def test_the_same_run_gives_the_same_page(finished: tuple[Path, str]) -> None:
     assert write_report(finished[0]).read_text() == finished[1]
 

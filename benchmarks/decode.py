@@ -1,0 +1,99 @@
+"""Sampling alone: the embedded engine, or transformers' ``generate``, on the benchmark's work.
+
+    python benchmarks/decode.py --side engine|generate --model DIR [--lengths drawn]
+
+All rows of a step at once; rows of a group have one prompt. ``generate`` runs the batch to its longest answer, with no
+stop token to look for; only tokens that were asked for count. ``decode_seconds`` is the whole less a run in which every
+answer is one token long: what the tokens after the first cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedModel
+from work import Work, answer, middle, now, side, work_of
+
+from cotrain.core.address import Address, seed_of
+from cotrain.core.types import Sampling
+from cotrain.engine.contract import Request
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.models.load import load_model
+from cotrain.play.idle_loop import IdleLoop, together
+
+Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts, length of each answer) → tokens
+
+
+def by_engine(model: PreTrainedModel, work: Work, device: str) -> Sampler:
+    engine = EmbeddedEngine({"a": model}, max_rows=work.rows, device=device)
+
+    def sample(prompts: Sequence[tuple[int, ...]], lengths: Sequence[int]) -> int:
+        requests = [
+            Request(
+                policy="a",
+                prompt_ids=prompt,
+                sampling=Sampling(max_tokens=length),
+                stop_ids=(),
+                seed=seed_of("decode", i),
+                address=Address(step=0, task=i // work.group, member=i % work.group, role="solver", call=0),
+            )
+            for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+        ]
+        loop = IdleLoop(engine.advance)
+        try:
+            completions = loop.run_until_complete(together(engine.sample(request) for request in requests))
+        finally:
+            loop.finish()
+        return sum(len(completion.token_ids) for completion in completions)
+
+    return sample
+
+
+def by_generate(model: PreTrainedModel, work: Work, device: str) -> Sampler:
+    model.to(device)
+    model.generation_config.eos_token_id = None
+
+    def sample(prompts: Sequence[tuple[int, ...]], lengths: Sequence[int]) -> int:
+        ids = torch.tensor(prompts, device=device)
+        with torch.inference_mode():
+            out = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=max(lengths),
+            )
+        assert out.shape[1] == ids.shape[1] + max(lengths)
+        return sum(lengths)
+
+    return sample
+
+
+SIDES = {"engine": by_engine, "generate": by_generate}
+
+
+def main() -> None:
+    parser = side(__doc__.splitlines()[0])
+    parser.add_argument("--side", choices=SIDES, required=True)
+    given = parser.parse_args()
+    work, device = work_of(given), given.device
+    sample = SIDES[given.side](load_model(given.model)[0], work, device)
+    measured = []
+    for step in range(given.warmup + given.steps):
+        prompts = [prompt for prompt in work.prompts(work.tasks * (step + 1))[-work.tasks :] for _ in range(work.group)]
+        began = now(device)
+        tokens = sample(prompts, work.answers(step))
+        middle_of = now(device)
+        sample(prompts, [1] * work.rows)
+        ended = now(device)
+        if step >= given.warmup:
+            whole, first = middle_of - began, ended - middle_of
+            measured.append({"seconds": whole, "decode_seconds": whole - first, "sampled_tokens": tokens})
+    answer(**middle(measured))
+
+
+if __name__ == "__main__":
+    main()

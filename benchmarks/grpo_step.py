@@ -1,0 +1,173 @@
+"""One GRPO step of cotrain: ``CoTrainer.step`` as a run makes it, on the benchmark's work; and each of its parts.
+
+    python benchmarks/grpo_step.py --model DIR [--lengths drawn] [--steps 3]
+
+Without KL, as the other side. A row's length is imposed by lowering the limit of its request. The step's seconds are of
+the whole of ``step``: drawing, playing, credit, update, metrics. Parts:
+
+    prefill   the engine alone, every answer one token long, on the same prompts
+    decode    the engine's seconds in a step, less prefill
+    scoring   log-probabilities of the step's answers, without gradient (a reference pass; not part of this step)
+    update    the learner's part of the step
+    between   the step less the engine's seconds and the update: coroutines, rendering, decoding, reward, credit, rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from work import Work, answer, middle, now, peak, reward, side, word, work_of
+
+from cotrain.core.address import Address
+from cotrain.core.types import Completion, Episode, Grade, Sampling, StepJudgement, Task
+from cotrain.engine.contract import Engine, Request
+from cotrain.learn.grpo import Grpo
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.policies import trainable
+from cotrain.loop.recipe import Objective, Recipe
+from cotrain.loop.schedule import single
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Roles
+from cotrain.play.idle_loop import IdleLoop, together
+from cotrain.play.role import Role
+
+POLICY = "generator"
+LR = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The benchmark's prompts as a task source, and their judge, which nobody asks."""
+
+    prompts: list[tuple[int, ...]]
+    name: str = "random"
+
+    def get(self, split: str, index: int) -> Task:
+        text = " ".join(map(word, self.prompts[index]))
+        return Task(id=f"random/{split}/{index}", prompt=text, answer=None, solution=None, difficulty=0.0, judge=self)
+
+    def size(self, split: str) -> int:
+        return len(self.prompts)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.name, "settings": {}}
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=None, reason="ungraded")
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return None
+
+
+async def respond(task: Task, roles: Roles) -> None:
+    turn = await roles.solver(problem=task.prompt)
+    turn.reward("outcome", reward(turn.completion.token_ids))
+
+
+class Imposed:
+    """An engine that lowers every request's limit to the length that the work imposes."""
+
+    def __init__(self, engine: Engine, work: Work) -> None:
+        self.engine, self.work = engine, work
+        self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
+
+    async def sample(self, request: Request) -> Completion:
+        at = request.address
+        length = self.work.answers(at.step)[at.task * self.work.group + at.member]
+        return await self.engine.sample(replace(request, sampling=Sampling(max_tokens=length)))
+
+
+def recipe_of(work: Work, model: str, steps: int) -> Recipe:
+    return Recipe(
+        name="benchmark",
+        tasks=Prompts(work.prompts(work.tasks * steps)),
+        steps=steps,
+        seed=0,
+        tasks_per_step=work.tasks,
+        group_size=work.group,
+        policies={POLICY: trainable(model, lr=LR)},
+        roles={"solver": Role(policy=POLICY, prompt="{problem}", sampling=Sampling(max_tokens=work.longest))},
+        objectives={POLICY: Objective(policy=POLICY, on="solver", by=Grpo(mix={"outcome": 1.0}))},
+        schedule=single(respond, POLICY),
+        evaluation=Evaluation(protocol=respond, measures=()),
+    )
+
+
+def prefill(trainer: CoTrainer, episodes: tuple[Episode, ...]) -> float:
+    """The engine's seconds for one token after each of the episodes' prompts."""
+    before = trainer.engine.counts()[f"{POLICY}/seconds"]
+    loop = IdleLoop(trainer.engine.advance)
+    try:
+        loop.run_until_complete(
+            together(
+                trainer.engine.sample(
+                    Request(
+                        policy=POLICY,
+                        prompt_ids=episode.traces[0].prompt_ids,
+                        sampling=Sampling(max_tokens=1),
+                        stop_ids=(),
+                        seed=0,
+                        address=Address(step=0, task=episode.task, member=episode.member, role="solver", call=0),
+                    )
+                )
+                for episode in episodes
+            )
+        )
+    finally:
+        loop.finish()
+    return trainer.engine.counts()[f"{POLICY}/seconds"] - before
+
+
+def main() -> None:
+    given = side(__doc__.splitlines()[0]).parse_args()
+    work, device = work_of(given), given.device
+    trainer = CoTrainer(
+        recipe_of(work, given.model, given.warmup + given.steps),
+        device=device,
+        wrap=lambda engine: Imposed(engine, work),
+    )
+    at_start, measured, sampled_all, learned_all = peak(device), [], 0, 0
+    for step in range(given.warmup + given.steps):
+        before, began = trainer.engine.counts(), now(device)
+        result = trainer.step()
+        ended, after = now(device), trainer.engine.counts()
+        engine = after[f"{POLICY}/seconds"] - before[f"{POLICY}/seconds"]
+        sampled = sum(len(trace.token_ids) for episode in result.episodes for trace in episode.traces)
+        assert sampled == sum(work.answers(step)), "lengths were not as imposed"
+        sampled_all += sampled
+        learned_all += int(result.row[f"{POLICY}/learned_tokens"])
+        if step >= given.warmup:
+            update = result.seconds["update"]
+            measured.append(
+                {
+                    "seconds": ended - began,
+                    "generate_seconds": result.seconds["play"],
+                    "engine_seconds": engine,
+                    "update_seconds": update,
+                    "between_seconds": ended - began - engine - update,
+                }
+            )
+    step_peak = peak(device)
+    pairs = [(trace.prompt_ids, trace.token_ids) for episode in result.episodes for trace in episode.traces]
+    scoring, filling = [], []
+    for _ in range(given.steps):
+        filling.append({"prefill_seconds": prefill(trainer, result.episodes)})
+        began = now(device)
+        trainer.cast.score(POLICY, pairs)
+        scoring.append({"scoring_seconds": now(device) - began})
+    figures = middle(measured) | middle(filling) | middle(scoring)
+    figures["decode_seconds"] = figures["engine_seconds"] - figures["prefill_seconds"]
+    answer(
+        **figures,
+        sampled_tokens=sampled_all,
+        learned_tokens=learned_all,
+        optimizer_steps=trainer.cast.updates[POLICY],
+        parameters=sum(p.numel() for p in trainer.cast.models[POLICY].parameters()),
+        growth_mib=step_peak - at_start,
+        step_peak_mib=step_peak,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""One update of the learner: micro-batches with shared prompts and no padding, or padded rows.
+
+    python benchmarks/update.py --layout shared|padded --model DIR [--lengths drawn]
+
+The same samples, loss and weights for both; the loss and the norm of the first gradient are reported, so that whoever
+compares can see that both computed the same. The padded layout is the learner's own for models whose attention cannot
+be replaced: rows sorted by length, so that little is padded, under the same budget of tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
+
+from cotrain.core.address import rng_of
+from cotrain.learn.contract import Sample, Term
+from cotrain.learn.grpo import Grpo
+from cotrain.learn.torch_learner import TorchLearner
+from cotrain.loop.policies import PolicySpec
+from cotrain.models.load import load_model
+
+LAYOUTS = ("shared", "padded")
+BUDGET: int = PolicySpec.__dataclass_fields__["micro_tokens"].default  # of tokens in a pass, as a run has it
+
+
+def learner_of(model: PreTrainedModel, layout: str) -> TorchLearner:
+    learner = TorchLearner(model, lr=1e-4, micro_tokens=BUDGET)
+    if layout == "padded":
+        learner.scorer.shared = False
+    return learner
+
+
+def samples_of(work: Work, step: int, learner: TorchLearner) -> tuple[Sample, ...]:
+    """Random answers with random advantages; behaviour is what the model says of them."""
+    rng = rng_of("update", step)
+    prompts = [p for p in work.prompts(work.tasks * (step + 1))[-work.tasks :] for _ in range(work.group)]
+    answers = [tuple(rng.randrange(FIRST, VOCABULARY) for _ in range(length)) for length in work.answers(step)]
+    behaviour = learner.logprobs(list(zip(prompts, answers, strict=True)))
+    return tuple(
+        Sample(
+            key=str(i),
+            prompt_ids=prompt,
+            token_ids=tokens,
+            behaviour=said,
+            advantages=torch.full((len(tokens),), rng.gauss(0.0, 1.0)),
+        )
+        for i, (prompt, tokens, said) in enumerate(zip(prompts, answers, behaviour, strict=True))
+    )
+
+
+def main() -> None:
+    parser = side(__doc__.splitlines()[0])
+    parser.add_argument("--layout", choices=LAYOUTS, required=True)
+    given = parser.parse_args()
+    work, device = work_of(given), given.device
+    learner = learner_of(load_model(given.model)[0].to(device), given.layout)
+    algorithm, measured, first = Grpo(mix={"outcome": 1.0}), [], {}
+    for step in range(given.warmup + given.steps):
+        samples = samples_of(work, step, learner)
+        began = now(device)
+        report = learner.update([Term(name="a", algorithm=algorithm, samples=samples)])
+        seconds = now(device) - began
+        assert report.stepped
+        first = first or {"loss": report.metrics["a/loss"], "grad_norm": report.metrics["grad_norm"]}
+        if step >= given.warmup:
+            measured.append({"seconds": seconds, "learned_tokens": report.metrics["tokens"]})
+    answer(**middle(measured), **first)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What a comparison writes, from made-up run directories: nothing is trained here."""
+
+import json
+import random
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from test_report_page import POISON, inspect
+
+from cotrain.comparison import compare
+from cotrain.report.compare_markdown import comparison_markdown
+from cotrain.report.compare_svg import curves_svg, differences_svg
+from cotrain.report.compare_table import comparison_table, open_label, runs_of
+from cotrain.report.escape import hidden
+
+START = {"solver/pass@1": 0.3, "verifier/balanced_accuracy": 0.5, "verifier/step_balanced_accuracy": 0.6}
+END = {
+    "grpo": {"solver/pass@1": 0.5},
+    "tango": {"solver/pass@1": 0.6, "verifier/balanced_accuracy": 0.7, "verifier/step_balanced_accuracy": 0.8},
+    "tango:verifier=frozen": {"solver/pass@1": 0.4, "verifier/balanced_accuracy": 0.55},
+}
+VERDICTS = {
+    "verifier/precision": 0.71,
+    "verifier/recall": 0.62,
+    "verifier/predicted_positive": 0.53,
+    "verifier/right_verdict_wrong_step": 0.24,
+    "verifier/fixed/balanced_accuracy": 0.65,
+}
+COST = {"grpo": 1000, "tango": 3000, "tango:verifier=frozen": 2000}  # tokens an update
+SEEDS, UPDATES, EVERY = 3, 40, 10
+
+
+def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
+    """The two files that a comparison reads: straight curves from START to END, a little apart for each seed."""
+    folder.mkdir(parents=True)
+    rng, rows = random.Random(f"{arm} {seed}"), []
+    end = {key: value + rng.gauss(0, 0.01) for key, value in END[arm].items()}
+    for done in range(0, updates + 1, EVERY):
+        row = {"step": done - 1, "kind": "evaluation", "tokens": COST[arm] * done, "updates/generator": done}
+        rows.append(row | {f"eval/{k}": START[k] + (v - START[k]) * done / updates for k, v in end.items()})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    further = VERDICTS if arm.startswith("tango") else {}
+    summary = {"tokens": COST[arm] * updates, "steps": updates, "before": {k: {"value": START[k]} for k in end}}
+    after = {k: {"value": v} for k, v in (end | further).items()}
+    (folder / "summary.json").write_text(json.dumps(summary | {"after": after}))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison of finished runs: nothing is trained. GRPO, the cheapest, was run on to as many tokens."""
+    out = tmp_path_factory.mktemp("compare")
+    for arm in END:
+        for seed in range(SEEDS):
+            slug = "".join(c if c.isalnum() or c in "-_." else "-" for c in arm)
+            fake_run(out / slug / f"seed-{seed}", arm, seed, 120 if arm == "grpo" else UPDATES)
+    model = f"policies.generator.model={out}/mine"
+    result = compare(list(END), seeds=SEEDS, out=out, updates=UPDATES, evaluate_every=EVERY, settings=[model])
+    assert not list(out.glob("*/*.log"))  # every run was found finished
+    return out, result
+
+
+def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compared):
+    _, result = compared
+    rows = {(row["at"], row["metric"], row["recipe"]): row for row in result["table"]}
+    for at in ("updates", "tokens", "end"):
+        assert rows[at, "solver/pass@1", "grpo"]["reference"] is None
+        assert rows[at, "solver/pass@1", "tango"]["reference"] == "grpo"
+        assert (at, "verifier/balanced_accuracy", "grpo") not in rows
+        assert rows[at, "verifier/balanced_accuracy", "tango"]["reference"] is None
+        frozen = rows[at, "verifier/balanced_accuracy", "tango:verifier=frozen"]
+        assert frozen["reference"] == "tango" and frozen["difference"]["n"] == SEEDS
+        assert frozen["words"].startswith("worse by")
+    assert "verifier: balanced accuracy, after 40 updates, against tango, the first that has it" in result["lines"]
+    assert "solver: right at the first try, after 40 updates" in result["lines"]
+
+
+def test_the_page_holds_curves_levels_and_verdicts(compared):
+    out, _ = compared
+    page = inspect((out / "report.html").read_text())
+    words = re.sub(r"\s+", " ", "".join(page.text))
+    assert "against tango, the first that has it" in words
+    assert "solver: right at the first try: difference to grpo" in words
+    assert "verifier: balanced accuracy: difference to tango" in words
+    assert "Needed to reach a level" in words and "what grpo has after 40 updates" in words
+    assert "Verdicts at the end" in words and "right verdict, wrong step blamed" in words
+    assert "verifier, on what the frozen start says" in words
+
+
+def test_updates_needed_are_read_off_the_mean_curve(compared):
+    _, result = compared
+    found = {(level["axis"], level["name"]): level for level in result["levels"] if level["name"]}
+    # grpo rises from 0.3 to about 0.5 in 120 updates, so after 40 it has about 0.367, which tango, rising to about 0.6
+    # in 40, has after about 40 * 0.067 / 0.3 = 8.9
+    level = found["updates", "what grpo has after 40 updates"]
+    grpo, tango, frozen = level["reached"]
+    assert level["level"] == pytest.approx(0.367, abs=0.01)
+    assert grpo["at"] == pytest.approx(40) and tango["at"] == pytest.approx(8.9, abs=1.5)
+    assert min(x for _, x in tango["seeds"]) <= tango["at"] <= max(x for _, x in tango["seeds"])
+    assert tango["difference"]["n"] == SEEDS and tango["difference"]["high"] < 0
+    assert frozen["recipe"] == "tango:verifier=frozen"
+    rounds = [level for level in result["levels"] if not level["name"] and level["axis"] == "updates"]
+    assert 0.5 in [level["level"] for level in rounds]
+    never = next(r for level in rounds if level["level"] == 0.5 for r in level["reached"] if r["recipe"] != "tango")
+    assert never["difference"] is None  # not every seed gets there
+
+
+def test_table_and_pictures_can_be_committed(compared):
+    out, _ = compared
+    table = (out / "table.md").read_text()
+    assert "![curves](curves.svg)" in table and "![differences](differences.svg)" in table
+    assert "## After 40 updates" in table and "## At the end of each run" in table and "Verdicts at the end" in table
+    assert "undefined" not in table and "nan" not in table
+    for block in re.split("\n\n", table):
+        if block.startswith("|"):
+            assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+    for name, rows in (("curves.svg", 3), ("differences.svg", 2)):
+        svg = ElementTree.fromstring((out / name).read_text())
+        tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in svg.iter()}
+        assert tags == {"svg", "title", "style", "rect", "text", "path"}
+        panels = [e for e in svg.iter() if e.get("class") == "title"]
+        assert len(panels) == 1 + 2 * rows
+    for name in ("table.md", "curves.svg", "differences.svg"):
+        assert str(out) not in (out / name).read_text()
+
+
+def test_hostile_names_stay_text():
+    run = {"seed": 0, "curve": [[0, 0, {"solver/pass@1": 0.1}], [5, 9, {"solver/pass@1": 0.2}]], "after": {POISON: 0.5}}
+    compare = {"recipes": {f"a{POISON}": {"seeds": [run]}, f"b{POISON}": {"seeds": [run]}}, "settings": [POISON]}
+    for svg in (curves_svg(runs_of(compare)), differences_svg(runs_of(compare))):
+        tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(svg).iter()}
+        assert tags == {"svg", "title", "style", "rect", "text", "path"}
+    table = comparison_markdown(compare | comparison_table(compare), [])
+    assert not re.search(r"(?<!\\)[<>`]", table) and not any(hidden(c) for c in table if c != "\n")
+
+
+def test_names_lose_the_folders_of_this_machine():
+    assert open_label("tango:model=/home/me/models/a,lr=1e-4") == "tango:model=a,lr=1e-4"
+    assert open_label("/home/me/mine.py:mine") == "mine.py:mine" and open_label("../x/mine.py:mine") == "mine.py:mine"
+    assert open_label("~/a/b.py:c") == "b.py:c"
+    assert open_label("tango:model=Qwen/Qwen3-0.6B,alpha=0.5") == "tango:model=Qwen/Qwen3-0.6B,alpha=0.5"
