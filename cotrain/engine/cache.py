@@ -1,187 +1,276 @@
-"""A key-value cache in columns, and the attention that reads it one token at a time.
+"""A key-value cache for rows that decode together: prompts once a tile, and each row's own tokens in columns.
 
-All running rows write at one shared *cursor*, so a decode step stores its keys with one copy into a view and reads
-them without one. Rows are right-aligned: a row's prompt ends where the cursor stood when it entered, and each row has
-its own start::
+A *tile* holds one prompt for up to eight rows; ``attention.py`` reads it once for all of them. Prompts end at the last
+column of their storage.
 
-    column   0 . . . . 5 . . . . 10 . . . . 15
-    row 0    . . P P P P P s s s s s s s s s ▏      start 2, entered when the cursor stood at 7
-    row 1    . . . . . . . . P P P P s s s s ▏      start 8, entered at 12          ▏ = cursor
+Own tokens: all rows write at one shared *cursor*, so a decode step stores its keys with one copy into a view and reads
+them without one. A row starts where the cursor stood when it entered::
 
-What a row attends to is ``[start, cursor]``; the columns between the least start and the cursor are the *window*.
-When the cursor reaches the last column, the window moves to the left; a prompt longer than the cursor's column moves
-it to the right. Rows stay dense: the last ones move into the places of the finished.
+    column   0 . . . . 5 . . . . 10 . .
+    row 0    . s s s s s s s s s s s s ▏      start 1
+    row 1    . . . . . . . . . s s s s ▏      start 9          ▏ = cursor
 
-Attention at query length one is two small matrix products per row and key head, with the query heads of one key head
-as the rows of the left factor: keys are never repeated, and nothing but the mask is built per step. In memory the keys
-have columns innermost, the order in which the products read them. On a CPU this takes a third of the time of
-``scaled_dot_product_attention``.
+The columns from the least start to the cursor are the *window*. The column before it is read too, as the place where
+``attend`` puts the prompt's score. When the cursor reaches the last column, the window moves to the left. Rows and
+tiles stay dense: the last ones move into the places of the finished.
 
-Left out: pages, so that memory is rows × (longest prompt + answer) × 3/2; sliding windows, which the engine treats as
-a limit of the context; and recurrent layers, which it refuses.
+Left out: pages, so that memory is rows × longest answer × 3/2 and tiles × longest prompt; sliding windows, which the
+engine treats as a limit of the context; and recurrent layers, which it refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface, DynamicCache, PreTrainedConfig
+from torch import Tensor
+from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
 from cotrain.core.errors import ModelError
+from cotrain.engine.attention import Prompts, Reads, with_reads
 
-DECODE = "cotrain_decode"  # name of ``attend_one`` among the attention functions of transformers
-_ROWS = 16  # least number of rows that are allocated
+TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
+_LEAST = 16  # least number of rows or tiles that are allocated
+
+
+class Store:
+    """Keys and values of every layer, each ``[lines, kv_heads, columns, head_dim]`` and contiguous."""
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.lines = self.columns = 0  # allocated, or to be allocated by ``create``
+
+    def create(self, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype | None) -> None:
+        """Allocate for the layers of a model, given by keys and values of any size."""
+        self.keys = [self._zeros(keys, dtype) for keys, _ in layers]
+        self.values = [self._zeros(values, dtype) for _, values in layers]
+
+    def grow(self, lines: int, columns: int, *, at_end: bool) -> None:
+        """Make room for so many lines and columns. What is stored keeps its columns, ``at_end`` counted from the end."""
+        before = (self.lines, self.columns)
+        if lines > self.lines:
+            self.lines = max(self.lines, _LEAST)
+            while self.lines < lines:
+                self.lines *= 2
+        if columns > self.columns:
+            self.columns = max(columns, self.columns + self.columns // 4)
+        if (self.lines, self.columns) == before:
+            return
+        kept = slice(self.columns - before[1], None) if at_end else slice(before[1])
+        for tensors in (self.keys, self.values):
+            for i, old in enumerate(tensors):
+                tensors[i] = self._zeros(old, old.dtype)
+                tensors[i][: before[0], :, kept] = old
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], columns: slice) -> None:
+        """Copy these columns from some lines to others, one by one; no line is both."""
+        for tensor in (*self.keys, *self.values):
+            for source, target in zip(sources, targets, strict=True):
+                tensor[target, :, columns] = tensor[source, :, columns]
+
+    def _zeros(self, like: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """Zeros, as a masked column must hold finite numbers: 0 × inf is not a number."""
+        return like.new_zeros((self.lines, like.shape[1], self.columns, like.shape[3]), dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Map:
+    """Who reads what, for layers with K key heads; see ``Prompts``."""
+
+    members: Tensor  # [N * K * T]
+    places: Tensor  # [R * K]
+    own_mask: Tensor | None  # [R * K, 1, columns], additive
+    prompt_mask: Tensor | None  # [N * K, 1, P]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What the decode steps of one layer have in common until rows enter, leave or move. K: key heads."""
+
+    keys: Tensor  # [R * K, columns, head_dim] own
+    values: Tensor  # [R * K, columns, value's head_dim]
+    mask: Tensor | None  # [R * K, 1, columns], additive
+    prompts: Prompts
 
 
 class Columns(Cache):
-    """Keys and values of all running rows, per layer ``[rows, kv_heads, columns, head_dim]``.
+    """Keys and values of all running rows. Owns the storage, the cursor, the starts and the tiles.
 
-    Owns the storage, the cursor and the starts. transformers calls ``update`` once per layer and decode step.
+    transformers calls ``update`` once per layer and decode step.
     """
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         """``dtype``: what to store; None stores what the model computes."""
         super().__init__(layers=[])
         self.dtype = dtype
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-        self.starts: list[int] = []  # [R] first column of each running row
-        self.cursor = 0  # the column that the next decode step writes
-        self.low = 0  # least start
-        self._size = (0, 0)  # rows, columns to allocate
+        self.own, self.prompts = Store(), Store()
+        self.starts: list[int] = []  # [R] first own column of each running row
+        self.tiles: list[int] = []  # [R] tile of each running row
+        self.lengths: list[int] = []  # [N] tokens of each tile's prompt
+        self.cursor = 1  # the column that the next decode step writes
+        self._first = 0  # the column before the window
+        self._layers: list[_Layer] = []  # empty where rows have entered, left or moved since the last step
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.own.keys)
 
     @property
     def is_sliding(self) -> list[bool]:
-        return [False] * len(self.keys)
-
-    @property
-    def columns(self) -> int:
-        """Columns allocated."""
-        return self._size[1]
+        return [False] * len(self)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store one token per row ``[R, kv_heads, 1, head_dim]`` at the cursor; return views of the window."""
-        rows, end = len(self.starts), self.cursor + 1
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        keys[:rows, :, self.cursor : end] = key_states
-        values[:rows, :, self.cursor : end] = value_states
-        return keys[:rows, :, self.low : end], values[:rows, :, self.low : end]
+        """Store one token per row ``[R, kv_heads, 1, head_dim]`` at the cursor; tell ``attend`` what to read."""
+        layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
+        layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
+        layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
+        reads = Reads(
+            keys=layer.keys[:, window],
+            values=layer.values[:, window],
+            mask=None if layer.mask is None else layer.mask[:, :, window],
+            prompts=layer.prompts,
+        )
+        return with_reads(key_states, reads), value_states
 
-    def mask(self, device: torch.device) -> Tensor | None:
-        """Additive mask ``[R, 1, 1, W]`` over the window of the coming step; None when every row fills the window."""
-        if self.low == max(self.starts):
-            return None
-        window = torch.arange(self.low, self.cursor + 1, device=device)
-        starts = torch.tensor(self.starts, device=device)
-        return torch.zeros(len(starts), len(window), device=device).masked_fill_(window < starts[:, None], -torch.inf)[
-            :, None, None
-        ]
+    def make_room(self, rows: int, tiles: int, longest: int, most: int) -> None:
+        """Prepare for so many more rows and tiles, with prompts of up to ``longest`` tokens, answers of up to ``most``.
 
-    def make_room(self, rows: int, longest: int, need: int) -> int:
-        """Prepare for ``rows`` more rows with prompts of up to ``longest`` tokens, none growing past ``need`` tokens.
-
-        Returns by how many columns the running rows were moved. Storage is zeroed: a masked column must hold finite
-        numbers, as 0 × inf is not a number.
+        Own columns are so many that moving to the left is rare: at most every ``most / 2`` steps.
         """
         if not self.starts:
-            self.cursor = self.low = longest
-        most, columns = self._size
-        rows += len(self.starts)
-        if rows > most:
-            most = max(_ROWS, most)
-            while most < rows:
-                most *= 2
-        if columns < need + need // 2:  # so much that moving to the left is rare: at most every need / 2 steps
-            columns = max(need + need // 2, columns + columns // 4)
-        if (most, columns) != self._size:
-            self._size = (most, columns)
-            self.keys = [self._grown(old, columns_last=True) for old in self.keys]
-            self.values = [self._grown(old, columns_last=False) for old in self.values]
-        return self.move(longest - self.cursor) if longest > self.cursor else 0
+            self.cursor = 1
+        self.own.grow(len(self.starts) + rows, 1 + most + most // 2, at_end=False)
+        self.prompts.grow(len(self.lengths) + tiles, longest, at_end=True)
 
-    def move(self, by: int) -> int:
-        """Move the window and the cursor by so many columns (negative: to the left); returns ``by``."""
-        rows = len(self.starts)
-        for store in (*self.keys, *self.values):
-            store[:rows, :, self.low + by : self.cursor + by] = store[:rows, :, self.low : self.cursor].clone()
-        self.starts = [start + by for start in self.starts]
-        self.cursor += by
-        self.low += by
-        return by
+    def enter(
+        self, prefilled: DynamicCache, index: Sequence[int], lengths: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        """Append a tile for each entry of ``index``, the prefilled prompt that it holds, padded on the left.
 
-    def enter(self, prefilled: DynamicCache, index: Tensor, lengths: Sequence[int]) -> None:
-        """Append a row for each entry of ``index`` [A], the prefilled row to copy; its prompt has ``lengths`` tokens.
-
-        The prefilled keys are padded on the left; here they end at the cursor.
+        The prompt has ``lengths`` tokens, and ``sizes`` rows read it, which are appended in this order.
         """
         layers = [_stored(layer) for layer in prefilled.layers]
-        if not self.keys:
-            self.keys = [self._grown(keys[:0], columns_last=True) for keys, _ in layers]
-            self.values = [self._grown(values[:0], columns_last=False) for _, values in layers]
-        rows = slice(len(self.starts), len(self.starts) + len(lengths))
-        columns = slice(self.cursor - layers[0][0].shape[2], self.cursor)
-        for (new_keys, new_values), keys, values in zip(layers, self.keys, self.values, strict=True):
-            keys[rows, :, columns] = new_keys.index_select(0, index).to(keys.dtype)
-            values[rows, :, columns] = new_values.index_select(0, index).to(values.dtype)
-        self.starts += [self.cursor - length for length in lengths]
-        self.low = min(self.starts)
+        if not self.own.keys:
+            self.own.create(layers, self.dtype)
+            self.prompts.create(layers, self.dtype)
+        first = len(self.lengths)
+        tiles, columns = slice(first, first + len(index)), slice(-layers[0][0].shape[2], None)
+        chosen = torch.tensor(index, device=layers[0][0].device)
+        for (new_keys, new_values), keys, values in zip(layers, self.prompts.keys, self.prompts.values, strict=True):
+            keys[tiles, :, columns] = new_keys.index_select(0, chosen)
+            values[tiles, :, columns] = new_values.index_select(0, chosen)
+        self.lengths += lengths
+        self.tiles += [tile for tile, size in enumerate(sizes, first) for _ in range(size)]
+        self.starts += [self.cursor] * sum(sizes)
+        self._layers = []
 
     def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
-        """Keep ``keep`` rows: those at ``movers`` move into ``holes``, and what is behind ``keep`` is forgotten."""
-        if holes:
-            for store in (*self.keys, *self.values):
-                store[holes, :, self.low : self.cursor] = store[movers, :, self.low : self.cursor]
-        for hole, mover in zip(holes, movers, strict=True):
-            self.starts[hole] = self.starts[mover]
-        del self.starts[keep:]
-        self.low = min(self.starts, default=self.cursor)
+        """Keep ``keep`` rows: those at ``movers`` move into ``holes``, and what is behind ``keep`` is forgotten.
 
-    def _grown(self, old: Tensor, columns_last: bool) -> Tensor:
-        """A copy with room for more; ``columns_last``: in memory, columns are the innermost dimension."""
-        (rows, columns), (_, heads, _, width) = self._size, old.shape
-        shape = (rows, heads, width, columns) if columns_last else (rows, heads, columns, width)
-        new = torch.zeros(shape, dtype=self.dtype or old.dtype, device=old.device)
-        new = new.transpose(2, 3) if columns_last else new
-        if old.shape[0]:
-            new[: old.shape[0], :, : old.shape[2]] = old
-        return new
+        Tiles that nobody reads any more go likewise.
+        """
+        self.own.copy(movers, holes, slice(min(self.starts), self.cursor))
+        for per_row in (self.starts, self.tiles):
+            fill(per_row, holes, movers, keep)
+        read = set(self.tiles)
+        holes, movers, keep = gaps(len(self.lengths), set(range(len(self.lengths))) - read)
+        self.prompts.copy(movers, holes, slice(-max(self.lengths), None))
+        fill(self.lengths, holes, movers, keep)
+        moved = dict(zip(movers, holes, strict=True))
+        self.tiles = [moved.get(tile, tile) for tile in self.tiles]
+        self._layers = []
+
+    def prepare(self, device: torch.device) -> None:
+        """See to it that the coming decode step has a column to write and knows what to read."""
+        if self.cursor == self.own.columns:
+            self.move_left()
+        if not self._layers:
+            self._first = min(self.starts) - 1
+            self._layers = self._arranged(device)
+
+    def move_left(self) -> None:
+        """Move the window to the first columns."""
+        rows, low = len(self.starts), min(self.starts)
+        for tensor in (*self.own.keys, *self.own.values):
+            tensor[:rows, :, 1 : 1 + self.cursor - low] = tensor[:rows, :, low : self.cursor].clone()
+        self.starts = [1 + start - low for start in self.starts]
+        self.cursor += 1 - low
+        self._layers = []
+
+    def _arranged(self, device: torch.device) -> list[_Layer]:
+        rows, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
+        layers = []
+        maps: dict[int, _Map] = {}  # by key heads, which layers may differ in
+        for keys, values, prompt_keys, prompt_values in zip(
+            self.own.keys, self.own.values, self.prompts.keys, self.prompts.values, strict=True
+        ):
+            heads = keys.shape[1]
+            if heads not in maps:
+                maps[heads] = self._mapped(heads, device)
+            values[:rows, :, self._first] = 0
+            prompts = Prompts(
+                keys=prompt_keys[:tiles].flatten(0, 1)[:, -longest:],
+                values=prompt_values[:tiles].flatten(0, 1)[:, -longest:],
+                mask=maps[heads].prompt_mask,
+                members=maps[heads].members,
+                places=maps[heads].places,
+            )
+            layers.append(
+                _Layer(
+                    keys=keys[:rows].flatten(0, 1),
+                    values=values[:rows].flatten(0, 1),
+                    mask=maps[heads].own_mask,
+                    prompts=prompts,
+                )
+            )
+        return layers
+
+    def _mapped(self, heads: int, device: torch.device) -> _Map:
+        """Seat the rows in their tiles, and see what they must not read."""
+        tiles, longest = len(self.lengths), max(self.lengths)
+        taken = [0] * tiles
+        seats = []  # [R]
+        for tile in self.tiles:
+            seats.append(taken[tile])
+            taken[tile] += 1
+        most, head = max(taken), torch.arange(heads, device=device)
+        tile, seat = torch.tensor([self.tiles, seats], device=device)[:, :, None]
+        places = ((tile * heads + head) * most + seat).flatten()
+        members = torch.zeros(tiles * heads * most, dtype=torch.int64, device=device)
+        members[places] = torch.arange(len(places), device=device)
+        return _Map(
+            members=members,
+            places=places,
+            own_mask=_mask(self.starts, self.own.columns, heads, device),
+            prompt_mask=_mask([longest - length for length in self.lengths], longest, heads, device),
+        )
 
 
-def attend_one(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Attention of one query token per row, in the form that transformers calls attention functions.
+def gaps(count: int, gone: Collection[int]) -> tuple[list[int], list[int], int]:
+    """How ``count`` places stay dense when some are given up: which of them are filled, from where, and how many stay."""
+    keep = count - len(gone)
+    return [i for i in sorted(gone) if i < keep], [i for i in range(keep, count) if i not in gone], keep
 
-    Args: query [R, heads, 1, head_dim]; key, value [R, kv_heads, W, head_dim], strided views; attention_mask additive
-    [R, 1, 1, W] or None. Returns [R, 1, heads, value's head_dim]. Raises ModelError for what it cannot compute.
-    """
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
-    if unknown or query.shape[2] != 1:
-        problem = ", ".join(unknown) or f"{query.shape[2]} queries a row"
-        raise ModelError(f"the embedded engine cannot decode {type(module).__name__}: it uses {problem}")
-    rows, heads, _, width = query.shape
-    groups = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
-    scores = torch.matmul(groups * (width**-0.5 if scaling is None else scaling), key.transpose(2, 3))
-    if attention_mask is not None:
-        scores += attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
-    return torch.matmul(weights, value).reshape(rows, 1, heads, value.shape[3]), None
+
+def fill(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
+    """Do with a list what ``gaps`` says."""
+    for hole, mover in zip(holes, movers, strict=True):
+        values[hole] = values[mover]
+    del values[keep:]
+
+
+def _mask(hidden: Sequence[int], columns: int, heads: int, device: torch.device) -> Tensor | None:
+    """Additive mask ``[n * heads, 1, columns]`` that hides the first ``hidden`` [n] columns; None when these are the
+    same for all and so outside of what is read."""
+    if min(hidden) == max(hidden):
+        return None
+    seen = torch.arange(columns, device=device) >= torch.tensor(hidden, device=device)[:, None]
+    return torch.where(seen, 0.0, -torch.inf).repeat_interleave(heads, 0)[:, None]
 
 
 def _stored(layer: object) -> tuple[Tensor, Tensor]:
@@ -189,17 +278,3 @@ def _stored(layer: object) -> tuple[Tensor, Tensor]:
     if isinstance(layer, DynamicLayer) and isinstance(layer.keys, Tensor) and isinstance(layer.values, Tensor):
         return layer.keys, layer.values
     raise ModelError(f"the embedded engine cannot decode a model with a cache layer of kind {type(layer).__name__}")
-
-
-AttentionInterface.register(DECODE, attend_one)
-
-
-@contextmanager
-def attention(config: PreTrainedConfig, name: str) -> Iterator[None]:
-    """Within the block, models that hold this configuration compute attention with the function of that name."""
-    before = config._attn_implementation
-    config._attn_implementation = name
-    try:
-        yield
-    finally:
-        config._attn_implementation = before

@@ -24,7 +24,8 @@ from torch import nn
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
-from cotrain.engine.lane import Lane, Row
+from cotrain.engine.lane import Lane
+from cotrain.engine.rows import Row
 
 
 class EmbeddedEngine:

@@ -13,11 +13,10 @@ for the length of a forward pass, and found as it was left.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,35 +25,15 @@ from transformers import DynamicCache, PreTrainedConfig
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion
-from cotrain.engine.cache import DECODE, Columns, attention
+from cotrain.engine.attention import DECODE, attention
+from cotrain.engine.cache import TILE, Columns, gaps
 from cotrain.engine.contract import Request
-from cotrain.engine.sampling import draw, uniforms
+from cotrain.engine.rows import Row, Rows
+from cotrain.engine.sampling import draw
 
 PREFILL_TOKENS = {"cpu": 2048, "cuda": 16384}  # padded prompt tokens per forward
 PADDING = 1.25  # a prefill's padded tokens over its tokens stay below this
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of max_rows) do not interrupt running rows
-_LAST, _ENTERED, _SEED = 0, 1, 2  # the token to feed next; where the cursor stood at entry; the request's seed
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Row:
-    """A request that waits or runs, and what it has sampled so far."""
-
-    request: Request
-    future: asyncio.Future[Completion]
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        return (self.request.address, self.request.seed)
-
-    @property
-    def finish(self) -> str | None:
-        """ "stop", "length", or None while there is more to sample."""
-        if self.token_ids[-1] in self.request.stop_ids:
-            return "stop"
-        return "length" if len(self.token_ids) == self.request.sampling.max_tokens else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,11 +60,9 @@ class Lane:
         self._modules = list(model.modules())
         self.version = 0
         self.waiting: list[Row] = []
-        self.running: list[Row] = []
+        self.running = Rows(self.device)
         self.counts = Counts()
         self._cache = Columns(autocast)
-        self._state = torch.zeros(0, 3, dtype=torch.int64, device=self.device)  # [R, 3] _LAST, _ENTERED, _SEED
-        self._sampling = torch.zeros(0, 2, device=self.device)  # [R, 2] temperature, top_p
 
     # -- what the engine asks
 
@@ -115,8 +92,7 @@ class Lane:
     def drop_cancelled(self) -> None:
         """Forget the rows that nobody waits for any more."""
         self.waiting = [row for row in self.waiting if not row.future.cancelled()]
-        if any(row.future.cancelled() for row in self.running):
-            self._leave([i for i, row in enumerate(self.running) if row.future.cancelled()])
+        self._leave({i for i, row in enumerate(self.running.items) if row.future.cancelled()})
 
     def ready(self, patient: bool) -> int:
         """How many of the waiting rows may enter now. ``patient``: other lanes have rows to go on with."""
@@ -139,21 +115,18 @@ class Lane:
                 del self.waiting[:entering]
             else:
                 self._decode()
-        finished = [i for i, row in enumerate(self.running) if row.finish is not None]
-        rows = [self.running[i] for i in finished]
-        if finished:
-            self._leave(finished)
+        finished = self.running.finished()
+        rows = [self.running.items[i] for i in finished]
+        self._leave(set(finished))
         self.counts.requests += len(rows)
         self.counts.seconds += time.perf_counter() - started
         return rows
 
     def completion(self, row: Row) -> Completion:
-        finish = row.finish
-        assert finish is not None
         return Completion(
-            token_ids=tuple(row.token_ids),
-            logprobs=tuple(row.logprobs),
-            finish=finish,
+            token_ids=row.token_ids,
+            logprobs=row.logprobs,
+            finish=row.finish,
             policy=self.policy,
             version=self.version,
         )
@@ -165,28 +138,31 @@ class Lane:
         members: dict[tuple[int, ...], list[Row]] = {}
         for row in rows:
             members.setdefault(row.request.prompt_ids, []).append(row)
-        need = max(len(row.request.prompt_ids) + row.request.sampling.max_tokens for row in rows)
-        moved = self._cache.make_room(len(rows), max(map(len, members)), need)
-        self._state[:, _ENTERED] += moved
+        tiles = {prompt: [group[i : i + TILE] for i in range(0, len(group), TILE)] for prompt, group in members.items()}
+        self._cache.make_room(
+            len(rows),
+            sum(map(len, tiles.values())),
+            max(map(len, tiles)),
+            max(row.request.sampling.max_tokens for row in rows),
+        )
         for prompts in _batches(
             sorted(members, key=lambda ids: (len(ids), ids)),
             PREFILL_TOKENS.get(self.device.type, PREFILL_TOKENS["cpu"]),
         ):
             prefilled = DynamicCache()
             logits = self._prefill(prompts, prefilled)
-            entering = [row for prompt in prompts for row in members[prompt]]
-            index = torch.tensor([i for i, prompt in enumerate(prompts) for _ in members[prompt]], device=self.device)
-            self._cache.enter(prefilled, index, [len(row.request.prompt_ids) for row in entering])
-            state = torch.tensor([[0, self._cache.cursor, row.request.seed] for row in entering], device=self.device)
-            sampling = torch.tensor(
-                [[row.request.sampling.temperature, row.request.sampling.top_p] for row in entering], device=self.device
+            entering = [(i, tile) for i, prompt in enumerate(prompts) for tile in tiles[prompt]]
+            self._cache.enter(
+                prefilled,
+                index=[i for i, _ in entering],
+                lengths=[len(prompts[i]) for i, _ in entering],
+                sizes=[len(tile) for _, tile in entering],
             )
             first = len(self.running)
-            self.running += entering
-            self._state = torch.cat([self._state, state])
-            self._sampling = torch.cat([self._sampling, sampling])
+            self.running.enter([row for _, tile in entering for row in tile])
+            index = torch.tensor([i for i, tile in entering for _ in tile], device=self.device)
             self._draw(logits.index_select(0, index), first)
-            self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in entering)
+        self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in rows)
 
     def _prefill(self, prompts: list[tuple[int, ...]], cache: DynamicCache) -> Tensor:
         """Logits [U, V] after each prompt; shorter prompts are padded on the left with what only pads attend to."""
@@ -205,15 +181,12 @@ class Lane:
 
     def _decode(self) -> None:
         """One token for every running row."""
-        cache = self._cache
-        if cache.cursor == cache.columns:
-            self._state[:, _ENTERED] += cache.move(-cache.low)
-        starts = torch.tensor(cache.starts, device=self.device)
-        positions = (cache.cursor - starts)[:, None]
-        logits = self._forward(self._state[:, :1], cache.mask(self.device), positions, cache, DECODE)
+        cache, rows = self._cache, self.running
+        cache.prepare(self.device)
+        logits = self._forward(rows.last, None, rows.positions, cache, DECODE)
         cache.cursor += 1
         self.counts.decode_steps += 1
-        self.counts.decode_rows += len(self.running)
+        self.counts.decode_rows += len(rows)
         self._draw(logits, 0)
 
     def _forward(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: Any, function: str) -> Tensor:
@@ -231,34 +204,22 @@ class Lane:
 
     def _draw(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it."""
-        state, sampling = self._state[first:], self._sampling[first:]
-        uniform = uniforms(state[:, _SEED], self._cache.cursor - state[:, _ENTERED])
-        tokens, logprobs = draw(logits, uniform, sampling[:, 0], sampling[:, 1])
-        state[:, _LAST] = tokens
-        for row, token, logprob in zip(self.running[first:], tokens.tolist(), logprobs.tolist(), strict=True):
-            if logprob != logprob:
-                raise FloatingPointError(
-                    f"policy {self.policy!r} (version {self.version}) computes logits that are not numbers"
-                    f" for {row.request.address}"
-                )
-            row.token_ids.append(token)
-            row.logprobs.append(logprob)
+        tokens, logprobs = draw(logits, *self.running.settings(first))
+        wrong = logprobs.isnan()
+        if bool(wrong.any()):
+            address = self.running.items[first + int(wrong.nonzero()[0])].request.address
+            raise FloatingPointError(
+                f"policy {self.policy!r} (version {self.version}) computes logits that are not numbers for {address}"
+            )
+        self.running.note(first, tokens, logprobs)
         self.counts.sampled_tokens += len(tokens)
 
-    def _leave(self, gone: list[int]) -> None:
+    def _leave(self, gone: set[int]) -> None:
         """Remove rows; the last ones take their places, so that the rest stay dense."""
-        keep = len(self.running) - len(gone)
-        leaving = set(gone)
-        holes = [i for i in gone if i < keep]
-        movers = [i for i in range(keep, len(self.running)) if i not in leaving]
-        self._cache.leave(holes, movers, keep)
-        for hole, mover in zip(holes, movers, strict=True):
-            self.running[hole] = self.running[mover]
-        del self.running[keep:]
-        if holes:
-            self._state[holes] = self._state[movers]
-            self._sampling[holes] = self._sampling[movers]
-        self._state, self._sampling = self._state[:keep], self._sampling[:keep]
+        if gone:
+            moves = gaps(len(self.running), gone)
+            self._cache.leave(*moves)
+            self.running.leave(*moves)
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:

@@ -56,7 +56,7 @@ def draw(logits: Tensor, uniform: Tensor, temperature: Tensor, top_p: Tensor) ->
     logp = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperature)[:, None], dim=-1)  # [B, V]
     if bool(((top_p < 1) & ~greedy).any()):
         logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut(logp, top_p))
-    total = (logp.exp() * _SCALE).to(torch.int64).cumsum(-1)  # [B, V]
+    total = logp.exp().mul_(_SCALE).to(torch.int64).cumsum(-1)  # [B, V]
     mass = total[:, -1]
     target = torch.minimum((uniform * mass).to(torch.int64), mass - 1)
     tokens = torch.searchsorted(total, target[:, None], right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)

@@ -1,6 +1,6 @@
 """The cast of a run: every policy's model, tokenizer, learner and counters, and what of it goes into a checkpoint.
 
-A frozen policy shares the module of another frozen one with the same weights; a trained one never shares. The engine
+A frozen policy shares the module of another frozen one with the same weights; no other shares. The engine
 samples from the very modules that the learners update, so publishing weights is a version number.
 """
 
@@ -17,6 +17,7 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
 from cotrain.learn.torch_learner import TorchLearner, sequence_scores
+from cotrain.loop.followers import Follower
 from cotrain.loop.policies import PolicySpec
 from cotrain.models.heads import value_model
 from cotrain.models.load import load_model
@@ -25,12 +26,13 @@ from cotrain.text.render import Renderer
 
 @dataclass(slots=True, kw_only=True)
 class Cast:
-    """All policies of one run. ``updates`` counts optimiser steps; ``versions`` what has been published."""
+    """All policies of one run. ``updates`` counts optimiser steps."""
 
     specs: Mapping[str, PolicySpec]
     models: dict[str, nn.Module]
     renderers: dict[str, Renderer]
     learners: dict[str, TorchLearner]
+    followers: dict[str, Follower] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
 
     def speaking(self) -> dict[str, nn.Module]:
@@ -48,19 +50,37 @@ class Cast:
             self.models[policy], pairs, head=spec.head, micro_tokens=spec.micro_tokens, temperature=temperature
         )
 
+    def follow(self, policy: str, planned: int) -> list[str]:
+        """Let the followers of a policy that was just updated follow; returns those whose weights changed."""
+        source, updates = self.models[policy], self.updates[policy]
+        mine = [(name, f) for name, f in self.followers.items() if f.rule.of == policy]
+        return [name for name, follower in mine if follower.follow(source, updates, planned)]
+
+    def versions(self) -> dict[str, int]:
+        """Of every policy that changes and speaks: what the engine is told."""
+        found = self.updates | {name: follower.version for name, follower in self.followers.items()}
+        return {name: version for name, version in found.items() if name in self.renderers}
+
     def state(self) -> State:
-        return {"updates": dict(self.updates), "learners": {n: learner.state() for n, learner in self.learners.items()}}
+        return {
+            "updates": dict(self.updates),
+            "learners": {n: learner.state() for n, learner in self.learners.items()},
+            "followers": {n: follower.state() for n, follower in self.followers.items()},
+        }
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Weights and optimiser moments of every trained policy, by policy."""
-        return {name: learner.tensors() for name, learner in self.learners.items()}
+        """Weights and optimiser moments of every policy that changes, by policy."""
+        return {name: part.tensors() for name, part in (self.learners | self.followers).items()}
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        updates, learners = take("cast", state, "updates", "learners")
+        updates, learners, followers = take("cast", state, "updates", "learners", "followers")
         take("cast's learners", learners, *self.learners)
-        take("cast's tensors", tensors, *self.learners)
+        take("cast's followers", followers, *self.followers)
+        take("cast's tensors", tensors, *self.learners, *self.followers)
         for name, learner in self.learners.items():
             learner.load(learners[name], tensors[name])
+        for name, follower in self.followers.items():
+            follower.load(followers[name], tensors[name])
         self.updates = {name: int(updates[name]) for name in self.learners}
 
 
@@ -74,13 +94,13 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
     for name, spec in policies.items():
         if spec.head == "value":
             models[name] = value_model(spec.model, seed_of(seed, "value head", name)).to(device)
-        elif not spec.trained and spec.model in shared:
+        elif spec.kind == "frozen" and spec.model in shared:
             models[name], renderers[name] = shared[spec.model]
         else:
             model, tokenizer = load_model(spec.model)
             models[name] = nn.Module.to(model, device).eval()
             renderers[name] = Renderer(tokenizer)
-            if not spec.trained:
+            if spec.kind == "frozen":
                 shared[spec.model] = (models[name], renderers[name])
         models[name].requires_grad_(spec.trained)
         if spec.trained:
@@ -94,7 +114,16 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
                 head=spec.head,
             )
     return Cast(
-        specs=policies, models=models, renderers=renderers, learners=learners, updates=dict.fromkeys(learners, 0)
+        specs=policies,
+        models=models,
+        renderers=renderers,
+        learners=learners,
+        followers={
+            name: Follower(spec.follow, models[name], seed_of(seed, "follower", name))
+            for name, spec in policies.items()
+            if spec.follow is not None
+        },
+        updates=dict.fromkeys(learners, 0),
     )
 
 

@@ -1,17 +1,53 @@
 """What a policy is: whose weights, and whether and how they are trained.
 
-Left out for now: adapters, EMA and snapshot policies, and programs as policies. They are further kinds of the same
-noun and change neither roles nor protocols.
+Left out for now: adapters, and programs as policies. They are further kinds of the same noun and change neither roles
+nor protocols.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from cotrain.core.errors import ConfigError, UnknownName
+
+PICKS = ("newest", "oldest", "random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ema:
+    """Weights that move towards those of policy ``of`` after each of its updates, by the share ``rate``."""
+
+    of: str
+    rate: float = 0.01
+    rate_end: float | None = None  # at the last planned update, half a cosine away; None: constant
+
+    def __post_init__(self) -> None:
+        for rate in (self.rate, self.rate_end):
+            if rate is not None and not 0.0 <= rate <= 1.0:
+                raise ConfigError(f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, and which is played."""
+
+    of: str
+    every: int
+    keep: int = 1
+    pick: Literal["newest", "oldest", "random"] = "newest"
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.keep < 1:
+            raise ConfigError(f"snapshot of {self.of!r}: every {self.every} and keep {self.keep} must be 1 or more")
+        if self.pick not in PICKS:
+            raise UnknownName("pick of a snapshot", self.pick, PICKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """One set of weights. ``kind`` is "trainable" or "frozen"; ``head`` is "lm", or "value" for a critic."""
+    """One set of weights. ``kind`` is "trainable", "frozen", "ema" or "snapshot"; ``head`` is "lm", or "value" for a
+    critic."""
 
     kind: str
     model: str  # directory, Hub name, or the name of an embedded model
@@ -20,7 +56,8 @@ class PolicySpec:
     lr_warmup: int = 5  # updates over which the learning rate rises linearly
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
-    micro_tokens: int = 4096  # padded tokens (prompt and sampled) of one forward and backward pass
+    micro_tokens: int = 4096  # tokens of one forward and backward pass, prompts and padding counted
+    follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
 
     @property
     def trained(self) -> bool:
@@ -37,6 +74,18 @@ def trainable(
 def frozen(model: str) -> PolicySpec:
     """Weights that never change: a reference, a fixed opponent, a fixed judge."""
     return PolicySpec(kind="frozen", model=model)
+
+
+def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = None) -> PolicySpec:
+    """A slow copy of policy ``of``, beginning with the weights of ``model``: a teacher, a steady reference."""
+    return PolicySpec(kind="ema", model=model, follow=Ema(of=of, rate=rate, rate_end=rate_end))
+
+
+def snapshot(
+    model: str, *, of: str, every: int, keep: int = 1, pick: Literal["newest", "oldest", "random"] = "newest"
+) -> PolicySpec:
+    """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference."""
+    return PolicySpec(kind="snapshot", model=model, follow=Snapshot(of=of, every=every, keep=keep, pick=pick))
 
 
 def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> PolicySpec:

@@ -91,14 +91,18 @@ def check(recipe: Recipe) -> None:
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
         if recipe.policies[spec.policy].head != "lm":
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
+    for name, policy in recipe.policies.items():
+        if policy.follow is not None:
+            _check_follower(recipe, name)
     used = {spec.policy for spec in recipe.roles.values()}
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
     for role, policy in recipe.evaluation.fixed.items():
         _known("role", role, recipe.roles, "evaluation, fixed")
         _known("policy", policy, recipe.policies, "evaluation, fixed")
-        if recipe.policies[policy].trained:
-            raise ConfigError(f"evaluation, fixed: policy {policy!r} is trained; expected a frozen one")
+        if recipe.policies[policy].kind != "frozen":
+            kind = recipe.policies[policy].kind
+            raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
     for phase in recipe.schedule.phases:
         for name in phase.objectives:
             _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
@@ -144,6 +148,20 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
                 )
             used.add(other)
     return used
+
+
+def _check_follower(recipe: Recipe, name: str) -> None:
+    spec = recipe.policies[name]
+    assert spec.follow is not None
+    _known("policy", spec.follow.of, recipe.policies, f"policy {name!r}")
+    source = recipe.policies[spec.follow.of]
+    if not source.trained or source.head != spec.head:
+        raise ConfigError(f"policy {name!r} follows {spec.follow.of!r}, which must be trainable, with the same head")
+    if source.model != spec.model:
+        raise ConfigError(
+            f"policy {name!r} begins with {spec.model!r} and follows {spec.follow.of!r}, which begins with "
+            f"{source.model!r}; they must be one model"
+        )
 
 
 def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:

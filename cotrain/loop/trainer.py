@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,6 +123,7 @@ class CoTrainer:
             row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
+            row |= self._scored(name, annotated, samples)
             terms.setdefault(objective.policy, []).append(
                 Term(name=name, algorithm=self.algorithms[name], samples=samples)
             )
@@ -131,8 +132,8 @@ class CoTrainer:
             report = self.cast.learners[policy].update(due)
             if report.stepped:
                 self.cast.updates[policy] += 1
-                if policy in self.cast.renderers:
-                    self.engine.publish(policy, self.cast.updates[policy])
+                changed = [policy, *self.cast.follow(policy, self.planned[policy])]
+                self._publish(changed)
             row |= {f"{policy}/{_learned(k)}": v for k, v in report.metrics.items() if not k.endswith("seconds")}
             row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
             clock.lap("update")
@@ -167,6 +168,12 @@ class CoTrainer:
             found = self.cast.score(reference, [(s.prompt_ids, s.token_ids) for s in mine], temperature=temperature)
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
+
+    def _scored(self, name: str, annotated: Sequence[Annotated], samples: Sequence[Sample]) -> Row:
+        """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
+        values = sum(len(a.trace.token_ids) for a in annotated if a.values is not None)
+        reference = sum(len(s.token_ids) for s in samples if s.reference is not None)
+        return {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
 
     def _refuse_lonely(self, name: str, traces: Sequence[Trace]) -> None:
         """An algorithm that compares traces must get some to compare."""
@@ -222,9 +229,14 @@ class CoTrainer:
         for name, algorithm in self.algorithms.items():
             algorithm.load(algorithms[name])
         self.finished, self.tokens = int(finished), int(tokens)
-        for policy, updates in self.cast.updates.items():
-            if policy in self.cast.renderers:
-                self.engine.publish(policy, updates)
+        self._publish(self.cast.versions())
+
+    def _publish(self, policies: Iterable[str]) -> None:
+        """Tell the engine the versions of these policies, if they speak."""
+        versions = self.cast.versions()
+        for policy in policies:
+            if policy in versions:
+                self.engine.publish(policy, versions[policy])
 
 
 def train_task(source: TaskSource, seed: int, stream: str, position: int) -> Task:

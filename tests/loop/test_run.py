@@ -20,7 +20,7 @@ from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop import run as loop
-from cotrain.loop.policies import critic, trainable
+from cotrain.loop.policies import critic, ema, snapshot, trainable
 from cotrain.loop.recipe import Objective
 from cotrain.loop.run import Interrupted
 from cotrain.loop.schedule import single
@@ -60,7 +60,17 @@ def alternating(tasks):
     return replace(made, evaluation=replace(made.evaluation, curve_tasks=1))
 
 
+def followed(tasks):
+    """A generator reviewed by its former self, held near its own average."""
+    made = briefly(tango(steps=3, verifier="frozen", tasks=tasks, **SMALL))
+    judge = snapshot("embedded", of="generator", every=2, keep=2, pick="oldest")
+    return replace(
+        made, policies={**made.policies, "verifier": judge, "start": ema("embedded", of="generator", rate=0.1)}
+    )
+
+
 CASTS = {
+    "followers": followed,
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
@@ -170,6 +180,21 @@ def test_the_end_is_paired_with_the_start_problem_by_problem(whole):
     for key in both:
         expected = summary["after"][key]["value"] - summary["before"][key]["value"]
         assert summary["change"][key]["value"] == pytest.approx(expected)
+
+
+def test_no_model_scores_what_nobody_asked_for(whole):
+    """The reference: what the generator learns from. Values: what a critic was asked about. The verifier: nothing."""
+    rows = [json.loads(line) for line in (whole("tango")[0] / "metrics.jsonl").read_text().splitlines()]
+    seen = set()
+    for row in rows:
+        for name in ("generator", "verifier"):
+            if f"{name}/scored/reference" in row:
+                learned = row.get(f"{name}/learned_tokens", 0) if name == "generator" else 0
+                assert (row[f"{name}/scored/reference"], row[f"{name}/scored/values"]) == (learned, 0)
+                seen.add((name, learned > 0))
+    assert {("generator", True), ("verifier", False)} <= seen
+    rows = [json.loads(line) for line in (whole("ppo")[0] / "metrics.jsonl").read_text().splitlines()]
+    assert any(value > 0 for row in rows for key, value in row.items() if key.endswith("/scored/values"))
 
 
 FLAGS = ["--operations", "2", "2", "--tasks-per-step", "3", "--group-size", "4", "--evaluation-tasks", "1", "--lr", "1e-3",

@@ -1,0 +1,123 @@
+"""The rows that run: what was asked as one tensor per kind of number, and what they have drawn.
+
+Nothing here is done row by row while a row runs; its tokens leave the tensors when it has finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cotrain.core.types import Completion
+from cotrain.engine.cache import fill
+from cotrain.engine.contract import Request
+from cotrain.engine.sampling import uniforms
+
+_LAST, _DRAWN, _MOST, _PROMPT, _SEED = range(5)  # last token; tokens drawn, to draw at most, in the prompt; seed
+_NO_TOKEN = -1
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """A request that waits or runs, and what it has sampled, once it has finished."""
+
+    request: Request
+    future: asyncio.Future[Completion]
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (self.request.address, self.request.seed)
+
+    @property
+    def finish(self) -> str:
+        """ "stop" or "length", of a row that has finished."""
+        return "stop" if self.token_ids[-1] in self.request.stop_ids else "length"
+
+
+class Rows:
+    """R running rows."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.items: list[Row] = []
+        self._state = torch.zeros(0, 5, dtype=torch.int64, device=device)  # [R, 5]
+        self._sampling = torch.zeros(0, 2, device=device)  # [R, 2] temperature, top_p
+        self._stops = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, S], padded with _NO_TOKEN
+        self._tokens = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, largest max_tokens]
+        self._logprobs = torch.zeros(0, 0, device=device)  # [R, largest max_tokens]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def last(self) -> Tensor:
+        """[R, 1] the tokens to feed next."""
+        return self._state[:, _LAST : _LAST + 1]
+
+    @property
+    def positions(self) -> Tensor:
+        """[R, 1] where these tokens stand in their sequences."""
+        return (self._state[:, _PROMPT] + self._state[:, _DRAWN] - 1)[:, None]
+
+    def settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the rows from ``first`` on: the uniforms of their next tokens, temperatures and top_p."""
+        state, sampling = self._state[first:], self._sampling[first:]
+        return uniforms(state[:, _SEED], state[:, _DRAWN]), sampling[:, 0], sampling[:, 1]
+
+    def enter(self, rows: Sequence[Row]) -> None:
+        """Append rows that have drawn nothing yet."""
+        asked = [row.request for row in rows]
+        most = max(r.sampling.max_tokens for r in asked)
+        stops = max(len(r.stop_ids) for r in asked)
+        state = [[_NO_TOKEN, 0, r.sampling.max_tokens, len(r.prompt_ids), r.seed] for r in asked]
+        sampling = [[r.sampling.temperature, r.sampling.top_p] for r in asked]
+        padded = [[*r.stop_ids, *[_NO_TOKEN] * (stops - len(r.stop_ids))] for r in asked]
+        self._state = _stacked(self._state, torch.tensor(state))
+        self._sampling = _stacked(self._sampling, torch.tensor(sampling))
+        self._stops = _stacked(self._stops, torch.tensor(padded, dtype=torch.int64))
+        self._tokens = _stacked(self._tokens, torch.zeros(len(rows), most, dtype=torch.int64))
+        self._logprobs = _stacked(self._logprobs, torch.zeros(len(rows), most))
+        self.items += rows
+
+    def note(self, first: int, tokens: Tensor, logprobs: Tensor) -> None:
+        """Append a token to every row from ``first`` on."""
+        state = self._state[first:]
+        at = state[:, _DRAWN : _DRAWN + 1]
+        self._tokens[first:].scatter_(1, at, tokens[:, None])
+        self._logprobs[first:].scatter_(1, at, logprobs[:, None])
+        state[:, _LAST] = tokens
+        state[:, _DRAWN] += 1
+
+    def finished(self) -> list[int]:
+        """The rows with nothing more to draw; they get their tokens."""
+        last, full = self._state[:, _LAST], self._state[:, _DRAWN] == self._state[:, _MOST]
+        done = (full | (self._stops == last[:, None]).any(1)).nonzero()[:, 0]
+        finished: list[int] = done.tolist()
+        if finished:
+            drawn = (x[done].tolist() for x in (self._state[:, _DRAWN], self._tokens, self._logprobs))
+            for i, count, ids, values in zip(finished, *drawn, strict=True):
+                self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
+        return finished
+
+    def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
+        """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
+        fill(self.items, holes, movers, keep)
+        for name in ("_state", "_sampling", "_stops", "_tokens", "_logprobs"):
+            values = getattr(self, name)
+            if holes:
+                values[holes] = values[movers]
+            setattr(self, name, values[:keep])
+
+
+def _stacked(old: Tensor, new: Tensor) -> Tensor:
+    """``new`` below ``old``; the narrower one is padded with _NO_TOKEN."""
+    width = max(old.shape[1], new.shape[1])
+    return torch.cat([F.pad(x.to(old.device), (0, width - x.shape[1]), value=_NO_TOKEN) for x in (old, new)])

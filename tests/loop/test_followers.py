@@ -1,0 +1,96 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.loop.followers import Follower, rate_at
+from cotrain.loop.policies import Ema, Snapshot, ema, frozen, snapshot, trainable
+from cotrain.recipes.grpo import grpo
+
+
+def module(value: float) -> nn.Linear:
+    made = nn.Linear(2, 1)
+    for p in made.parameters():
+        nn.init.constant_(p, value)
+    return made
+
+
+def value(follower: Follower) -> float:
+    return follower.tensors()["model.weight"][0, 0].item()
+
+
+def test_an_average_moves_by_its_rate():
+    mine = module(0.0)
+    follower = Follower(Ema(of="p", rate=0.25), mine, seed=0)
+    assert follower.follow(module(8.0), 1, 10) and value(follower) == 2.0
+    follower.follow(module(0.0), 2, 10)
+    assert value(follower) == 1.5 == mine.weight[0, 0].item() and follower.version == 2
+
+
+def test_a_rate_falls_as_half_a_cosine():
+    rule = Ema(of="p", rate=0.01, rate_end=1e-5)
+    assert rate_at(rule, 1, 11) == 0.01 and rate_at(rule, 11, 11) == pytest.approx(1e-5) == rate_at(rule, 30, 11)
+    assert rate_at(rule, 6, 11) == pytest.approx((0.01 + 1e-5) / 2)
+    assert rate_at(rule, 3, 11) == pytest.approx(1e-5 + (0.01 - 1e-5) * (1 + math.cos(math.pi * 0.2)) / 2)
+    assert rate_at(Ema(of="p", rate=0.3), 7, 11) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("pick", "expected"), [("newest", [0, 2, 2, 4, 4, 6]), ("oldest", [0, 0, 0, 2, 2, 4]), ("random", None)]
+)
+def test_a_pool_of_two_every_second_update(pick, expected):
+    follower = Follower(Snapshot(of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
+    played = []
+    for updates in range(1, 7):
+        changed = follower.follow(module(float(updates)), updates, 6)
+        assert changed is (updates % 2 == 0)
+        played.append(value(follower))
+    assert follower.state()["pool"] == [4, 6]
+    if expected:
+        assert played == expected
+    else:
+        assert all(p in allowed for p, allowed in zip(played[1::2], ([0, 2], [2, 4], [4, 6]), strict=True))
+
+
+@pytest.mark.parametrize("rule", [Ema(of="p", rate=0.5), Snapshot(of="p", every=1, keep=3, pick="random")])
+def test_what_was_saved_goes_on_the_same(rule):
+    one, other = (Follower(rule, module(0.0), seed=1) for _ in range(2))
+    for updates in (1, 2, 3, 4):
+        one.follow(module(updates**2), updates, 9)
+    other.load(one.state(), one.tensors())
+    for follower in (one, other):
+        follower.follow(module(50.0), 5, 9)
+    assert one.state() == other.state()
+    mine, theirs = one.tensors(), other.tensors()
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+    with pytest.raises(StateError, match="do not fit"):
+        other.load(one.state(), {"model.weight": torch.zeros(1, 2)})
+
+
+def test_nonsense_is_refused():
+    for wrong in (
+        lambda: Ema(of="p", rate=1.5),
+        lambda: Snapshot(of="p", every=0),
+        lambda: Snapshot(of="p", every=1, keep=0),
+    ):
+        with pytest.raises(ConfigError):
+            wrong()
+    with pytest.raises(UnknownName):
+        Snapshot(of="p", every=1, pick="best")
+    made = grpo(steps=2)
+
+    def with_start(spec):
+        return replace(made, policies={**made.policies, "start": spec})
+
+    with_start(ema("embedded", of="generator"))
+    for spec, problem in (
+        (ema("embedded", of="nobody"), "nobody"),
+        (snapshot("embedded-format", of="generator", every=2), "one model"),
+        (ema("embedded", of="start"), "must be trainable"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            with_start(spec)
+    assert (trainable("m").follow, frozen("m").follow) == (None, None)
