@@ -26,10 +26,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
-from cotrain.core.errors import ModelError
 from cotrain.engine.attention import Prompts, Reads, with_reads
 
 TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
@@ -148,13 +146,17 @@ class Columns(Cache):
         self.prompts.grow(len(self.lengths) + tiles, longest, at_end=True)
 
     def enter(
-        self, prefilled: DynamicCache, index: Sequence[int], lengths: Sequence[int], sizes: Sequence[int]
+        self,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        index: Sequence[int],
+        lengths: Sequence[int],
+        sizes: Sequence[int],
     ) -> None:
-        """Append a tile for each entry of ``index``, the prefilled prompt that it holds, padded on the left.
+        """Append a tile for each entry of ``index``, the prefilled prompt that it holds.
 
-        The prompt has ``lengths`` tokens, and ``sizes`` rows read it, which are appended in this order.
+        ``layers`` have keys and values ``[U, kv_heads, L, head_dim]`` of U prompts, padded on the left. The prompt has
+        ``lengths`` tokens, and ``sizes`` rows read it, which are appended in this order.
         """
-        layers = [_stored(layer) for layer in prefilled.layers]
         if not self.own.keys:
             self.own.create(layers, self.dtype)
             self.prompts.create(layers, self.dtype)
@@ -271,10 +273,3 @@ def _mask(hidden: Sequence[int], columns: int, heads: int, device: torch.device)
         return None
     seen = torch.arange(columns, device=device) >= torch.tensor(hidden, device=device)[:, None]
     return torch.where(seen, 0.0, -torch.inf).repeat_interleave(heads, 0)[:, None]
-
-
-def _stored(layer: object) -> tuple[Tensor, Tensor]:
-    """Keys and values of a prefilled layer."""
-    if isinstance(layer, DynamicLayer) and isinstance(layer.keys, Tensor) and isinstance(layer.values, Tensor):
-        return layer.keys, layer.values
-    raise ModelError(f"the embedded engine cannot decode a model with a cache layer of kind {type(layer).__name__}")

@@ -17,22 +17,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion
 from cotrain.engine.attention import DECODE, attention
 from cotrain.engine.cache import TILE, Columns, gaps
 from cotrain.engine.contract import Request
+from cotrain.engine.prefill import prefill
 from cotrain.engine.rows import Row, Rows
 from cotrain.engine.sampling import draw
 
-PREFILL_TOKENS = {"cpu": 2048, "cuda": 16384}  # padded prompt tokens per forward
-PADDING = 1.25  # a prefill's padded tokens over its tokens stay below this
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of max_rows) do not interrupt running rows
 
 
@@ -134,7 +132,7 @@ class Lane:
     # -- inside
 
     def _admit(self, rows: list[Row]) -> None:
-        """Prefill the rows' distinct prompts in batches of similar length, and draw each row's first token."""
+        """Prefill the rows' distinct prompts and draw each row's first token."""
         members: dict[tuple[int, ...], list[Row]] = {}
         for row in rows:
             members.setdefault(row.request.prompt_ids, []).append(row)
@@ -145,62 +143,37 @@ class Lane:
             max(map(len, tiles)),
             max(row.request.sampling.max_tokens for row in rows),
         )
-        for prompts in _batches(
-            sorted(members, key=lambda ids: (len(ids), ids)),
-            PREFILL_TOKENS.get(self.device.type, PREFILL_TOKENS["cpu"]),
-        ):
-            prefilled = DynamicCache()
-            logits = self._prefill(prompts, prefilled)
-            entering = [(i, tile) for i, prompt in enumerate(prompts) for tile in tiles[prompt]]
+        for part in prefill(self.model, self.config, list(members)):
+            entering = [(i, tile) for i, prompt in enumerate(part.prompts) for tile in tiles[prompt]]
             self._cache.enter(
-                prefilled,
+                part.layers,
                 index=[i for i, _ in entering],
-                lengths=[len(prompts[i]) for i, _ in entering],
+                lengths=[len(part.prompts[i]) for i, _ in entering],
                 sizes=[len(tile) for _, tile in entering],
             )
             first = len(self.running)
             self.running.enter([row for _, tile in entering for row in tile])
             index = torch.tensor([i for i, tile in entering for _ in tile], device=self.device)
-            self._draw(logits.index_select(0, index), first)
+            self._draw(part.logits.index_select(0, index), first)
+            self.counts.prefill_tokens += part.computed
         self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in rows)
-
-    def _prefill(self, prompts: list[tuple[int, ...]], cache: DynamicCache) -> Tensor:
-        """Logits [U, V] after each prompt; shorter prompts are padded on the left with what only pads attend to."""
-        longest = max(map(len, prompts))
-        pads = torch.tensor([longest - len(prompt) for prompt in prompts], device=self.device)
-        ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts], device=self.device)
-        columns = torch.arange(longest, device=self.device)
-        mask = None
-        if len(prompts[0]) < longest:  # they are sorted by length
-            causal = columns[:, None] >= columns
-            seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
-            mask = (seen | torch.eye(longest, dtype=torch.bool, device=self.device))[:, None]
-        positions = (columns - pads[:, None]).clamp(min=0)
-        self.counts.prefill_tokens += sum(map(len, prompts))
-        return self._forward(ids, mask, positions, cache, "sdpa")
 
     def _decode(self) -> None:
         """One token for every running row."""
         cache, rows = self._cache, self.running
         cache.prepare(self.device)
-        logits = self._forward(rows.last, None, rows.positions, cache, DECODE)
-        cache.cursor += 1
-        self.counts.decode_steps += 1
-        self.counts.decode_rows += len(rows)
-        self._draw(logits, 0)
-
-    def _forward(self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: Any, function: str) -> Tensor:
-        """Logits [B, V] of the last position, without any other position's."""
-        with attention(self.config, function):
+        with attention(self.config, DECODE):
             output = self.model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
+                input_ids=rows.last,
+                position_ids=rows.positions,
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
             )
-        return output.logits[:, -1]
+        cache.cursor += 1
+        self.counts.decode_steps += 1
+        self.counts.decode_rows += len(rows)
+        self._draw(output.logits[:, -1], 0)
 
     def _draw(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it."""
@@ -234,20 +207,6 @@ class Lane:
         finally:
             for module in training:
                 module.training = True
-
-
-def _batches(prompts: list[tuple[int, ...]], budget: int) -> Iterator[list[tuple[int, ...]]]:
-    """Cut prompts sorted by length into prefill batches: at most ``budget`` padded tokens each, and little padding."""
-    batch: list[tuple[int, ...]] = []
-    tokens = 0
-    for prompt in prompts:
-        padded = (len(batch) + 1) * len(prompt)
-        if batch and (padded > budget or padded > PADDING * (tokens + len(prompt))):
-            yield batch
-            batch, tokens = [], 0
-        batch.append(prompt)
-        tokens += len(prompt)
-    yield batch
 
 
 def _config(policy: str, model: nn.Module) -> PreTrainedConfig:

@@ -91,8 +91,8 @@ def check(recipe: Recipe) -> None:
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
         if recipe.policies[spec.policy].head != "lm":
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
-    for name, policy in recipe.policies.items():
-        if policy.follow is not None:
+    for name, policy_spec in recipe.policies.items():
+        if policy_spec.follow is not None:
             _check_follower(recipe, name)
     used = {spec.policy for spec in recipe.roles.values()}
     for name, objective in recipe.objectives.items():

@@ -1,0 +1,162 @@
+"""Prompts → keys, values and the logits that follow them.
+
+Reviews of the eight solutions to one problem begin alike: the problem is half of each prompt. Where the model's attention
+can be replaced (``models.branches``), prompts that begin alike are computed as one beginning and their endings, without
+padding; elsewhere each on its own, in rows padded on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+from cotrain.core.errors import ModelError
+from cotrain.engine.attention import attention
+from cotrain.models.branches import BRANCHES, branches_of, can_branch
+
+TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
+PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
+WORTH = 1 / 3  # of a prompt: the least share that is worth computing apart
+
+Prompt = tuple[int, ...]
+Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilled:
+    """U prompts, the shorter ones padded on the left."""
+
+    prompts: Sequence[Prompt]
+    logits: Tensor  # [U, V] after each prompt
+    layers: Layers  # each [U, kv_heads, L, head_dim]
+    computed: int  # tokens that went through the model, without padding
+
+
+def prefill(model: nn.Module, config: PreTrainedConfig, prompts: Sequence[Prompt]) -> Iterator[Prefilled]:
+    """All of these different prompts, some at a time, in an order that depends on them alone."""
+    device = next(model.parameters()).device
+    budget = TOKENS.get(device.type, TOKENS["cpu"])
+    if can_branch(model):
+        for families in _cut(_families(prompts), budget):
+            yield _branching(model, config, families, device)
+    else:
+        for batch in _batches(sorted(prompts, key=lambda ids: (len(ids), ids)), budget):
+            yield _padded(model, config, batch, device)
+
+
+def _families(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
+    """Prompts that begin alike, and how many tokens they share; all of its tokens for a prompt that is alone."""
+    families: list[tuple[int, list[Prompt]]] = []
+    for prompt in sorted(prompts):
+        if families:
+            shared, family = families[-1]
+            pairs = zip(family[0][:shared], prompt, strict=False)
+            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if common >= WORTH * len(prompt):
+                families[-1] = (common, [*family, prompt])
+                continue
+        families.append((len(prompt), [prompt]))
+    return families
+
+
+def _cut(families: list[tuple[int, list[Prompt]]], budget: int) -> Iterator[list[tuple[int, list[Prompt]]]]:
+    """Some families at a time: at most ``budget`` tokens, and longest prompts first, so that like stands with like."""
+    batch: list[tuple[int, list[Prompt]]] = []
+    tokens = 0
+    for shared, family in sorted(families, key=lambda f: -max(map(len, f[1]))):
+        more = shared + sum(len(prompt) - shared for prompt in family)
+        if batch and tokens + more > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append((shared, family))
+        tokens += more
+    yield batch
+
+
+def _branching(
+    model: nn.Module, config: PreTrainedConfig, families: list[tuple[int, list[Prompt]]], device: torch.device
+) -> Prefilled:
+    ids: list[int] = []
+    places: list[list[int]] = []  # of each prompt's tokens
+    endings: list[tuple[int, int]] = []
+    for number, (shared, family) in enumerate(families):
+        beginning = range(len(ids), len(ids) + shared)
+        ids += family[0][:shared]
+        for prompt in family:
+            ending = range(len(ids), len(ids) + len(prompt) - shared)
+            ids += prompt[shared:]
+            places.append([*beginning, *ending])
+            endings.append((number, len(ending)))
+    branches = branches_of([shared for shared, _ in families], endings).to(device)
+    last = torch.tensor([where[-1] for where in places], device=device)
+    cache = DynamicCache()
+    with attention(config, BRANCHES):
+        output: Any = model(
+            input_ids=torch.tensor([ids], device=device),
+            position_ids=branches.positions,
+            branches=branches,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=last,
+        )
+    longest = max(map(len, places))
+    index = torch.tensor([[0] * (longest - len(where)) + where for where in places], device=device)  # [U, L]
+    layers = []
+    for layer in cache.layers:
+        keys, values = _stored(layer)  # [1, kv_heads, N, head_dim]
+        layers.append((keys[0][:, index].transpose(0, 1), values[0][:, index].transpose(0, 1)))
+    prompts = [prompt for _, family in families for prompt in family]
+    return Prefilled(prompts=prompts, logits=output.logits[0], layers=layers, computed=len(ids))
+
+
+def _padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], device: torch.device) -> Prefilled:
+    """Pads attend to themselves and nothing else attends to them."""
+    longest = max(map(len, prompts))
+    pads = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
+    ids = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    columns = torch.arange(longest, device=device)
+    mask = None
+    if len(prompts[0]) < longest:  # they are sorted by length
+        causal = columns[:, None] >= columns
+        seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
+        mask = (seen | torch.eye(longest, dtype=torch.bool, device=device))[:, None]
+    cache = DynamicCache()
+    with attention(config, "sdpa"):
+        output: Any = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(columns - pads[:, None]).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+    layers = [_stored(layer) for layer in cache.layers]
+    return Prefilled(prompts=prompts, logits=output.logits[:, -1], layers=layers, computed=sum(map(len, prompts)))
+
+
+def _batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]]:
+    """Cut prompts sorted by length into prefill batches: at most ``budget`` padded tokens each, and little padding."""
+    batch: list[Prompt] = []
+    tokens = 0
+    for prompt in prompts:
+        padded = (len(batch) + 1) * len(prompt)
+        if batch and (padded > budget or padded > PADDING * (tokens + len(prompt))):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(prompt)
+        tokens += len(prompt)
+    yield batch
+
+
+def _stored(layer: object) -> tuple[Tensor, Tensor]:
+    """Keys and values of a prefilled layer."""
+    if isinstance(layer, DynamicLayer) and isinstance(layer.keys, Tensor) and isinstance(layer.values, Tensor):
+        return layer.keys, layer.values
+    raise ModelError(f"the embedded engine cannot decode a model with a cache layer of kind {type(layer).__name__}")

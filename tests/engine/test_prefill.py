@@ -1,0 +1,71 @@
+"""Prompts that begin alike are computed together, and give what each gives alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from cotrain.engine.prefill import prefill
+from tests.helpers import CONTEXT, VOCABULARY, tiny_model
+
+
+def families(seed: int) -> list[tuple[int, ...]]:
+    """Beginnings of 5 to 20 tokens with several endings (one of them empty), and prompts of their own."""
+    rng = random.Random(seed)
+    draw = lambda n: tuple(rng.randrange(VOCABULARY) for _ in range(n))  # noqa: E731
+    found = {draw(rng.randint(1, 12)) for _ in range(4)}
+    for _ in range(3):
+        beginning = draw(rng.randint(5, 20))
+        found |= {beginning + draw(rng.randint(1, 8)) for _ in range(3)} | {beginning}
+    return sorted(found, key=lambda ids: rng.random())
+
+
+def gpt2() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=16, n_layer=2, n_head=2)
+    ).eval()
+
+
+@pytest.mark.parametrize("make", [tiny_model, lambda: tiny_model("qwen3"), gpt2])
+@torch.inference_mode()
+def test_each_prompt_gets_what_it_gets_alone(make):
+    model, prompts = make(), families(1)
+    seen = {}
+    for part in prefill(model, model.config, prompts):
+        for u, prompt in enumerate(part.prompts):
+            stored = [tensor[u, :, -len(prompt) :] for pair in part.layers for tensor in pair]
+            seen[prompt] = part.logits[u], stored
+    assert sorted(seen) == sorted(prompts)
+    for prompt, (logits, stored) in seen.items():
+        alone = model(input_ids=torch.tensor([prompt]), use_cache=True)
+        torch.testing.assert_close(logits, alone.logits[0, -1], rtol=1e-4, atol=1e-4)
+        expected = [t[0] for layer in alone.past_key_values.layers for t in (layer.keys, layer.values)]
+        torch.testing.assert_close(stored, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_beginning_is_computed_once_where_it_is_worth_it():
+    model = tiny_model()
+    beginning = tuple(range(12))
+    reviews = [(*beginning, 20 + i, 21, 22) for i in range(8)]
+    other = (*beginning[:3], 1, 1, 1, 1, 1, 1, 1)  # begins alike for less than a third
+    parts = list(prefill(model, model.config, [*reviews, other]))
+    assert sum(part.computed for part in parts) == 12 + 8 * 3 + 10
+    backwards = list(prefill(model, model.config, [other, *reversed(reviews)]))
+    for part, again in zip(parts, backwards, strict=True):
+        assert part.prompts == again.prompts and torch.equal(part.logits, again.logits)
+
+
+@torch.inference_mode()
+def test_batches_keep_to_their_budget(monkeypatch):
+    monkeypatch.setitem(__import__("cotrain.engine.prefill", fromlist=["TOKENS"]).TOKENS, "cpu", 30)
+    model, prompts = tiny_model(), families(2)
+    parts = list(prefill(model, model.config, prompts))
+    assert len(parts) > 2 and sorted(p for part in parts for p in part.prompts) == sorted(prompts)
+    for part in parts:
+        beginnings = {prompt[:5] for prompt in part.prompts}
+        assert part.computed <= 30 or len(beginnings) == 1  # a family is not cut
