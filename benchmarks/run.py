@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -167,15 +167,25 @@ class Bench:
         self.results.first_token = ask(self.command("first_token", steps=self.plan.rounds))
 
 
+def chosen(plan: Plan, sizes: Sequence[str] | None, rounds: int | None) -> Plan:
+    """Part of a plan: some of its sizes, fewer or more rounds."""
+    kept = {
+        size: (rounds or each, steps) for size, (each, steps) in plan.sizes.items() if sizes is None or size in sizes
+    }
+    return replace(plan, sizes=kept, rounds=rounds or plan.rounds)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes; checks that everything runs")
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--size", action="append", choices=list(FULL.sizes), help="only this model (default: all)")
+    parser.add_argument("--rounds", type=int, help="pairs of each comparison (default: 3 to 5)")
     parser.add_argument("--out", type=Path, help="where to write (default: RESULTS.md here; with --quick, nowhere)")
     given = parser.parse_args(words)
-    plan = QUICK if given.quick else FULL
+    plan = QUICK if given.quick else chosen(FULL, given.size, given.rounds)
     with tempfile.TemporaryDirectory() as models:
         bench = Bench(
             plan,
