@@ -43,7 +43,8 @@ def talk(directory: Path | str, *, temperature: float = 0.0, read: Callable[[str
         name: replace(role, sampling=replace(role.sampling, temperature=temperature))
         for name, role in recipe.roles.items()
     }
-    executor = Executor(trainer.engine, trainer.cast.renderers, roles, recipe.seed)
+    programs = trainer.cast.programs()
+    executor = Executor(trainer.engine, trainer.cast.renderers, roles, recipe.seed, programs=programs)
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
     turn = 0

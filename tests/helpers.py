@@ -124,6 +124,9 @@ class CharRenderer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(ord(char) - 31 for message in messages for char in message.content)
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(ord(char) - 31 for char in text)
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(i + 31) for i in ids if i)
 

@@ -125,6 +125,7 @@ class Completion:
     finish: str  # "stop" (a stop token was sampled) or "length"
     policy: str  # who answered
     version: int  # with which weights
+    score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,8 @@ class Trace:
     parsed: Mapping[str, Any] = field(default_factory=dict)  # JSON view of what the parser found, for ledger and report
     truth: Mapping[str, Any] = field(default_factory=dict)  # what the oracle knows; telemetry only, never training
     parent: str | None = None  # address of the trace this one judges, if any
+    score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
+    learn_ids: tuple[int, ...] | None = None  # [P'] prompt to learn it under, where that is not the one it answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,8 +279,8 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 
 _ADDRESS = ("step", "task", "member", "role", "call")
-_PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals")
+_PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "learn_ids")
 
 
 def trace_to_json(trace: Trace) -> State:
@@ -293,6 +293,7 @@ def trace_to_json(trace: Trace) -> State:
         **{name: getattr(trace, name) for name in _PLAIN},
         "signals": [[s.name, s.value, s.tokens] for s in trace.signals],
         "prompt_ids": trace.prompt_ids,
+        "learn_ids": trace.learn_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
     }
@@ -300,13 +301,14 @@ def trace_to_json(trace: Trace) -> State:
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
     """The inverse. Raises StateError for missing and unknown fields."""
-    address, prompt_ids, token_ids, logprobs, signals = take(
+    address, prompt_ids, token_ids, logprobs, signals, learn_ids = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
     plain = take("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address, strict=True))),
         prompt_ids=tuple(prompt_ids),
+        learn_ids=None if learn_ids is None else tuple(learn_ids),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         signals=tuple(Signal(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),

@@ -26,6 +26,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.lane import Lane
 from cotrain.engine.rows import Row
+from cotrain.engine.scoring import ScoringLane
 
 
 class EmbeddedEngine:
@@ -38,6 +39,7 @@ class EmbeddedEngine:
         self,
         models: Mapping[str, nn.Module],
         *,
+        scorers: Mapping[str, nn.Module] | None = None,
         max_rows: int = 256,
         device: str | torch.device = "cpu",
         autocast: torch.dtype | None = None,
@@ -45,6 +47,7 @@ class EmbeddedEngine:
         """
         Args:
             models: by policy. They are moved to ``device`` and from then on shared, never copied.
+            scorers: scoring policies, by name: value models whose last value is the answer (``scoring.py``).
             max_rows: rows that one policy decodes at a time.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``; None computes in the
                 weights' own.
@@ -53,10 +56,11 @@ class EmbeddedEngine:
         """
         if max_rows < 1:
             raise ConfigError(f"max_rows is {max_rows}; the engine needs at least 1 row")
-        self._lanes = {
-            policy: Lane(policy, models[policy].to(device), max_rows=max_rows, autocast=autocast)
-            for policy in sorted(models)
+        lanes: dict[str, Lane | ScoringLane] = {
+            policy: Lane(policy, models[policy].to(device), max_rows=max_rows, autocast=autocast) for policy in models
         }
+        lanes |= {policy: ScoringLane(policy, model.to(device)) for policy, model in (scorers or {}).items()}
+        self._lanes = dict(sorted(lanes.items()))
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
@@ -77,7 +81,7 @@ class EmbeddedEngine:
         lanes = list(self._lanes.values())
         for lane in lanes:
             lane.drop_cancelled()
-        finished: list[tuple[Lane, Row]] = []
+        finished: list[tuple[Lane | ScoringLane, Row]] = []
         while not finished:
             idle = True
             for lane in lanes:

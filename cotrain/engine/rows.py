@@ -31,6 +31,7 @@ class Row:
     future: asyncio.Future[Completion]
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    score: float | None = None
 
     @property
     def order(self) -> tuple[Any, ...]:

@@ -30,7 +30,8 @@ class Needs:
         None  # policy whose log-probabilities the loss compares with; scored for what is learned from
     )
     values: str | None = None  # policy whose values are annotated before credit
-    head: str = "lm"  # "lm" or "value": what the trained policy must predict
+    scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are annotated before credit
+    head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
 
 
@@ -41,6 +42,7 @@ class Annotated:
     trace: Trace
     temperature: float = 1.0  # at which its role samples
     values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
+    scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,8 @@ class Algorithm(Protocol):
     def loss(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
-        """``predictions`` ``[B, T]``: log-probabilities of the sampled tokens (head "lm") or values (head "value")."""
+        """``predictions`` ``[B, T]``: log-probabilities of the sampled tokens (head "lm"), values (head "value")
+        or scores ``[B, 1]`` (head "reward")."""
         ...
 
     def state(self) -> State: ...

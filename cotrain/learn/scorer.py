@@ -23,7 +23,7 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import Rows, Sequences, move, plan, plan_shared, rows_of, width
 from cotrain.models.branches import branching, can_branch
 
-HEADS = ("lm", "value")
+HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt
 
 
 class Scorer:
@@ -42,7 +42,7 @@ class Scorer:
         Args:
             model: "lm": a causal LM of transformers, plain or with adapters; "value": token ids ``[B, L]`` → values
                 ``[B, L]``, such as ``models.heads.ValueModel``.
-            head: "lm" or "value".
+            head: "lm", "value" or "reward".
             micro_tokens: padded tokens of one forward pass.
             autocast: bfloat16 arithmetic over float32 weights.
             logits_at_once: numbers in the largest slice of logits.
@@ -76,7 +76,7 @@ class Scorer:
         ``rows`` must be on the model's device. Differentiable unless inside ``torch.no_grad``.
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            if self.head == "value":
+            if self.head != "lm":
                 flat, flat_entropy = _wide(self.model(input_ids=rows.input_ids)[rows.row, rows.column]), None
             else:
                 hidden = self._hidden(rows)  # [B, L, H]

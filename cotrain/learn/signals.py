@@ -97,7 +97,7 @@ def sample_of(
     trace = annotated.trace
     return Sample(
         key=str(trace.address),
-        prompt_ids=trace.prompt_ids,
+        prompt_ids=trace.prompt_ids if trace.learn_ids is None else trace.learn_ids,
         token_ids=trace.token_ids,
         behaviour=torch.tensor(trace.logprobs, dtype=torch.float32),
         advantages=advantages.to(torch.float32),

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from time import perf_counter
 
 import torch
@@ -50,7 +51,7 @@ class TorchLearner:
         micro_tokens: int = 16384,
         autocast: bool = False,
         head: str = "lm",
-        term_norms: bool = False,
+        term_norms: bool | None = None,
         activate: Callable[[], object] | None = None,
     ) -> None:
         """
@@ -63,8 +64,9 @@ class TorchLearner:
             warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
             micro_tokens: tokens of one forward and backward pass, padding counted.
             autocast: bfloat16 arithmetic over float32 weights.
-            head: "lm" or "value".
-            term_norms: also report the gradient norm of each term alone (costs a copy of the gradients).
+            head: "lm", "value" or "reward".
+            term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
+                the gradients for each); None: when an update has several terms, roles that share weights.
             activate: called before each pass, to select the adapter of this policy on a shared base.
 
         Raises ConfigError, ModelError.
@@ -108,14 +110,17 @@ class TorchLearner:
         self._optimizer.zero_grad()
         metrics: dict[str, float] = {}
         try:
-            for term in terms:
-                if term.samples:
-                    before = self._gradients() if self._term_norms else []
-                    metrics |= self._term(term)
-                    if self._term_norms:
-                        metrics[f"{term.name}/grad_norm"] = self._norm_since(before)
+            filled = [term for term in terms if term.samples]
+            apart = len(filled) > 1 if self._term_norms is None else self._term_norms
+            gradients: dict[str, list[torch.Tensor]] = {}
+            for term in filled:
+                before = self._gradients() if apart else []
+                metrics |= self._term(term)
+                if apart:
+                    gradients[term.name] = self._added(before)
+            metrics |= _compare(gradients)
             norm = float(nn.utils.clip_grad_norm_(self._trained.values(), self._clip_norm or math.inf))
-            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{t.name}/loss"]) for t in terms if t.samples)
+            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{t.name}/loss"]) for t in filled)
             multiplier = min(1.0, (self._updates + 1) / self._warmup) if self._warmup else 1.0
             if finite:
                 self._optimizer.step(multiplier)
@@ -125,7 +130,7 @@ class TorchLearner:
         metrics |= {
             "grad_norm": norm,
             "lr": self._lr * multiplier,
-            "tokens": sum(metrics[f"{t.name}/tokens"] for t in terms if t.samples),
+            "tokens": sum(metrics[f"{t.name}/tokens"] for t in filled),
             "seconds": perf_counter() - began,
         }
         return UpdateReport(
@@ -197,11 +202,24 @@ class TorchLearner:
     def _gradients(self) -> list[torch.Tensor | None]:
         return [None if p.grad is None else p.grad.clone() for p in self._trained.values()]
 
-    def _norm_since(self, before: Sequence[torch.Tensor | None]) -> float:
-        """Norm of what was added to the gradients since ``before``."""
-        added = [
-            p.grad if old is None else p.grad - old
-            for p, old in zip(self._trained.values(), before, strict=True)
-            if p.grad is not None
+    def _added(self, before: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """What was added to the gradients since ``before``, for every trained parameter."""
+        pairs = zip(self._trained.values(), before, strict=True)
+        return [
+            torch.zeros_like(p) if p.grad is None else p.grad.clone() if old is None else p.grad - old
+            for p, old in pairs
         ]
-        return float(nn.utils.get_total_norm(added))
+
+
+def _compare(gradients: Mapping[str, Sequence[torch.Tensor]]) -> dict[str, float]:
+    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two."""
+    norms = {name: float(nn.utils.get_total_norm(list(mine))) for name, mine in gradients.items()}
+    total = sum(norms.values())
+    found = {f"{name}/grad_norm": norm for name, norm in norms.items()}
+    if len(norms) > 1 and total > 0.0:
+        found |= {f"{name}/grad_share": norm / total for name, norm in norms.items()}
+    for one, other in combinations(gradients, 2):
+        if norms[one] > 0.0 and norms[other] > 0.0:
+            dot = sum(float((a * b).sum()) for a, b in zip(gradients[one], gradients[other], strict=True))
+            found[f"cosine/{one}/{other}"] = dot / (norms[one] * norms[other])
+    return found

@@ -6,7 +6,7 @@ samples from the very modules that the learners update, so publishing weights is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,11 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
 from cotrain.learn.torch_learner import TorchLearner, sequence_scores
 from cotrain.loop.followers import Follower
-from cotrain.loop.policies import PolicySpec
+from cotrain.loop.policies import PolicySpec, Program
 from cotrain.models.heads import value_model
-from cotrain.models.load import load_model
-from cotrain.text.render import Renderer
+from cotrain.models.load import load_model, load_tokenizer
+from cotrain.text.plain import ByteRenderer
+from cotrain.text.render import Renderer, Rendering
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,8 +30,8 @@ class Cast:
     """All policies of one run. ``updates`` counts optimiser steps."""
 
     specs: Mapping[str, PolicySpec]
-    models: dict[str, nn.Module]
-    renderers: dict[str, Renderer]
+    models: dict[str, nn.Module]  # none of a program
+    renderers: dict[str, Rendering]
     learners: dict[str, TorchLearner]
     followers: dict[str, Follower] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
@@ -38,6 +39,13 @@ class Cast:
     def speaking(self) -> dict[str, nn.Module]:
         """The language models, by policy."""
         return {name: model for name, model in self.models.items() if self.specs[name].head == "lm"}
+
+    def scoring(self) -> dict[str, nn.Module]:
+        """The reward models, by policy."""
+        return {name: model for name, model in self.models.items() if self.specs[name].head == "reward"}
+
+    def programs(self) -> dict[str, Program]:
+        return {name: spec.program for name, spec in self.specs.items() if spec.program is not None}
 
     def score(
         self, policy: str, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, temperature: float = 1.0
@@ -60,6 +68,17 @@ class Cast:
         """Of every policy that changes and speaks: what the engine is told."""
         found = self.updates | {name: follower.version for name, follower in self.followers.items()}
         return {name: version for name, version in found.items() if name in self.renderers}
+
+    def refuse_foreign(self, objective: str, speaker: str, others: Iterable[str]) -> None:
+        """Raise ConfigError if one of these policies does not read the tokens that ``speaker`` samples."""
+        mine = self.renderers[speaker]
+        for name in others:
+            other = self.renderers.get(name)
+            if other is not None and vocabulary(other) != vocabulary(mine):
+                raise ConfigError(
+                    f"objective {objective!r}: policy {name!r} ({self.specs[name].model}) has another tokenizer than "
+                    f"{speaker!r} ({self.specs[speaker].model}), whose tokens it is to score; use models with one tokenizer"
+                )
 
     def state(self) -> State:
         return {
@@ -88,12 +107,17 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
     """Load every policy of a recipe. Raises ModelError for a model that cannot be used."""
     _check_device(device)
     models: dict[str, nn.Module] = {}
-    renderers: dict[str, Renderer] = {}
+    renderers: dict[str, Rendering] = {}
     learners: dict[str, TorchLearner] = {}
-    shared: dict[str, tuple[nn.Module, Renderer]] = {}
+    shared: dict[str, tuple[nn.Module, Rendering]] = {}
     for name, spec in policies.items():
-        if spec.head == "value":
+        if spec.program is not None:
+            renderers[name] = ByteRenderer()
+            continue
+        if spec.head != "lm":
             models[name] = value_model(spec.model, seed_of(seed, "value head", name)).to(device)
+            if spec.head == "reward":
+                renderers[name] = Renderer(load_tokenizer(spec.model))
         elif spec.kind == "frozen" and spec.model in shared:
             models[name], renderers[name] = shared[spec.model]
         else:
@@ -125,6 +149,11 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
         },
         updates=dict.fromkeys(learners, 0),
     )
+
+
+def vocabulary(renderer: Rendering) -> dict[str, int] | None:
+    """Token → id; None for a renderer of bytes."""
+    return renderer.tokenizer.get_vocab() if isinstance(renderer, Renderer) else None
 
 
 def _check_device(name: str) -> None:

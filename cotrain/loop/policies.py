@@ -1,17 +1,16 @@
-"""What a policy is: whose weights, and whether and how they are trained.
-
-Left out for now: adapters, and programs as policies. They are further kinds of the same noun and change neither roles
-nor protocols.
-"""
+"""What a policy is: whose weights, and whether and how they are trained; or a program, which has none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from random import Random
+from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError, UnknownName
 
 PICKS = ("newest", "oldest", "random")
+Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +45,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """One set of weights. ``kind`` is "trainable", "frozen", "ema" or "snapshot"; ``head`` is "lm", or "value" for a
-    critic."""
+    """One set of weights, or a program. ``kind`` is "trainable", "frozen", "ema", "snapshot" or "program"; ``head`` is
+    "lm", "value" for a critic, or "reward" for a policy that scores what it is shown instead of speaking."""
 
     kind: str
     model: str  # directory, Hub name, or the name of an embedded model
@@ -58,6 +57,7 @@ class PolicySpec:
     weight_decay: float = 0.0
     micro_tokens: int = 4096  # tokens of one forward and backward pass, prompts and padding counted
     follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
+    program: Program | None = None  # of the kind "program"
 
     @property
     def trained(self) -> bool:
@@ -86,6 +86,19 @@ def snapshot(
 ) -> PolicySpec:
     """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference."""
     return PolicySpec(kind="snapshot", model=model, follow=Snapshot(of=of, every=every, keep=keep, pick=pick))
+
+
+def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> PolicySpec:
+    """A scalar head on the body of a language model: a role that it plays is answered with one number for the whole
+    prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``learn.rating``."""
+    return PolicySpec(kind="trainable", model=model, lr=lr, head="reward", clip_norm=clip_norm)
+
+
+def program(speak: Program) -> PolicySpec:
+    """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt does
+    not show included, and a random generator of the call's address; its text is a turn like any other."""
+    name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
+    return PolicySpec(kind="program", model=name, program=speak)
 
 
 def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> PolicySpec:

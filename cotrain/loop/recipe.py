@@ -89,7 +89,7 @@ def check(recipe: Recipe) -> None:
             raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
     for role, spec in recipe.roles.items():
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
-        if recipe.policies[spec.policy].head != "lm":
+        if recipe.policies[spec.policy].head == "value":
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
     for name, policy_spec in recipe.policies.items():
         if policy_spec.follow is not None:
@@ -139,13 +139,16 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}"
         )
     used = {objective.policy}
-    for label, other, head in (("reference", needs.reference, "lm"), ("values", needs.values, "value")):
+    asked = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
+    for label, other, head in [*asked, *(("scores", name, "lm") for name in needs.scores)]:
         if other is not None:
             _known("policy", other, recipe.policies, f"{where}, {label}")
             if recipe.policies[other].head != head:
                 raise ConfigError(
                     f"{where}: {label} policy {other!r} must have head {head!r}, it has {recipe.policies[other].head!r}"
                 )
+            if recipe.policies[other].program is not None:
+                raise ConfigError(f"{where}: {label} policy {other!r} is a program, which has no probabilities")
             used.add(other)
     return used
 

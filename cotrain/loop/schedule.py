@@ -25,6 +25,7 @@ class Phase:
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
     members: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
+    in_turn: bool = False  # each objective learns before the next one looks at the traces, in the order named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,13 +80,17 @@ class CoTrainer:
         """``wrap`` puts something around the engine (a test's random latency, a recorder)."""
         self.recipe = recipe
         self.cast: Cast = assemble(recipe.policies, seed=recipe.seed, device=device)
-        self.engine = EmbeddedEngine(self.cast.speaking(), device=device)
+        self.engine = EmbeddedEngine(self.cast.speaking(), scorers=self.cast.scoring(), device=device)
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self.executor = self._executor(wrap(self._stoppable) if wrap else self._stoppable, recipe.seed)
         self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
         self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
+        for name, objective in recipe.objectives.items():
+            needs, speaker = objective.by.needs(), recipe.roles[objective.on].policy
+            read = {objective.policy, *needs.scores, *filter(None, (needs.reference, needs.values))}
+            self.cast.refuse_foreign(name, speaker, sorted(read - {speaker}))
         horizon = recipe.horizon or recipe.steps
         self.planned = {  # of each policy: its decays run on its own updates
             policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
@@ -94,7 +98,7 @@ class CoTrainer:
         }
 
     def _executor(self, engine: Any, seed: int) -> Executor:
-        return Executor(engine, self.cast.renderers, self.recipe.roles, seed)
+        return Executor(engine, self.cast.renderers, self.recipe.roles, seed, programs=self.cast.programs())
 
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
@@ -109,8 +113,18 @@ class CoTrainer:
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
+        for due in [(name,) for name in phase.objectives] if phase.in_turn else [phase.objectives]:
+            row |= self._learn(due, episodes, clock)
+        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces)
+        row["tokens"] = self.tokens
+        self.finished += 1
+        return StepResult(row=row, seconds=clock.laps, episodes=episodes)
+
+    def _learn(self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock) -> Row:
+        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""
+        row: Row = {}
         terms: dict[str, list[Term]] = {}
-        for name in phase.objectives:
+        for name in due:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role == objective.on and t.failure is None]
             self._refuse_lonely(name, spoken)
@@ -128,8 +142,8 @@ class CoTrainer:
                 Term(name=name, algorithm=self.algorithms[name], samples=samples)
             )
             clock.lap("reference")
-        for policy, due in terms.items():
-            report = self.cast.learners[policy].update(due)
+        for policy, mine in terms.items():
+            report = self.cast.learners[policy].update(mine)
             if report.stepped:
                 self.cast.updates[policy] += 1
                 changed = [policy, *self.cast.follow(policy, self.planned[policy])]
@@ -137,10 +151,7 @@ class CoTrainer:
             row |= {f"{policy}/{_learned(k)}": v for k, v in report.metrics.items() if not k.endswith("seconds")}
             row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
             clock.lap("update")
-        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces)
-        row["tokens"] = self.tokens
-        self.finished += 1
-        return StepResult(row=row, seconds=clock.laps, episodes=episodes)
+        return row
 
     def draw(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems. Addressed by (first objective due, how often it was due): the n-th generator step of two
@@ -153,9 +164,13 @@ class CoTrainer:
         """The traces with what credit has to know beforehand."""
         needs = self.algorithms[name].needs()
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
-        pairs = [(t.prompt_ids, t.token_ids) for t in traces]
+        pairs = [(t.prompt_ids if t.learn_ids is None else t.learn_ids, t.token_ids) for t in traces]
         values = self.cast.score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
-        return [Annotated(trace=t, temperature=warmth, values=v) for t, v in zip(traces, values, strict=True)]
+        scores = {p: self.cast.score(p, pairs, temperature=warmth) for p in needs.scores if pairs}
+        return [
+            Annotated(trace=t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
+            for i, (t, v) in enumerate(zip(traces, values, strict=True))
+        ]
 
     def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
@@ -172,8 +187,10 @@ class CoTrainer:
     def _scored(self, name: str, annotated: Sequence[Annotated], samples: Sequence[Sample]) -> Row:
         """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
         values = sum(len(a.trace.token_ids) for a in annotated if a.values is not None)
+        scores = sum(len(of) for a in annotated for of in a.scores.values())
         reference = sum(len(s.token_ids) for s in samples if s.reference is not None)
-        return {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
+        row: Row = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
+        return row | ({f"{name}/scored/scores": scores} if scores else {})
 
     def _refuse_lonely(self, name: str, traces: Sequence[Trace]) -> None:
         """An algorithm that compares traces must get some to compare."""
@@ -207,7 +224,8 @@ class CoTrainer:
             name: replace(role, policy=swapped[name]) if name in swapped else role
             for name, role in self.recipe.roles.items()
         }
-        still = Executor(self._stoppable, self.cast.renderers, roles, evaluation_seed(self.recipe.seed))
+        seed, programs = evaluation_seed(self.recipe.seed), self.cast.programs()
+        still = Executor(self._stoppable, self.cast.renderers, roles, seed, programs=programs)
         tasks = held_out(self.recipe.tasks, split, count)
         figures, played = evaluate(
             evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False

@@ -16,22 +16,24 @@ Left out: playing inside of a running event loop, since the engine's turn is def
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotrain.core.address import Address, seed_of
+from cotrain.core.address import Address, rng_of, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, UnknownName
-from cotrain.core.types import Episode, Grade, Task
+from cotrain.core.types import Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.play.role import Role, Turn
 from cotrain.text.prompts import fields_of, fill
-from cotrain.text.render import Message, Renderer
+from cotrain.text.render import Message, Rendering
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
+Program = Callable[[Mapping[str, Any], random.Random], str]  # (the call's fields, addressed draws) → what it says
 
 FAILED = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 _RESERVED = ("grade", "busy")
@@ -46,9 +48,10 @@ class Stage:
     """What all episodes of one play have in common."""
 
     engine: Engine
-    renderers: Mapping[str, Renderer]  # by policy
+    renderers: Mapping[str, Rendering]  # by policy
     roles: Mapping[str, Role]
     grader: Grader | None
+    programs: Mapping[str, Program]  # policies that are programs
     seed: int
     split: str
     step: int
@@ -88,27 +91,16 @@ class Roles:
         self._calls[name] += 1
         return Address(step=self._stage.step, task=self._task, member=self._member, role=name, call=call)
 
-    async def _ask(self, address: Address, group: str | None, parent: Turn | None, fields: Mapping[str, Any]) -> Turn:
+    async def _ask(
+        self, address: Address, group: str | None, parent: Turn | None, begin: str, fields: Mapping[str, Any]
+    ) -> Turn:
         stage, role = self._stage, self._stage.roles[address.role]
         renderer = stage.renderers[role.policy]
         system = [] if role.system is None else [Message("system", role.system)]
         asked = fields_of(role.prompt)  # what else the call gives is for the parser alone
         prompt = fill(role.prompt, **{name: value for name, value in fields.items() if name in asked})
-        prompt_ids = renderer.render([*system, Message("user", prompt)])
-        request = Request(
-            policy=role.policy,
-            prompt_ids=prompt_ids,
-            sampling=role.sampling,
-            stop_ids=renderer.stop_ids,
-            seed=seed_of(stage.seed, stage.split, str(address)),
-            address=address,
-        )
-        try:
-            completion = await stage.engine.sample(request)
-        except CotrainError:
-            raise
-        except Exception as error:
-            raise EngineError(f"{type(stage.engine).__name__} failed at {address}: {error}") from error
+        prompt_ids = (*renderer.render([*system, Message("user", prompt)]), *renderer.encode(begin))
+        completion = await self._answer(address, role, prompt_ids, fields)
         turn = Turn(
             address=address,
             group=f"{address.task}:{address.role}" if group is None else group,
@@ -121,6 +113,31 @@ class Roles:
         if role.parse is not None:
             turn.parsed = role.parse(turn.text, fields)
         return turn
+
+    async def _answer(
+        self, address: Address, role: Role, prompt_ids: tuple[int, ...], fields: Mapping[str, Any]
+    ) -> Completion:
+        """What the role's policy says: a program at once, anything else through the engine."""
+        stage, renderer = self._stage, self._stage.renderers[role.policy]
+        if role.policy in stage.programs:
+            said = stage.programs[role.policy](fields, rng_of(stage.seed, stage.split, str(address)))
+            token_ids = (*renderer.encode(said), renderer.stop_ids[0])
+            zeros = (0.0,) * len(token_ids)
+            return Completion(token_ids=token_ids, logprobs=zeros, finish="stop", policy=role.policy, version=0)
+        request = Request(
+            policy=role.policy,
+            prompt_ids=prompt_ids,
+            sampling=role.sampling,
+            stop_ids=renderer.stop_ids,
+            seed=seed_of(stage.seed, stage.split, str(address)),
+            address=address,
+        )
+        try:
+            return await stage.engine.sample(request)
+        except CotrainError:
+            raise
+        except Exception as error:
+            raise EngineError(f"{type(stage.engine).__name__} failed at {address}: {error}") from error
 
     def _seal(self, failure: str | None) -> Episode:
         """The episode's end; ``task_id`` is filled in by the executor."""
@@ -146,23 +163,27 @@ class RoleHandle:
     _roles: Roles
     _name: str
 
-    def __call__(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Awaitable[Turn]:
+    def __call__(
+        self, *, group: str | None = None, parent: Turn | None = None, begin: str = "", **fields: Any
+    ) -> Awaitable[Turn]:
         """Ask once.
 
         Args:
             group: pool key of the trace; by default all members' traces of this role on this task are one pool.
             parent: the turn that this one judges or answers.
+            begin: text that the answer begins with; the turn holds what follows it.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 
         Errors, when awaited: ConfigError for a field of the template that is not given, or a prompt that is too long.
         """
-        return self._roles._ask(self._roles._next(self._name), group, parent, fields)
+        return self._roles._ask(self._roles._next(self._name), group, parent, begin, fields)
 
     def many(
-        self, n: int, *, group: str | None = None, parent: Turn | None = None, **fields: Any
+        self, n: int, *, group: str | None = None, parent: Turn | None = None, begin: str = "", **fields: Any
     ) -> Awaitable[list[Turn]]:
         """Ask ``n`` times at once; the turns come in the order of their calls."""
-        return together([self._roles._ask(self._roles._next(self._name), group, parent, fields) for _ in range(n)])
+        calls = (self._roles._next(self._name) for _ in range(n))
+        return together([self._roles._ask(address, group, parent, begin, fields) for address in calls])
 
 
 class Executor:
@@ -171,11 +192,12 @@ class Executor:
     def __init__(
         self,
         engine: Engine,
-        renderers: Mapping[str, Renderer],
+        renderers: Mapping[str, Rendering],
         roles: Mapping[str, Role],
         seed: int,
         *,
         grader: Grader | None = None,
+        programs: Mapping[str, Program] | None = None,
     ) -> None:
         """
         Args:
@@ -184,6 +206,7 @@ class Executor:
             roles: by name.
             seed: of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
+            programs: policies that are programs, by name; their renderer is a ``ByteRenderer``.
 
         Raises UnknownName for a role whose policy has no renderer, ConfigError for a name that cannot be an attribute.
         """
@@ -195,11 +218,12 @@ class Executor:
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
+        self.programs: Mapping[str, Program] = programs or {}
 
     def greedy(self) -> Executor:
         """The same with every role at temperature 0."""
         roles = {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in self.roles.items()}
-        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader)
+        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader, programs=self.programs)
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """See ``idle_loop.busy``."""
@@ -230,6 +254,7 @@ class Executor:
             renderers=self.renderers,
             roles=self.roles,
             grader=self.grader,
+            programs=self.programs,
             seed=self.seed,
             split=split,
             step=step,

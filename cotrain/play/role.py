@@ -23,7 +23,7 @@ from typing import Any
 
 from cotrain.core.address import Address
 from cotrain.core.types import Completion, Sampling, Signal, Span, Trace
-from cotrain.text.render import Renderer
+from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
 
 Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) → a value with ``.ok``
@@ -51,7 +51,7 @@ class Turn:
         parent: Turn | None,
         prompt_ids: tuple[int, ...],
         completion: Completion,
-        renderer: Renderer,
+        renderer: Rendering,
     ) -> None:
         self.address, self.group, self.parent = address, group, parent
         self.prompt_ids, self.completion = prompt_ids, completion
@@ -63,6 +63,7 @@ class Turn:
         self._signals: list[Signal] = []
         self._shown: dict[str, Any] = {}
         self._failure: str | None = None
+        self._learn_ids: tuple[int, ...] | None = None
         self._trace: Trace | None = None
 
     @property
@@ -78,6 +79,14 @@ class Turn:
     @property
     def failed(self) -> bool:
         return self._failure is not None
+
+    @property
+    def score(self) -> float:
+        """What a scoring policy said of the prompt: its head's output, a logit for judges. Raises ValueError for a
+        policy that speaks."""
+        if self.completion.score is None:
+            raise ValueError(f"{self.id}: policy {self.completion.policy!r} speaks and gives no score")
+        return self.completion.score
 
     def reward(self, name: str, value: float, *, span: Span | None = None) -> None:
         """Add a signal for the whole turn, or for the tokens that hold ``span``.
@@ -106,6 +115,11 @@ class Turn:
         """Keep this turn out of training; the first reason stands and is counted."""
         self._open()
         self._failure = self._failure or reason
+
+    def learn_under(self, other: Turn) -> None:
+        """Let it be learned as an answer to what ``other`` was asked: a refinement as if there had been no critique."""
+        self._open()
+        self._learn_ids = other.prompt_ids
 
     def tokens(self, span: Span) -> tuple[int, int]:
         """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
@@ -139,6 +153,8 @@ class Turn:
                 parsed=dict(self._shown),
                 truth=dict(self.truth),
                 parent=None if self.parent is None else self.parent.id,
+                score=self.completion.score,
+                learn_ids=self._learn_ids,
             )
         return self._trace
 

@@ -55,11 +55,11 @@ class BaseSettings:
     practice_tokens: int = 3500 * BATCH
     practice_lr: float = 0.01  # of Muon
     focus: WordProblems = field(
-        default_factory=lambda: study_problems((2, 5))
+        default_factory=lambda: study_problems((2, 7))
     )  # the problems that later stages are about
-    focus_tokens: int = 800 * BATCH
+    focus_tokens: int = 1200 * BATCH
     focus_lr: float = 0.006  # of Muon
-    tuning_tokens: int = 150 * BATCH
+    tuning_tokens: int = 250 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
     flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
     habits: Habits = field(default_factory=Habits)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
 
@@ -57,6 +57,20 @@ class _Slot:
 
 
 _Layout = list["str | _Slot"]  # the template's own text, with slots between
+
+
+class Rendering(Protocol):
+    """What the executor needs to let a policy speak: a ``Renderer``, or for programs a ``ByteRenderer``."""
+
+    stop_ids: tuple[int, ...]
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
+
+    def encode(self, text: str) -> tuple[int, ...]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def offsets(self, ids: Sequence[int]) -> list[int]: ...
 
 
 class Renderer:
@@ -120,6 +134,10 @@ class Renderer:
             mask += [False] * (len(self._closing) - 1) + [True]
             ids = (*prompt, *reply, *self._closing)
         return ids, tuple(mask)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A text on its own, as the beginning of a reply: no id of it is a control token."""
+        return tuple(self._encode_alone(text))
 
     # -- ids → text
 

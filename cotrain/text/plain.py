@@ -1,0 +1,34 @@
+"""A renderer for speakers without a tokenizer: programs as policies. One token is one byte of UTF-8, and 256 ends a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotrain.text.render import Message
+
+STOP = 256
+
+
+class ByteRenderer:
+    """What the executor needs of a ``Renderer``, for texts as they are."""
+
+    stop_ids: tuple[int, ...] = (STOP,)
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The contents of the messages, one after the other, as bytes [P]; a single stop token where there are none."""
+        return tuple("\n".join(m.content for m in messages).encode()) or (STOP,)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids below 256; bytes that are not UTF-8 become U+FFFD."""
+        return bytes(i for i in ids if i < STOP).decode(errors="replace")
+
+    def offsets(self, ids: Sequence[int]) -> list[int]:
+        """For each token [T] the end, in characters, of the text up to and with it; within a character its start."""
+        ends, length = [], 0
+        for i in ids:
+            length += int(i < 128 or 192 <= i < STOP)  # the first byte of a character
+            ends.append(length)
+        return ends
