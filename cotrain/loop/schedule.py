@@ -25,7 +25,7 @@ class Phase:
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
     members: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
-    in_turn: bool = False  # each objective learns before the next one looks at the traces, in the order named
+    in_turn: tuple[str, ...] = ()  # the same objectives, each to learn before the next one looks at the traces; () at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,11 @@ class Schedule:
         idle = [p.name for p in self.phases if not p.objectives]
         if idle:
             raise ConfigError(f"phase {idle[0]!r} trains nobody; give it an objective or leave it out")
+        for phase in self.phases:
+            if phase.in_turn and sorted(phase.in_turn) != sorted(phase.objectives):
+                raise ConfigError(
+                    f"phase {phase.name!r}: in_turn {phase.in_turn} must name its objectives {phase.objectives}, each once"
+                )
         if not self.cycle:
             raise ConfigError("schedule: the cycle is empty; name at least one phase")
         for name in (*self.cycle, *(n for n, _ in self.warmup)):

@@ -50,6 +50,7 @@ class StepResult:
 
     row: Row  # deterministic metrics
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
+    engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
     episodes: tuple[Episode, ...]
 
 
@@ -80,7 +81,9 @@ class CoTrainer:
         """``wrap`` puts something around the engine (a test's random latency, a recorder)."""
         self.recipe = recipe
         self.cast: Cast = assemble(recipe.policies, seed=recipe.seed, device=device)
-        self.engine = EmbeddedEngine(self.cast.speaking(), scorers=self.cast.scoring(), device=device)
+        self.engine = EmbeddedEngine(
+            self.cast.speaking(), scorers=self.cast.scoring(), activate=self.cast.activate, device=device
+        )
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self.executor = self._executor(wrap(self._stoppable) if wrap else self._stoppable, recipe.seed)
         self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
@@ -106,19 +109,22 @@ class CoTrainer:
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
         members = phase.members or self.recipe.group_size
+        before = self.engine.counts()
         episodes = self.executor.play(phase.protocol, tasks, step=step, members=members, **phase.options)
         clock.lap("play")
+        spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         self._refuse_mass_failure(step, episodes)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
-        for due in [(name,) for name in phase.objectives] if phase.in_turn else [phase.objectives]:
+        for due in [(name,) for name in phase.in_turn] or [phase.objectives]:
             row |= self._learn(due, episodes, clock)
-        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces)
+        silent = {*self.cast.programs(), *self.cast.scoring()}
+        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy not in silent)
         row["tokens"] = self.tokens
         self.finished += 1
-        return StepResult(row=row, seconds=clock.laps, episodes=episodes)
+        return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
 
     def _learn(self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock) -> Row:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""

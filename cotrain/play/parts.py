@@ -12,7 +12,7 @@ from typing import Any
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.play.role import Role
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
-from cotrain.text.prompts import REVIEW, REVIEW_FULL, SOLVE, SOLVE_FULL
+from cotrain.text.prompts import RATE, REVIEW, REVIEW_FULL, SOLVE, SOLVE_FULL
 
 EMBEDDED = ("embedded", "embedded-format")  # the package's own models
 FORMAT_MARK = "cotrain.json"
@@ -44,3 +44,8 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
     short = speaks_short(model)
     sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
     return Role(policy=policy, prompt=REVIEW if short else REVIEW_FULL, parse=parse_review, sampling=sampling)
+
+
+def rater(policy: str) -> Role:
+    """The role of a reward model: fields ``problem``, ``solution`` and ``reference``; answered with ``Turn.score``."""
+    return Role(policy=policy, prompt=RATE, sampling=Sampling(max_tokens=1))

@@ -6,6 +6,9 @@ as a *note* is ground truth for telemetry and evaluation, and no algorithm reads
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from cotrain.core.types import Span, Task
 from cotrain.play.executor import Roles
 from cotrain.play.role import Turn
@@ -13,13 +16,9 @@ from cotrain.play.role import Turn
 CLOSING = "</step>"
 
 
-async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn:
-    """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
-
-    ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier.
-    Returns the solver's turn.
-    """
-    solution = await roles.solver(problem=task.prompt)
+async def examine(task: Task, roles: Roles, solution: Turn) -> bool | None:
+    """Show what a solution says and note what the oracle knows of it, without any reward. Returns whether the answer is
+    right; None, and the turn fails, where that could not be found out."""
     grade = await roles.grade(task, solution.text)
     parsed = solution.parsed
     solution.show(problem=task.prompt)
@@ -29,17 +28,57 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn
         solution.show(failure=parsed.reason)
     if grade.value is None:
         solution.fail(grade.reason or "ungraded")
-        return solution
-    solution.reward("outcome", float(grade.value))
-    solution.reward("format", parsed.format_score)
+        return None
     solution.note(correct=grade.value, gold=task.answer)
     judged = task.judge_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
     if judged is not None:
         solution.note(step_ok=list(judged.ok), step_reasons=list(judged.reasons), first_wrong=judged.first_wrong)
-        if step_rewards == "oracle":
-            for span, ok in zip(parsed.steps, judged.ok, strict=True):
-                solution.reward("step", 1.0 if ok else -1.0, span=_closed(span))
+    return grade.value
+
+
+async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn:
+    """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
+
+    ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier.
+    Returns the solver's turn.
+    """
+    solution = await roles.solver(problem=task.prompt)
+    correct = await examine(task, roles, solution)
+    if correct is None:
+        return solution
+    solution.reward("outcome", float(correct))
+    solution.reward("format", solution.parsed.format_score)
+    if step_rewards == "oracle" and solution.parsed.ok:
+        for span, ok in zip(solution.parsed.steps, solution.truth.get("step_ok", ()), strict=False):
+            solution.reward("step", 1.0 if ok else -1.0, span=closed(span))
     return solution
+
+
+async def review(
+    task: Task, roles: Roles, solution: Turn, *, n: int = 1, group: str | None = None, role: str = "verifier"
+) -> list[Turn]:
+    """``n`` reviews of a solution that could be parsed and was examined: shown, with the truth noted, without any reward.
+
+    ``group``: pool key, by default the reviews of this solution are compared with each other.
+    """
+    steps = solution.parsed.steps
+    turns = await getattr(roles, role).many(
+        n,
+        group=solution.id if group is None else group,
+        parent=solution,
+        problem=task.prompt,
+        solution=solution.text,
+        count=len(steps),
+    )
+    for turn in turns:
+        verdict = turn.parsed
+        turn.note(correct=bool(solution.truth["correct"]), step_ok=solution.truth.get("step_ok"))
+        if verdict.ok:
+            said = turn.probability(verdict.final_span)
+            turn.show(steps=list(verdict.steps), final=verdict.final, score=said if verdict.final else 1.0 - said)
+        else:
+            turn.show(failure=verdict.reason)
+    return turns
 
 
 async def solve_then_verify(task: Task, roles: Roles, *, reviews: int = 1, step_rewards: str = "verifier") -> None:
@@ -53,34 +92,29 @@ async def solve_then_verify(task: Task, roles: Roles, *, reviews: int = 1, step_
     solution = await solve(task, roles, step_rewards=step_rewards)
     if not solution.parsed.ok or solution.failed:
         return
-    steps, correct = solution.parsed.steps, bool(solution.truth["correct"])
-    sheets = await roles.verifier.many(
-        reviews,
-        group=solution.id,
-        parent=solution,
-        problem=task.prompt,
-        solution=solution.text,
-        count=len(steps),
-    )
-    votes: list[tuple[bool, ...]] = []
-    for review in sheets:
-        verdict = review.parsed
-        review.reward("truth", float(correct))
-        review.reward("format", verdict.format_score)
-        review.reward("agreement", float(verdict.ok and verdict.final == correct))
-        review.note(correct=correct, step_ok=solution.truth.get("step_ok"))
-        if not verdict.ok:
-            review.show(failure=verdict.reason)
-            continue
-        said = review.probability(verdict.final_span)
-        review.show(steps=list(verdict.steps), final=verdict.final, score=said if verdict.final else 1.0 - said)
-        votes.append(verdict.steps)
+    sheets = await review(task, roles, solution, n=reviews)
+    for turn in sheets:
+        reward_review(turn, bool(solution.truth["correct"]))
+    votes = [turn.parsed.steps for turn in sheets if turn.parsed.ok]
     if step_rewards == "verifier" and votes:
-        for index, span in enumerate(steps):
+        for index, span in enumerate(solution.parsed.steps):
             mean = sum(1.0 if vote[index] else -1.0 for vote in votes) / len(votes)
-            solution.reward("step", mean, span=_closed(span))
+            solution.reward("step", mean, span=closed(span))
 
 
-def _closed(step: Span) -> Span:
+def reward_review(turn: Turn, label: bool) -> None:
+    """``agreement`` with a label of the whole solution, ``format``, and the label itself as the signal ``truth``."""
+    turn.reward("truth", float(label))
+    turn.reward("format", turn.parsed.format_score)
+    turn.reward("agreement", float(turn.parsed.ok and turn.parsed.final == label))
+
+
+def plurality(turns: Sequence[Turn]) -> str | None:
+    """The answer that most of these solutions give; of equals the one that came first; None when none could be read."""
+    votes = Counter(turn.parsed.answer for turn in turns if turn.parsed.ok)
+    return max(votes, key=lambda answer: votes[answer]) if votes else None
+
+
+def closed(step: Span) -> Span:
     """A step with its closing tag, where its reward is paid: a step may be empty, its end never is."""
     return Span(start=step.start, end=step.end + len(CLOSING), text=step.text + CLOSING)

@@ -11,7 +11,7 @@ from pathlib import Path
 from cotrain.core.errors import ConfigError, UnknownName, unknown_message
 from cotrain.loop.recipe import Recipe
 
-SHIPPED = ("demo", "grpo", "tango")  # module and function have one name
+SHIPPED = ("cooper", "demo", "grpo", "prime", "tango")  # module and function have one name
 
 
 def find(target: str) -> Callable[..., Recipe]:

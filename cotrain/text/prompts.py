@@ -16,6 +16,8 @@ SOLVE = "{problem}\nSolve:"
 
 REVIEW = "{problem}\n{solution}\nReview:"
 
+RATE = "{problem}\n{solution}\nReference: {reference}\nRate:"
+
 SOLVE_FULL = """Solve the problem below step by step.
 
 Write every step of your reasoning in its own pair of tags: <step> ... </step>

@@ -1,0 +1,91 @@
+"""Every shipped method at its smallest: steps that learn, replayed under random latency and from saved state."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes import SHIPPED, find
+from cotrain.tasks.words.source import study_problems
+from tests.helpers import RandomLatency
+
+SMALL = {"tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
+CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
+    "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
+    "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
+    "cooper: frozen": {"warmup": 1, "rm": "frozen"},
+    "cooper: rule": {"rm": "rule", "warmup": 1, "steps": 2},
+    "prime": {"keep": (0.0, 1.0)},
+    "prime: before": {"update": "before", "warmup": 1},
+    "prime: frozen": {"prm": "frozen", "warmup": 1},
+    "prime: none": {"prm": "none", "steps": 2},
+}
+ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def built(case):
+    name = case.split(":")[0]
+    return find(name)(**{"tasks": study_problems((2, 2)), **SMALL, **CASES[case]})
+
+
+def digest(trainer: CoTrainer, rows: list) -> str:
+    """Over weights, moments, state and metrics."""
+    found = hashlib.sha256(json.dumps([trainer.state(), rows], sort_keys=True).encode())
+    for policy, tensors in sorted(trainer.cast.tensors().items()):
+        for name, tensor in sorted(tensors.items()):
+            found.update(f"{policy} {name}".encode() + tensor.numpy().tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_method_learns_and_does_not_depend_on_latency_or_interruption(case):
+    recipe = built(case)
+    trainer = CoTrainer(recipe)
+    start = {policy: dict(tensors) for policy, tensors in trainer.cast.tensors().items()}
+    rows = [trainer.step().row for _ in range(recipe.steps)]
+    for row in rows:
+        assert not [key for key in row if key.startswith("failures/")], row
+        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float)), row
+    for policy in trainer.cast.learners:
+        assert trainer.cast.updates[policy] > 0, f"{policy} never learned: {rows}"
+        now = trainer.cast.tensors()[policy]
+        moved = [n for n, t in start[policy].items() if n.startswith("model.") and not torch.equal(t, now[n])]
+        assert moved, f"{policy} was updated, but no weight moved"
+    if ":" in case:  # of variants that is enough
+        return
+
+    first = CoTrainer(recipe, wrap=lambda engine: RandomLatency(engine, 7))
+    replayed = [first.step().row for _ in range(recipe.steps - 1)]
+    saved = json.loads(json.dumps(first.state())), first.cast.tensors()
+    second = CoTrainer(recipe, wrap=lambda engine: RandomLatency(engine, 8))
+    second.load(*saved)
+    replayed.append(second.step().row)
+    assert replayed == rows
+    assert digest(second, replayed) == digest(trainer, rows)
+
+
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) - ELSEWHERE))
+def test_a_method_is_tested_documented_and_short(name):
+    assert name in {case.split(":")[0] for case in CASES}
+    root = Path(__file__).parents[2]
+    assert (root / "docs" / "methods" / f"{name}.md").is_file()
+    assert len((root / "cotrain" / "recipes" / f"{name}.py").read_text().splitlines()) <= 220
+
+
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) - ELSEWHERE))
+def test_what_a_method_measures(name):
+    """Its figures on held-out problems: there are some, each within its interval."""
+    trainer = CoTrainer(built(name))
+    figures, _ = trainer.evaluate("test", 2, members=2)
+    assert "solver/pass@1" in figures
+    for key, figure in figures.items():
+        assert figure.low <= figure.value <= figure.high, key
