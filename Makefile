@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
 
 test: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check cotrain tests benchmarks

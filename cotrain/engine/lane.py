@@ -14,7 +14,7 @@ for the length of a forward pass, and found as it was left.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -50,8 +50,18 @@ class Counts:
 class Lane:
     """The waiting and the running rows of one policy."""
 
-    def __init__(self, policy: str, model: nn.Module, *, max_rows: int, autocast: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        policy: str,
+        model: nn.Module,
+        *,
+        max_rows: int,
+        autocast: torch.dtype | None,
+        activate: Callable[[], object] | None = None,
+    ) -> None:
+        """``activate``: called before each admission and decode step, to select an adapter of a shared module."""
         self.policy, self.model, self.max_rows, self.autocast = policy, model, max_rows, autocast
+        self._activate = activate or (lambda: None)
         self.config = _config(policy, model)
         self.context, self.vocabulary = _limits(policy, self.config)
         self.device = next(model.parameters()).device
@@ -93,13 +103,16 @@ class Lane:
         self._leave({i for i, row in enumerate(self.running.items) if row.future.cancelled()})
 
     def ready(self, patient: bool) -> int:
-        """How many of the waiting rows may enter now. ``patient``: other lanes have rows to go on with."""
-        count = min(len(self.waiting), self.max_rows - len(self.running))
-        few = max(1, min(LEAST_ADMITTED, self.max_rows // 4))
+        """How many of the waiting rows may enter now. ``patient``: other lanes have rows to go on with.
+
+        A decode step costs hardly more for many rows than for few. So while other lanes run, only a full batch enters:
+        reviews wait until the solutions that they are about have all been written, and then decode side by side.
+        """
+        room = self.max_rows - len(self.running)
+        count = min(len(self.waiting), room)
+        few = room if patient else 1
         if self.running:
-            few = max(few, len(self.running) // 4)
-        elif not patient:
-            few = 1
+            few = max(few, min(LEAST_ADMITTED, self.max_rows // 4), len(self.running) // 4)
         return count if count >= few else 0
 
     @torch.inference_mode()
@@ -196,7 +209,8 @@ class Lane:
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
-        """Evaluation mode and autocast; modules in training mode are set back to it."""
+        """The policy's adapter, evaluation mode and autocast; modules in training mode are set back to it."""
+        self._activate()
         training = [module for module in self._modules if module.training]
         for module in training:
             module.training = False

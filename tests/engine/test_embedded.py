@@ -108,7 +108,7 @@ def test_the_window_moves(monkeypatch):
 
 def test_answers_come_in_the_order_of_addresses():
     """Prompts of falling length, asked in reverse: rows stand in the order of length, and all end at once."""
-    engine = EmbeddedEngine({name: tiny_model() for name in "ba"})
+    engine = EmbeddedEngine({name: tiny_model() for name in "ba"}, max_rows=10)
     requests = [request(policy="ab"[i % 2], prompt_ids=(3,) * (22 - i), task=i) for i in range(20)]
     order = []
 
@@ -124,6 +124,27 @@ def test_answers_come_in_the_order_of_addresses():
 
     asyncio.run(everything())
     assert order == [asked.address for asked in requests]
+
+
+def test_a_lane_waits_for_a_full_batch_while_another_runs():
+    engine = EmbeddedEngine({name: tiny_model() for name in "ab"}, max_rows=4)
+    started = []
+
+    async def ask(policy, task, tokens):
+        found = await engine.sample(request(policy=policy, task=task, sampling=Sampling(max_tokens=tokens)))
+        started.append((policy, engine.counts()["b/decode_steps"]))
+        return found
+
+    async def everything():
+        tasks = [asyncio.ensure_future(ask("a", i, 2 + 3 * i)) for i in range(4)]
+        tasks += [asyncio.ensure_future(ask("b", i, 5)) for i in range(3)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            engine.advance()
+
+    asyncio.run(everything())
+    assert [policy for policy, _ in started] == ["a"] * 4 + ["b"] * 3
+    assert engine.counts()["b/decode_steps"] == 4  # all three side by side
 
 
 def test_identical_prompts_are_prefilled_once_and_so_are_like_beginnings():

@@ -1,0 +1,8 @@
+"""``python -m cotrain`` is ``cotrain``."""
+
+import sys
+
+from cotrain.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Showing a candidate's text to a judge so that it stays what it is: material.
+
+::
+
+    <solution id=9f3c01ab>
+    … whatever the candidate wrote, ``</solution id=00000000>`` and ``<|im_end|>`` included …
+    </solution id=9f3c01ab>
+
+Three ways for a candidate's text to become a verdict, and what stands in each:
+
+- It ends its block and goes on as if it were the prompt. The markers hold a nonce that it could not know when it was
+  written; should it hold the nonce all the same (a judge's text was shown to it), the nonce is struck out in it.
+- It ends the chat turn. ``render.Renderer`` encodes contents with control tokens switched off.
+- The judge quotes it and stops there, or is cut off. Parsers read only what the judge said, and demand one verdict at
+  the end; but a reply may end with the quotation, and the solver's own ``<answer>3</answer>`` would read as a grade of
+  Think-RM. So the tags of judges' formats are broken in what a judge is shown, ``<answer>`` → ``< answer>``, and
+  nothing else is: steps, boxes, LaTeX and all other tags reach the judge as they stand.
+
+What no marker can stop is persuasion: a judge may still do as the text asks. The prompts tell it not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotrain.core.address import Address, seed_of
+from cotrain.text.verdicts import JUDGE_TAGS
+
+LENGTH = 8  # hexadecimal characters: 32 bits
+
+
+def nonce(seed: int, address: Address | str) -> str:
+    """The mark of one showing, from the run's seed and the address of what is shown (or of the showing): 8 hex digits.
+
+    Addressed, so that a resumed run shows the same text; another at every step, so that none can be learned.
+    """
+    return f"{seed_of('nonce', seed, str(address)):016x}"[-LENGTH:]
+
+
+def wrap(text: str, mark: str, tag: str = "solution") -> str:
+    """The text between its markers, on lines of their own, with judges' tags broken and the nonce struck out.
+
+    Raises ValueError for a nonce that is not of letters and digits.
+    """
+    if not mark.isalnum():
+        raise ValueError(f"a nonce is letters and digits, not {mark!r}")
+    inside = broken(text).replace(mark, "-" * len(mark))
+    return f"<{tag} id={mark}>\n{inside}\n</{tag} id={mark}>"
+
+
+def wrap_all(texts: Sequence[str], mark: str, tag: str = "response") -> str:
+    """Several texts, each between markers with its number from 1: ``<response 1 id=9f3c01ab>``."""
+    return "\n".join(wrap(text, mark, f"{tag} {number}") for number, text in enumerate(texts, 1))
+
+
+def broken(text: str, tags: Sequence[str] = JUDGE_TAGS) -> str:
+    """The text with a space in the tags that a parser of judgements would take for its own: ``< answer>4</ answer>``."""
+    for tag in tags:
+        text = text.replace(f"<{tag}>", f"< {tag}>").replace(f"</{tag}>", f"</ {tag}>")
+    return text

@@ -1,0 +1,293 @@
+r"""Reading what generative verifiers wrote about one solution; ``preferences.py`` has those that compare several.
+
+::
+
+    GenRM      (arXiv 2408.15240)   rationale … <verdict>Yes</verdict>           or nothing but the word
+    GenPRM     (arXiv 2504.00891)   <analyze>…</analyze> <verify>…</verify> <output>\boxed{Yes}</output>, once a step
+    scalar     (DeepSeekMath-V2)    evaluation … <score>0.5</score>
+
+Every parser returns a value for every string, in one pass over it: a judgement, ``Refused`` where the judge wrote
+``Abstain`` in the verdict's place, or a ``ParseFailure`` with its reason. Two verdicts, text after the verdict and
+"not <verdict>Yes</verdict>" are failures, never a guess. A thought in front, ``… </think>``, is not read.
+
+A verdict is a tag or the whole reply, never just the last line or the last ``\boxed{}``: a judge that quotes the
+solution and is cut off there would end on the candidate's words. What a judge is shown has its tags broken
+(``nonce.py``), so that a quotation of it is no verdict either.
+
+Left out: running GenPRM's code (``<verify>`` is read past, so its "[Code Output]" is whatever the model imagines), its
+forced beginnings of each part, and its softmax over the Yes and No tokens, for which engines would have to return the
+probability of a token that was not sampled; and the bare ``\boxed{}`` score of DeepSeekMath-V2.
+
+Format scores as in ``parsers.py``: 1 − 0.8 for what is missing − 0.4 for stray text. A refusal scores 0, so that
+declining never pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cotrain.core.types import ParseFailure, Span
+from cotrain.text.parsers import _HEDGES, MAX_CHARS, _clip, _scan
+
+ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
+JUDGE_TAGS = (  # of all formats, those of preferences.py included
+    *("verdict", "output", "score", "scores", "answer"),  # what is in these decides
+    *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
+)
+
+_YES_NO = {"Yes": True, "No": False}
+_SCORES = {"0": 0.0, "0.0": 0.0, "0.5": 0.5, ".5": 0.5, "1": 1.0, "1.0": 1.0}
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class Judgement(Protocol):
+    """What every format says in common, so that judges are interchangeable parts."""
+
+    @property
+    def ok(self) -> bool: ...
+
+    @property
+    def final(self) -> bool | None:
+        """Is the solution right; of two, is the first better. None: a tie, or not asked for."""
+        ...
+
+    @property
+    def score(self) -> float | None:
+        """The same in [0, 1], as far as the text says it; None where there is no single number."""
+        ...
+
+    @property
+    def steps(self) -> tuple[bool, ...]:
+        """[K] one for each step, [] where steps are not judged."""
+        ...
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where the words stand that decide: [K] of the steps, or [1]; [] for numbers, whose probability says
+        nothing about the opposite verdict."""
+        ...
+
+    @property
+    def format_score(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A judgement of one solution."""
+
+    final: bool | None  # None: half right
+    score: float | None  # in [0, 1]
+    steps: tuple[bool, ...] = ()  # [K]
+    spans: tuple[Span, ...] = ()  # [K] or [1] the words Yes and No
+    format_score: float = 1.0
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The judge followed the format and declined to judge. It is counted as such and says nothing of the solution."""
+
+    reason: str = "refused"
+    format_score: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return False
+
+
+# -- GenRM
+
+
+def read_genrm(text: str) -> Verdict | Refused | ParseFailure:
+    r"""A rationale, then ``<verdict>Yes</verdict>``; or the whole reply is ``Yes`` or ``No``.
+
+    ``final`` is whether the answer is right, ``score`` the same as a number. Reasons of failure: those of
+    ``closing_block`` for "verdict", and "bad verdict".
+    """
+    word = whole_reply(text)
+    if isinstance(word, Span) and word.text not in _YES_NO:
+        word = closing_block(text, "verdict")
+    if isinstance(word, ParseFailure):
+        return word
+    word = unboxed(word)
+    if word.text == ABSTAIN:
+        return Refused()
+    if word.text not in _YES_NO:
+        return failure("bad verdict", missing=1)
+    final = _YES_NO[word.text]
+    return Verdict(final=final, score=float(final), spans=(word,))
+
+
+def write_genrm(rationale: str, final: bool) -> str:
+    """``read_genrm`` reads the verdict back; the rationale must not hold its tag."""
+    return f"{rationale}\n<verdict>{_yes_no(final)}</verdict>" if rationale else _yes_no(final)
+
+
+# -- GenPRM
+
+
+def read_genprm(text: str, count: int) -> Verdict | Refused | ParseFailure:
+    r"""For each of ``count`` steps an analysis, optionally code, and a verdict: see above. Only whitespace outside.
+
+    ``final`` is whether every step is right, ``score`` the same as a number (the minimum). One step abstained from
+    refuses the whole. Reasons of failure: "too long", "unclosed think", "several thoughts", "unclosed analyze" and so
+    on, "stray text", "no steps", "step count", "bad order", "bad step verdict".
+    """
+    spoken = without_thought(text)
+    if isinstance(spoken, ParseFailure):
+        return spoken
+    scan = _scan(spoken, ("analyze", "verify", "output"))
+    words = tuple(unboxed(block) for block in scan.of("output"))
+    parts = "".join(name[0] for name, _ in scan.blocks)  # of a good one: a o a v o
+    if scan.broken is not None:
+        return failure(scan.broken, missing=1)
+    if not words:
+        return failure("no steps", missing=2)
+    if len(words) != count:
+        return failure("step count", missing=1)
+    if not parts.endswith("o") or any(part not in ("a", "av") for part in parts[:-1].split("o")):
+        return failure("bad order", missing=1)
+    if any(word.text not in _YES_NO and word.text != ABSTAIN for word in words):
+        return failure("bad step verdict", missing=1)
+    if scan.stray:
+        return failure("stray text", stray=True)
+    if any(word.text == ABSTAIN for word in words):
+        return Refused()
+    steps = tuple(_YES_NO[word.text] for word in words)
+    return Verdict(final=all(steps), score=float(all(steps)), steps=steps, spans=words)
+
+
+def write_genprm(analyses: Sequence[str], steps: Sequence[bool], codes: Mapping[int, str] | None = None) -> str:
+    """``read_genprm`` reads the verdicts back. Args: analyses [K]; steps [K]; codes: by 0-based step, where there is
+    any. No text may hold one of the three tags."""
+    written = codes or {}
+    return "\n".join(
+        f"<analyze>{analysis}</analyze>\n"
+        + (f"<verify>{written[k]}</verify>\n" if k in written else "")
+        + f"<output>\\boxed{{{_yes_no(right)}}}</output>"
+        for k, (analysis, right) in enumerate(zip(analyses, steps, strict=True))
+    )
+
+
+# -- a scalar
+
+
+def read_score(text: str) -> Verdict | Refused | ParseFailure:
+    r"""An evaluation, then ``<score>…</score>`` with 0 (fatally wrong), 0.5 (minor errors) or 1, as it is or boxed.
+
+    ``final`` is None for 0.5. Reasons of failure: those of ``closing_block`` for "score", and "bad score".
+    """
+    block = closing_block(text, "score")
+    if isinstance(block, ParseFailure):
+        return block
+    word = unboxed(block).text
+    if word == ABSTAIN:
+        return Refused()
+    if word not in _SCORES:
+        return failure("bad score", missing=1)
+    score = _SCORES[word]
+    return Verdict(final=None if score == 0.5 else score == 1.0, score=score)
+
+
+def write_score(evaluation: str, score: float) -> str:
+    """``read_score`` reads it back. Raises ValueError unless the score is 0, 0.5 or 1."""
+    if score not in _SCORES.values():
+        raise ValueError(f"a score is 0, 0.5 or 1, not {score}")
+    return f"{evaluation}\n<score>{score:g}</score>"
+
+
+# -- what the formats share
+
+
+def failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
+    """A failure whose format score counts the missing parts and stray text."""
+    return ParseFailure(reason=reason, format_score=_clip(1.0 - 0.8 * missing - 0.4 * stray))
+
+
+def without_thought(text: str) -> str | ParseFailure:
+    """The text with a thought in front of it blanked out, so that positions stay what they are.
+
+    The thought ends at the only ``</think>``; its ``<think>`` may be part of the prompt. Reasons of failure: "too
+    long", "unclosed think", "several thoughts", "text before thought".
+    """
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    end = text.find(_CLOSE)
+    if end < 0:
+        return failure("unclosed think", missing=1) if _OPEN in text else text
+    opened = text.find(_OPEN)
+    if text.count(_CLOSE) > 1 or text.count(_OPEN) > 1 or opened > end:
+        return failure("several thoughts", missing=1)
+    if opened > 0 and not text[:opened].isspace():
+        return failure("text before thought", stray=True)
+    end += len(_CLOSE)
+    return " " * end + text[end:]
+
+
+def whole_reply(text: str) -> Span | ParseFailure:
+    """All that was said apart from a thought, without white space at its ends."""
+    spoken = without_thought(text)
+    return spoken if isinstance(spoken, ParseFailure) else trimmed(Span(start=0, end=len(spoken), text=spoken))
+
+
+def closing_block(text: str, name: str) -> Span | ParseFailure:
+    """The inside of the one ``<name>…</name>`` that a text ends on; a thought in front is not read.
+
+    Reasons of failure, for the name "verdict": those of ``without_thought``, "unclosed verdict", "no verdict",
+    "several verdicts", "stray tag" (a closing tag too many), "text after verdict", "verdict taken back" (what stands
+    before it on its line negates it).
+    """
+    spoken = without_thought(text)
+    if isinstance(spoken, ParseFailure):
+        return spoken
+    scan = _scan(spoken, (name,))
+    blocks = scan.of(name)
+    if scan.broken is not None:
+        return failure(scan.broken, missing=1)
+    if not blocks:
+        return failure(f"no {name}", missing=1, stray=scan.stray_tag)
+    if len(blocks) > 1:
+        return failure(f"several {name}s", missing=1)
+    if scan.stray_tag:
+        return failure("stray tag", stray=True)
+    block = blocks[0]
+    if spoken[block.end + len(f"</{name}>") :].strip():
+        return failure(f"text after {name}", stray=True)
+    opening = block.start - len(f"<{name}>")
+    if _negates(spoken[spoken.rfind("\n", 0, opening) + 1 : opening]):
+        return failure(f"{name} taken back", missing=1)
+    return block
+
+
+def trimmed(span: Span) -> Span:
+    """The span without white space at its ends."""
+    start, word = span.start + len(span.text) - len(span.text.lstrip()), span.text.strip()
+    return Span(start=start, end=start + len(word), text=word)
+
+
+def unboxed(span: Span) -> Span:
+    r"""What a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` → ``Yes``."""
+    span = trimmed(span)
+    for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):
+        text = span.text
+        if len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after):
+            inside = text[len(before) : len(text) - len(after)]
+            start = span.start + len(before)
+            span = trimmed(Span(start=start, end=start + len(inside), text=inside))
+    return span
+
+
+def _negates(line: str) -> bool:
+    """Whether a line ends in "not", "isn't", "or" and the like, with no end of a sentence behind it."""
+    words = line.rstrip("*_\"'([{ \t").rsplit(maxsplit=1)
+    word = words[-1].lstrip("*_\"'([{").casefold() if words else ""
+    return word in _HEDGES or word.endswith(("n't", "n’t"))
+
+
+def _yes_no(right: bool) -> str:
+    return "Yes" if right else "No"
