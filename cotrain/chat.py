@@ -6,13 +6,14 @@ Control characters of model text are made visible before they reach the terminal
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cotrain import api
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Grade, StepJudgement, Task
+from cotrain.core.types import Grade, StepJudgement, Task, Trace
+from cotrain.functional.aggregate import majority, mean
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.report.escape import terminal as visible
@@ -69,21 +70,25 @@ def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> l
     phase = trainer.recipe.evaluation
     (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, members=1, **phase.options)
     solution = next(t for t in episode.traces if t.role == "solver")
-    review = next((t for t in episode.traces if t.parent == str(solution.address)), None)
+    reviews = [t for t in episode.traces if t.parent == str(solution.address)]
     steps = solution.parsed.get("steps")
     if not steps:
         return [visible(solution.text), f"(not in the stepwise format: {solution.parsed.get('failure')})"]
-    verdicts = review.parsed.get("steps") if review is not None else None
+    sheets = [r.parsed["steps"] for r in reviews if r.parsed.get("steps")]
     lines = []
     for index, (_, _, text) in enumerate(steps):
-        mark = " " if verdicts is None else ("✓" if verdicts[index] else "✗")
+        mark = {1.0: "✓", 0.0: "✗", None: "?" if sheets else " "}[majority([sheet[index] for sheet in sheets])]
         lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
     lines.append(f"    answer: {visible(str(solution.parsed.get('answer')))}")
-    if review is not None:
-        final = review.parsed.get("final")
-        score = review.parsed.get("score")
-        said = (
-            f"no verdict ({review.parsed.get('failure')})" if final is None else ("CORRECT" if final else "INCORRECT")
-        )
-        lines.append(f"    verifier: {said}" + (f", probability of CORRECT {score:.2f}" if score is not None else ""))
-    return lines
+    return lines + ([f"    verifier: {_said(reviews)}"] if reviews else [])
+
+
+def _said(reviews: Sequence[Trace]) -> str:
+    """What the reviews of one solution come to."""
+    finals = [r.parsed["final"] for r in reviews if r.parsed.get("final") is not None]
+    if not finals:
+        return f"no verdict ({reviews[0].parsed.get('failure')})"
+    verdict = {1.0: "CORRECT", 0.0: "INCORRECT", None: "undecided"}[majority(finals)]
+    votes = f" ({sum(finals)} of {len(reviews)} reviews say CORRECT)" if len(reviews) > 1 else ""
+    score = mean([r.parsed["score"] for r in reviews if r.parsed.get("score") is not None])
+    return verdict + votes + (f", probability of CORRECT {score:.2f}" if score is not None else "")

@@ -300,7 +300,9 @@ def trace_to_json(trace: Trace) -> State:
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
-    """The inverse. Raises StateError for missing and unknown fields."""
+    """The inverse; what a trace did not have when the ledger was written is None. Raises StateError for missing and
+    unknown fields."""
+    state = {"learn_ids": None, "score": None, **state}
     address, prompt_ids, token_ids, logprobs, signals, learn_ids = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )

@@ -5,12 +5,12 @@
     recipe.json       which recipe with which arguments, and the resolved settings
     provenance.json   versions, machine, threads, hashes of the starting weights
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
-    timings.jsonl     seconds of each step's stages; these depend on the clock and are kept apart
+    timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
     before.json       figures before the first step
     before_counts.json  what they were counted from, problem by problem: the end is paired with it
     checkpoints/      transactions over all policies
     episodes/         the ledger: every rollout, token by token
-    summary.json      before, after and the change paired by problem, written at the end
+    summary.json      before, after and the change paired by problem, and the alarms; written at the end
     report.html       written at the end and on interruption
 """
 

@@ -270,6 +270,8 @@ def verifying(judge: str) -> Measure:
 
 def _review_counts(trace: Trace) -> list[float]:
     row = [0.0] * _WIDTH
+    if trace.truth.get("correct") is None:
+        return row  # nobody knows whether it is right to judge so
     truth, said = bool(trace.truth.get("correct")), trace.parsed.get("final")
     row[_ALL], row[_CORRECT] = 1.0, float(truth)
     hit = said is not None and bool(said) == truth
@@ -282,6 +284,8 @@ def _review_counts(trace: Trace) -> list[float]:
     step_truth, verdicts = trace.truth.get("step_ok"), trace.parsed.get("steps")
     if not step_truth:
         return row
+    if verdicts is None and said is not None or len(verdicts or step_truth) != len(step_truth):
+        return row  # a format without steps, or with other ones (``aligned`` counts them)
     if verdicts is None:
         verdicts = [not ok for ok in step_truth]  # unparsed: wrong about every step
     for ok, verdict in zip(step_truth, verdicts, strict=True):
@@ -332,6 +336,7 @@ def verdict_rates(judge: str, traces: Sequence[Trace]) -> dict[str, float]:
         "step_balanced_accuracy": _balanced(total, _STEP_TP, _STEP_FN, _STEP_TN, _STEP_FP),
         "predicted_positive": _ratio(total[_SAID], total[_PARSED]),
         "base_rate": _ratio(total[_CORRECT], total[_ALL]),
+        "right_verdict_wrong_step": _ratio(total[_WRONG_REASON], total[_RIGHT_VERDICT]),
     }
     return {f"{judge}/{name}": float(value) for name, value in rates.items() if not math.isnan(float(value))}
 

@@ -1,7 +1,8 @@
 """One flat row a step: what each role said and earned, against the truth.
 
 Keys are ``{role}/…`` for what was played and ``{policy}/…`` for what was learned. Nothing in the row depends on the
-clock, so that a resumed run writes the same file; seconds stand in ``timings.jsonl``.
+clock, so that a resumed run writes the same file; seconds stand in ``timings.jsonl``. What co-training alone has to
+watch is measured in ``telemetry``; ``docs/metrics.md`` has a line for each key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cotrain.core.types import Episode, Trace
+from cotrain.loop import telemetry
 from cotrain.loop.measures import verdict_rates
 
 Row = dict[str, float | int | str]
@@ -45,10 +47,14 @@ def _one_role(role: str, traces: Sequence[Trace]) -> Row:
     for name in names:
         values = [s.value for t in traces for s in t.signals if s.name == name]
         row[f"{role}/reward/{name}"] = sum(values) / len(values)
-    if any(t.parent is not None for t in traces):
+    if telemetry.judges(traces):
         row |= verdict_rates(role, traces)
-    else:
+        row |= telemetry.reviews(role, traces)
+    elif not telemetry.comments(traces):
         row |= _truth(role, traces)
+        row |= telemetry.answers(role, traces)
+    for observe in (telemetry.rewards, telemetry.scores, telemetry.lengths, telemetry.truth_notes):
+        row |= observe(role, traces)
     return row
 
 

@@ -25,9 +25,12 @@ from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop.directory import RunDirectory, estimates_json, provenance, recipe_json, weights_hash
 from cotrain.loop.evaluation import has_split
+from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
+
+STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
 
 
 class Observer(Protocol):
@@ -69,6 +72,8 @@ def start(
     with RunLock(directory.path):
         directory.write("recipe.json", recipe_json(recipe, checkpoint_every=checkpoint_every))
         weights = {name: weights_hash(spec.model) for name, spec in recipe.policies.items()}
+        begun = {name: spec.lora.path for name, spec in recipe.policies.items() if spec.lora and spec.lora.path}
+        weights |= {f"{name}/adapter": weights_hash(path) for name, path in begun.items()}
         directory.write("provenance.json", provenance(recipe, weights, torch.get_num_threads(), device))
         return _continue(directory, recipe, trainer_of, checkpoint_every, observer or Silent())
 
@@ -165,7 +170,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         before = estimates_json(figures)
         directory.write("before_counts.json", counts_json(figures), indent=None)
         directory.write("before.json", before)
-    measured = _last_measured(directory)
+    measured, monitor = _last_measured(directory), _monitor(directory)
     metrics, timings, ledger = (
         JsonlWriter(directory.metrics),
         JsonlWriter(directory.timings),
@@ -192,8 +197,10 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             result = trainer.step()
             ledger.append(int(result.row["step"]), result.episodes)
             metrics.append(result.row)
-            timings.append({"step": result.row["step"], **result.seconds})
+            timings.append({"step": result.row["step"], **result.seconds, **result.engine_seconds})
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
+            for alarm in monitor.add(result.row):
+                observer.message(with_examples(alarm, ledger.read).line())
     _save(directory, trainer)
     observer.message("measuring the end on held-out problems …")
     after, counts = final_figures(trainer), directory.read("before_counts.json")
@@ -206,6 +213,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
+        "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
     }
     directory.write("summary.json", summary)
     return Outcome(directory=directory.path, summary=summary)
@@ -252,8 +260,22 @@ def _last_measured(directory: RunDirectory) -> int:
     )
 
 
+def _monitor(directory: RunDirectory) -> Monitor:
+    """The health bands, with what the metrics file holds already read."""
+    monitor = Monitor()
+    for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
+        monitor.add(row)
+    return monitor
+
+
 def _curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    figures, _ = trainer.evaluate("validation", trainer.recipe.evaluation.curve_tasks)
+    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on: those
+    of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see now."""
+    evaluation = trainer.recipe.evaluation
+    figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
+    if evaluation.fixed:
+        still, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
+        figures |= {_within("fixed", k): v for k, v in still.items() if k.split("/")[-1] in STALENESS}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
     row |= {f"updates/{policy}": count for policy, count in trainer.cast.updates.items()}
     row |= {f"eval/{key}": value.value for key, value in figures.items()}

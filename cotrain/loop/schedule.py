@@ -25,7 +25,7 @@ class Phase:
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
     members: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
-    in_turn: tuple[str, ...] = ()  # the same objectives, each to learn before the next one looks at the traces; () at once
+    in_turn: tuple[str, ...] = ()  # the same objectives, if each is to learn before the next one looks at the traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,9 +91,10 @@ class CoTrainer:
         self.tokens = 0  # sampled in training so far, all roles
         self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
         for name, objective in recipe.objectives.items():
-            needs, speaker = objective.by.needs(), recipe.roles[objective.on].policy
+            needs = objective.by.needs()
             read = {objective.policy, *needs.scores, *filter(None, (needs.reference, needs.values))}
-            self.cast.refuse_foreign(name, speaker, sorted(read - {speaker}))
+            for speaker in {recipe.roles[role].policy for role in objective.roles}:
+                self.cast.refuse_foreign(name, speaker, sorted(read - {speaker}))
         horizon = recipe.horizon or recipe.steps
         self.planned = {  # of each policy: its decays run on its own updates
             policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
@@ -118,7 +119,8 @@ class CoTrainer:
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
-        for due in [(name,) for name in phase.in_turn] or [phase.objectives]:
+        batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
+        for due in batches:
             row |= self._learn(due, episodes, clock)
         silent = {*self.cast.programs(), *self.cast.scoring()}
         self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy not in silent)
@@ -132,7 +134,7 @@ class CoTrainer:
         terms: dict[str, list[Term]] = {}
         for name in due:
             objective = self.recipe.objectives[name]
-            spoken = [t for e in episodes for t in e.traces if t.role == objective.on and t.failure is None]
+            spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
             self._refuse_lonely(name, spoken)
             annotated = self._annotate(name, spoken)
             clock.lap("annotate")

@@ -28,6 +28,7 @@ from cotrain.core.types import Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.play.role import Role, Turn
+from cotrain.text.nonce import nonce
 from cotrain.text.prompts import fields_of, fill
 from cotrain.text.render import Message, Rendering
 
@@ -36,7 +37,7 @@ Grader = Callable[[Task, str], Awaitable[Grade]]
 Program = Callable[[Mapping[str, Any], random.Random], str]  # (the call's fields, addressed draws) → what it says
 
 FAILED = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
-_RESERVED = ("grade", "busy")
+_RESERVED = ("grade", "busy", "nonce")
 
 
 class EngineError(CotrainError, RuntimeError):
@@ -79,6 +80,10 @@ class Roles:
             return task.grade(text)
         async with busy():
             return await self._stage.grader(task, text)
+
+    def nonce(self, about: Turn) -> str:
+        """The mark between which a turn's text is shown to others (``text/nonce.py``): new at every step, addressed."""
+        return nonce(self._stage.seed, f"{self._stage.split}:{about.id}")
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """``async with roles.busy():`` around any waiting that is not for a role."""
@@ -163,6 +168,11 @@ class RoleHandle:
     _roles: Roles
     _name: str
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields that the role's template has."""
+        return fields_of(self._roles._stage.roles[self._name].prompt)
+
     def __call__(
         self, *, group: str | None = None, parent: Turn | None = None, begin: str = "", **fields: Any
     ) -> Awaitable[Turn]:
@@ -213,7 +223,7 @@ class Executor:
         for name, role in roles.items():
             if not name.isidentifier() or name.startswith("_") or name in _RESERVED:
                 raise ConfigError(
-                    f"role {name!r}: choose an identifier without leading _, not {' or '.join(_RESERVED)}"
+                    f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}"
                 )
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)

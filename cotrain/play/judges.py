@@ -22,10 +22,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
+from cotrain.functional.aggregate import aggregate
 from cotrain.play.idle_loop import together
-from cotrain.play.parts import EMBEDDED
+from cotrain.play.parts import EMBEDDED, verifier
 from cotrain.play.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
 from cotrain.text.nonce import wrap, wrap_all
@@ -57,6 +58,18 @@ def probabilities(turn: Turn) -> tuple[float, ...]:
     said = turn.parsed.steps or (turn.parsed.final,)
     p = [turn.probability(span) for span in turn.parsed.spans]
     return tuple(p_k if yes else 1.0 - p_k for p_k, yes in zip(p, said[: len(p)], strict=True))
+
+
+def confidence(turn: Turn) -> float | None:
+    """The probability of a right solution that a parsed turn stands for: of its final word where the format has one, else
+    the product over the words of its steps, else the score that it wrote; None for a tie."""
+    span = getattr(turn.parsed, "final_span", None)
+    if span is not None:
+        said = turn.probability(span)
+        return said if turn.parsed.final else 1.0 - said
+    score: float | None = turn.parsed.score
+    found = probabilities(turn)
+    return aggregate("product", found) if found else score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +185,17 @@ def _role(
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
     template = prompts.with_reference(prompt) if reference else prompt
     return Role(policy=policy, prompt=template, parse=parse, sampling=sampling)
+
+
+FORMATS: dict[str, Callable[..., Role]] = {"steps": verifier, "genrm": genrm, "genprm": genprm, "scored": scored}
+
+
+def judge(policy: str, model: str, form: str = "steps") -> Role:
+    """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does not
+    know the format."""
+    if form not in FORMATS:
+        raise UnknownName("format of a judge", form, FORMATS)
+    return FORMATS[form](policy, model)
 
 
 # -- their parsers, by name so that a saved recipe can tell them apart

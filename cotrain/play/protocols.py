@@ -10,16 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cotrain.core.types import Span, Task
+from cotrain.functional.aggregate import aggregate
 from cotrain.play.executor import Roles
+from cotrain.play.judges import confidence, shown
 from cotrain.play.role import Turn
 
 CLOSING = "</step>"
 
 
-async def examine(task: Task, roles: Roles, solution: Turn) -> bool | None:
+async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None = None) -> bool | None:
     """Show what a solution says and note what the oracle knows of it, without any reward. Returns whether the answer is
-    right; None, and the turn fails, where that could not be found out."""
-    grade = await roles.grade(task, solution.text)
+    right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the turn."""
+    grade = await roles.grade(task, solution.text if text is None else text)
     parsed = solution.parsed
     solution.show(problem=task.prompt)
     if parsed.ok:
@@ -55,38 +57,53 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn
 
 
 async def review(
-    task: Task, roles: Roles, solution: Turn, *, n: int = 1, group: str | None = None, role: str = "verifier"
+    task: Task,
+    roles: Roles,
+    solution: Turn,
+    *,
+    n: int = 1,
+    group: str | None = None,
+    role: str = "verifier",
+    text: str | None = None,
 ) -> list[Turn]:
-    """``n`` reviews of a solution that could be parsed and was examined: shown, with the truth noted, without any reward.
+    """``n`` judgements, in whatever format the role has (``judges.py``), of a solution that could be parsed and was examined:
+    shown, with the truth noted, without any reward.
 
-    ``group``: pool key, by default the reviews of this solution are compared with each other.
+    ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in ``examine``.
     """
-    steps = solution.parsed.steps
-    turns = await getattr(roles, role).many(
+    text = solution.text if text is None else text
+    judge = getattr(roles, role)
+    guarded = "nonce" in judge.fields
+    told = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}
+    turns: list[Turn] = await judge.many(
         n,
         group=solution.id if group is None else group,
         parent=solution,
         problem=task.prompt,
-        solution=solution.text,
-        count=len(steps),
+        count=len(solution.parsed.steps),
+        **told,
     )
     for turn in turns:
         verdict = turn.parsed
         turn.note(correct=bool(solution.truth["correct"]), step_ok=solution.truth.get("step_ok"))
         if verdict.ok:
-            said = turn.probability(verdict.final_span)
-            turn.show(steps=list(verdict.steps), final=verdict.final, score=said if verdict.final else 1.0 - said)
+            turn.show(final=verdict.final, score=confidence(turn))
+            if verdict.steps:
+                turn.show(steps=list(verdict.steps))
         else:
             turn.show(failure=verdict.reason)
     return turns
 
 
-async def solve_then_verify(task: Task, roles: Roles, *, reviews: int = 1, step_rewards: str = "verifier") -> None:
+async def solve_then_verify(
+    task: Task, roles: Roles, *, reviews: int = 1, step_rewards: str = "verifier", combine: str = "mean"
+) -> None:
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 
     Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal ``truth``
     carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
-    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``; with several reviews, their mean.
+    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the step
+    right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets none.
     A solution that cannot be parsed has no steps to review and is not shown to the verifier.
     """
     solution = await solve(task, roles, step_rewards=step_rewards)
@@ -95,11 +112,12 @@ async def solve_then_verify(task: Task, roles: Roles, *, reviews: int = 1, step_
     sheets = await review(task, roles, solution, n=reviews)
     for turn in sheets:
         reward_review(turn, bool(solution.truth["correct"]))
-    votes = [turn.parsed.steps for turn in sheets if turn.parsed.ok]
+    votes = [turn.parsed.steps for turn in sheets if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:
-        for index, span in enumerate(solution.parsed.steps):
-            mean = sum(1.0 if vote[index] else -1.0 for vote in votes) / len(votes)
-            solution.reward("step", mean, span=closed(span))
+        for span, said in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
+            share = aggregate(combine, said)
+            if share is not None:
+                solution.reward("step", 2.0 * share - 1.0, span=closed(span))
 
 
 def reward_review(turn: Turn, label: bool) -> None:

@@ -80,8 +80,9 @@ async def rated(
     wrong = await corrupted(task, roles, solution, negatives)
     if wrong is not None:
         rating.reward("label", 1.0)
-        worse = await rate(task, roles, wrong, reference=reference)
-        worse.reward("label", 0.0)
+        told = (task.answer or "") if reference else ""
+        worse = await roles.rater(parent=wrong, problem=task.prompt, solution=wrong.text, reference=told)
+        worse.reward("label", 0.0)  # its truth is not noted: verdict rates are about the generator's solutions
 
 
 async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) -> Turn | None:

@@ -170,11 +170,7 @@ def label_of(metric: str, roles: set[str]) -> str:
     part = take_apart(metric, roles)
     label = meaning(part.metric, [0.5]).label
     whose = f"{part.who}: {label}" if part.who else label
-    return f"{whose}, {_where(part.split)}" if part.split else whose
-
-
-def _where(split: str) -> str:
-    return "on what the frozen start says" if split == "fixed" else where(split)
+    return f"{whose}, {where(part.split)}" if part.split else whose
 
 
 def open_label(name: str) -> str:
@@ -216,7 +212,7 @@ def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict
     for row in rows:
         part = take_apart(row["metric"], roles)
         if row["at"] == "end" and part.metric in VERDICTS:
-            whose = f"{part.who}, {_where(part.split)}" if part.split else part.who
+            whose = f"{part.who}, {where(part.split)}" if part.split else part.who
             figures = found.setdefault(whose, {}).setdefault(row["recipe"], {})
             figures[part.metric] = Estimate.of_json(row["after"])
     return found

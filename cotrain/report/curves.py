@@ -7,15 +7,17 @@ Roles and policies are whatever prefixes appear in the rows. A role that has an 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cotrain.report.escape import page
 from cotrain.report.guide import ANY, PLAIN, meaning, number, rank, split_key
+from cotrain.report.health import alarms
 from cotrain.report.read import Run, in_order
 from cotrain.report.schedule import Stage
 from cotrain.report.svg import Line, chart
 
 ROLE_METRICS = ("length", "truncated", "parse_failures", "zero_spread_groups")
-POLICY_METRICS = ("entropy", "kl", "grad_norm", "loss", "clip_fraction", "sampler_gap")
+POLICY_METRICS = ("entropy", "surprisal", "kl", "grad_norm", "loss", "clip_fraction", "sampler_gap")
 LARGE = (
     "accuracy",
     "balanced_accuracy",
@@ -38,14 +40,15 @@ ALL = (0.0, 1.0)
 def roles(stage: Stage) -> str:
     """One section for every role: its reward against the truth, or its judgement against the truth."""
     run = stage.run
-    solvers = in_order({*run.who_has("accuracy"), *_earners(run)} - set(run.who_has("balanced_accuracy")))
+    speakers = set(run.who_has("length"))  # a reward model's learner has an accuracy too
+    solvers = in_order({*run.who_has("accuracy"), *_earners(run)} & speakers - set(run.who_has("balanced_accuracy")))
     parts = [_solver(stage, role) for role in solvers]
-    parts += [_verifier(stage, role) for role in run.who_has("balanced_accuracy")]
+    parts += [_verifier(stage, role) for role in run.who_has("balanced_accuracy") if not role.endswith("/fixed")]
     return "".join(parts)
 
 
 def health(stage: Stage) -> str:
-    """Small charts with healthy bands: first what tells whether training is sound, then everything else recorded."""
+    """The alarms, and small charts with healthy bands: first what tells whether training is sound, then all else."""
     groups = (
         (
             "health",
@@ -59,9 +62,12 @@ def health(stage: Stage) -> str:
     parts = []
     for anchor, title, lead, metrics, folded in groups:
         grid = "".join(_small(stage, metric) for metric in metrics)
-        if not grid:
+        watched = alarms(stage.run) if anchor == "health" else ""
+        if not grid and not watched:
             continue
-        inside = (f'<p class="lead">{lead}</p>' if lead else "") + f'<div class="grid">{grid}</div>'
+        inside = watched
+        if grid:
+            inside += (f'<p class="lead">{lead}</p>' if lead else "") + f'<div class="grid">{grid}</div>'
         if folded:
             inside = f"<details><summary><h2>{title}</h2></summary>{inside}</details>"
         else:
@@ -112,6 +118,8 @@ def _solver(stage: Stage, role: str) -> str:
     for name in rewards:
         points = run.series(name)
         channel = name.removeprefix(f"{role}/reward/")
+        if "/" in channel:  # apart by truth: small charts
+            continue
         if truth and points == truth:
             same.append(channel)
         elif channel == "outcome" or not truth:
@@ -228,7 +236,27 @@ def _verifier(stage: Stage, role: str) -> str:
             note="Agreement can be high by following the base rate alone; balanced accuracy cannot.",
         )
     )
-    return _section(role, "".join(charts))
+    return _section(role, "".join(charts) + _memory(stage, role))
+
+
+def _memory(stage: Stage, role: str) -> str:
+    """The same judge on what the generator says now and on what its frozen start said: does it forget?"""
+    rates = (
+        ("true_positive_rate", "c", "right solutions accepted"),
+        ("true_negative_rate", "d", "wrong solutions rejected"),
+    )
+    now = _evaluations(stage.run, role, [(metric, tone, f"{label}, now") for metric, tone, label in rates])
+    then = _evaluations(stage.run, f"{role}/fixed", [(m, t, f"{label}, of the start") for m, t, label in rates])
+    then = [replace(line, dash=1) for line in then]
+    return chart(
+        f"Does the {role} keep what it knew?",
+        [*now, *then] if any(line.points for line in then) else [],
+        x_range=stage.x_range,
+        y_range=ALL,
+        share=True,
+        strip=stage.lanes,
+        note="Held-out problems. The solutions of the frozen start never change; where these lines fall, it forgets.",
+    )
 
 
 def _section(role: str, charts: str) -> str:

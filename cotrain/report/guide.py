@@ -51,6 +51,12 @@ _TABLE: dict[str, Meaning] = {
     "right_verdict_wrong_step": Meaning(label="right verdict, wrong step blamed", better=-1),
     "calibration_error": Meaning(label="calibration error", better=-1),
     "parsed": Meaning(label="readable outputs"),
+    "aligned": Meaning(label="reviews with one verdict for each step"),
+    "unanimous": Meaning(label="solutions whose reviews all agree", better=0),
+    "distinct_answers": Meaning(label="distinct answers to a problem", share=False, better=0),
+    "majority_share": Meaning(label="answers that agree with the majority", better=0),
+    "majority_accuracy": Meaning(label="problems whose majority is right"),
+    "score": Meaning(label="mean score, a logit", share=False, better=0),
     "base_rate": Meaning(label="solutions that are right (base rate)", better=0),
     "true_positive_share": Meaning(label="solutions that are right (base rate)", better=0),
     "predicted_positive": Meaning(label="solutions called right", better=0),
@@ -77,15 +83,25 @@ _TABLE: dict[str, Meaning] = {
     "clip_fraction": Meaning(
         label="clipped tokens", better=0, healthy=(0, 0.2), tolerable=(0, 0.4),
         advice="Many tokens sit at the clipping limit: lower the learning rate or make fewer updates from one batch."),
-    "surprisal": Meaning(label="surprise at its own tokens, nats", share=False, better=0),
+    "surprisal": Meaning(
+        label="entropy by sampling (surprise at its own tokens), nats", share=False, better=0, healthy=(0.01, 1),
+        tolerable=(0.003, 2),
+        advice="Near zero it has stopped exploring, far above one it is losing its language: lower the learning rate."),
     "ratio": Meaning(label="probability ratio, new to old", share=False, better=0),
     "sampler_gap": Meaning(
         label="sampler against trainer, nats", share=False, better=-1, healthy=(0, 0.02), tolerable=(0, 0.1),
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights."),
 }  # fmt: skip
 _ORDER = tuple(_TABLE)
-SPLITS = {"ood_length": "longer problems than in training", "ood_template": "problems in unseen wordings"}
-FAMILIES = frozenset({"reward", "advantage", "coverage", "count", "mix", "balance", "dropped", "parse_failure"})
+SPLITS = {
+    "ood_length": "longer problems than in training",
+    "ood_template": "problems in unseen wordings",
+    "fixed": "on what the frozen start says",
+}
+FAMILIES = frozenset(
+    {"reward", "advantage", "coverage", "count", "mix", "balance", "dropped", "parse_failure", "truth"}
+)
+PARTS = {"right": ", where right", "wrong": ", where wrong", "at_max": ", share at the maximum"}  # of one metric
 PLAIN = frozenset(
     {"updates", "tokens", "tokens_per_second", "traces", "groups", "seconds", "lr", "skipped"}
 )  # bookkeeping
@@ -140,7 +156,10 @@ def meaning(metric: str, values: Iterable[float] = ()) -> Meaning:
         return Meaning(label=_COUNTED[kind].format(k=count))
     seen = list(values)
     share = bool(seen) and all(0.0 <= v <= 1.0 for v in seen)
-    return Meaning(label=metric.replace("reward/", "reward: ").replace("_", " "), share=share, better=0)
+    whole, _, part = metric.rpartition("/")
+    whole, remark = (whole, PARTS[part]) if whole and part in PARTS else (metric, "")
+    label = whole.replace("reward/", "reward: ").replace("truth/", "noted truth: ").replace("_", " ")
+    return Meaning(label=(_TABLE[whole].label if whole in _TABLE else label) + remark, share=share, better=0)
 
 
 def _known(metric: str) -> bool:

@@ -170,7 +170,7 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
 
 
 def _rewards(row: Mapping[str, Any], role: str) -> list[str]:
-    keys = (key for key in row if key.startswith(f"{role}/reward/") and not key.endswith("/truth"))
+    keys = (k for k in row if k.startswith(f"{role}/reward/") and k.count("/") == 2 and not k.endswith("/truth"))
     return [key for key in keys if _number(row[key]) is not None]
 
 

@@ -38,6 +38,11 @@ def test_one_plain_line_a_step_away_from_a_terminal() -> None:
     assert "\x1b" not in text
 
 
+def test_rewards_apart_by_truth_stay_out_of_the_line() -> None:
+    apart = {"solver/reward/outcome/right": 1.0, "solver/reward/outcome/at_max": 0.4}
+    assert shown(False, [ROW | apart]) == shown(False, [ROW])
+
+
 def test_evaluations_are_one_line_too() -> None:
     row = {"step": 19, "kind": "evaluation", "eval/solver/pass@1": 0.5, "eval/verifier/balanced_accuracy": 0.625}
     line = "held-out problems after step 20: solver pass@1 50.0\u202f%, verifier balanced_accuracy 62.5\u202f%\n"

@@ -170,6 +170,50 @@ def test_a_card_shows_truth_verdict_and_first_error() -> None:
     assert meeting(said=True, correct=True, verdicts=[True, True]).kind == "agreed"
 
 
+def with_rows(directory: Path, **series: list[float]) -> Path:
+    """The run again, with these metrics (``__`` for a slash) in its training rows."""
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for row in lines:
+        if "kind" not in row:
+            row |= {key.replace("__", "/"): values[row["step"]] for key, values in series.items()}
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    return directory
+
+
+def test_alarms_stand_in_the_health_section(tmp_path: Path) -> None:
+    directory = write_fake_run(tmp_path, steps=40, episodes=6)
+    falling, rising_ = [0.6 - i / 100 for i in range(40)], [0.3 + i / 100 for i in range(40)]
+    role = "<img src=x onerror=alert(1)>"
+    with_rows(directory, solver__accuracy=falling, solver__reward__outcome=rising_, **{f"{role}/truncated": [0.5] * 40})
+    page = inspect(write_report(directory).read_text())
+    words = re.sub("[ \n]+", " ", "".join(page.text))
+    section = words[words.index("Healthalarm") : words.index("The shaded band")]
+    assert "■ alarm reward hacking solver/reward/outcome" in section and "accuracy -0.11 since its best" in section
+    assert f"■ alarm cut off {role}/truncated9 to 390.50 healthy: at most 0.2" in section
+    assert "rollouts 20:0:0:solver:0, 20:4:0:solver:0, 16:0:0:solver:0" in section  # the ledger has every fourth step
+    assert "the 10 bands that are watched" in section and "· no data" in section and "● kept" in section
+
+
+def test_without_an_alarm_the_page_says_so(tmp_path: Path) -> None:
+    directory = write_fake_run(tmp_path, steps=8, episodes=1)
+    words = "".join(inspect(write_report(directory).read_text()).text)
+    assert "● no alarm Every health band was kept." in words and "■ alarm" not in words
+
+
+def test_a_judge_is_drawn_on_what_never_changes(tmp_path: Path) -> None:
+    directory = write_fake_run(tmp_path, steps=24, episodes=1)
+    assert "keep what it knew" not in write_report(directory).read_text()
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for row in lines:
+        if "kind" in row:
+            row |= {"eval/verifier/fixed/true_positive_rate": 0.7, "eval/verifier/fixed/balanced_accuracy": 0.6}
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    page = inspect(write_report(directory).read_text())
+    words = "".join(page.text)
+    assert "Does the verifier keep what it knew?" in words and "right solutions accepted, of the start" in words
+    assert "The verifier/fixed" not in words
+
+
 def test_schedule_follows_update_counts_and_falls_back_to_losses() -> None:
     def row(step: int, **values: float) -> Row:
         return Row(step=step, phase="", evaluation=False, values={k.replace("__", "/"): v for k, v in values.items()})

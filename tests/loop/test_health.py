@@ -1,0 +1,279 @@
+"""Every alarm fires on a bad series, and is silent on a good one, a short one and none."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from cotrain.core.address import Address
+from cotrain.core.errors import StateError
+from cotrain.core.types import Episode, Signal, Trace
+from cotrain.disk.ledger import Ledger
+from cotrain.loop import run as loop
+from cotrain.loop.health import BANDS, Monitor, check, watched, with_examples
+from cotrain.loop.run import Interrupted
+from cotrain.recipes.grpo import grpo
+from cotrain.tasks.words.source import study_problems
+
+
+def rows(**series):
+    """Rows with these metrics, ``__`` for a slash; steps count from 0, None leaves the metric out."""
+    length = max(len(values) for values in series.values())
+    named = {key.replace("__", "/"): list(values) for key, values in series.items()}
+    return [
+        {"step": i, "phase": "p"} | {k: v[i] for k, v in named.items() if i < len(v) and v[i] is not None}
+        for i in range(length)
+    ]
+
+
+def flat(*levels, each=10):
+    return [level for level in levels for _ in range(each)]
+
+
+CASES = {  # band → (a bad series, the step of its alarm, good ones)
+    "groups without spread": (
+        rows(generator__zero_spread_groups=flat(0.2, 0.7, 0.7)),
+        29,
+        [
+            rows(generator__zero_spread_groups=[*flat(0.7), 0.5, *flat(0.7)]),
+            rows(generator__zero_spread_groups=[0.7] * 19),
+        ],
+    ),
+    "one-sided verdicts": (
+        rows(verifier__predicted_positive=flat(0.8), verifier__base_rate=flat(0.4)),
+        9,
+        [
+            rows(verifier__predicted_positive=flat(0.5), verifier__base_rate=flat(0.3)),
+            rows(verifier__predicted_positive=flat(0.02), verifier__base_rate=flat(0.05)),  # so few are right
+            rows(verifier__predicted_positive=flat(0.08), verifier__base_rate=flat(0.11)),  # near
+            rows(verifier__predicted_positive=[0.8] * 9, verifier__base_rate=[0.4] * 9),
+            rows(verifier__predicted_positive=flat(0.8)),
+        ],
+    ),
+    "rising gap": (
+        rows(gap=flat(0.0, 0.1, 0.2)),
+        29,
+        [rows(gap=flat(0.3, 0.25, 0.31)), rows(gap=flat(-0.4, -0.2, -0.1)), rows(gap=[i / 100 for i in range(29)])],
+    ),
+    "drifting number of steps": (
+        rows(solver__steps=flat(4.0, 4.5, 5.5)),
+        27,
+        [rows(solver__steps=flat(4.0, 4.9, 3.1)), rows(solver__steps=[4.0, *[9.0] * 9])],
+    ),
+    "unreadable reviews": (
+        rows(verifier__parse_failures=flat(0.05, 0.2), verifier__base_rate=flat(0.5, 0.5)),
+        13,
+        [
+            rows(verifier__parse_failures=flat(0.1), verifier__base_rate=flat(0.5)),
+            rows(solver__parse_failures=flat(0.5)),  # no judge
+        ],
+    ),
+    "cut off": (rows(solver__truncated=flat(0.0, 0.5)), 14, [rows(solver__truncated=flat(0.2))]),
+    "collapsing entropy": (
+        rows(generator__generator__surprisal=flat(0.2, 0.1, 0.01)),
+        28,
+        [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)), rows(generator__generator__surprisal=flat(0.0, 0.0))],
+    ),
+    "consensus collapse": (
+        rows(solver__majority_share=flat(0.5, 0.7, 0.9), solver__majority_accuracy=flat(0.5, 0.6, 0.3)),
+        26,
+        [
+            rows(solver__majority_share=flat(0.5, 0.7, 0.9), solver__majority_accuracy=flat(0.5, 0.6, 0.7)),
+            rows(solver__majority_share=flat(0.9, 0.7, 0.5), solver__majority_accuracy=flat(0.6, 0.5, 0.4)),
+            rows(solver__majority_share=flat(0.5, 0.7, 0.9)),
+        ],
+    ),
+    "reward hacking": (
+        rows(solver__reward__proxy=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.2)),
+        29,
+        [
+            rows(solver__reward__proxy=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.5)),
+            rows(solver__reward__proxy=flat(0.9, 0.5, 0.3), solver__accuracy=flat(0.5, 0.4, 0.2)),
+            rows(solver__reward__truth=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.2)),  # a label
+            rows(solver__reward__proxy__right=flat(0.3, 0.5, 0.9), solver__accuracy=flat(0.3, 0.4, 0.2)),
+        ],
+    ),
+    "reward hacking by a judge": (
+        rows(verifier__reward__agreement=flat(0.6, 0.7, 0.8), verifier__balanced_accuracy=flat(0.6, 0.65, 0.5)),
+        29,
+        [rows(verifier__reward__agreement=flat(0.6, 0.7, 0.8), verifier__balanced_accuracy=flat(0.6, 0.65, 0.7))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("band", CASES)
+def test_an_alarm_fires_once_and_only_where_it_should(band):
+    bad, step, good = CASES[band]
+    (alarm,) = check(bad)
+    assert (alarm.band, alarm.step) == (band, step)
+    assert alarm.last == bad[-1]["step"] and alarm.advice.endswith(".") and ". " not in alarm.advice
+    for series in good:
+        assert check(series) == [], series[-1]
+    assert check(bad[:step]) == []
+
+
+def test_every_band_has_a_case_and_a_name_of_its_own():
+    assert [band.name for band in BANDS] == list(CASES)
+    assert check([]) == check([{"step": 0}, {}, {"phase": "x"}]) == []
+
+
+def test_what_is_no_number_counts_nowhere():
+    odd = [
+        {"step": i, "solver/truncated": v} for i, v in enumerate([None, "x", float("nan"), float("inf"), 10**400] * 4)
+    ]
+    assert check(odd) == []
+    assert check([{"kind": "evaluation", "step": i, "solver/truncated": 1.0} for i in range(20)]) == []
+
+
+def test_rows_of_other_phases_do_not_count_in_a_window():
+    """In an alternating schedule the generator's twenty rows lie among forty."""
+    series = [None if i % 2 else 0.8 for i in range(40)]
+    (alarm,) = check(rows(generator__zero_spread_groups=series))
+    assert alarm.step == 38 and alarm.key == "generator/zero_spread_groups"
+
+
+def test_each_role_and_signal_has_a_series_of_its_own():
+    bad = rows(a__truncated=flat(0.5), b__truncated=flat(0.0), c__truncated=flat(0.9))
+    assert [(a.key, a.value) for a in check(bad)] == [("a/truncated", 0.5), ("c/truncated", 0.9)]
+
+
+def test_an_alarm_that_ended_says_until_when():
+    (alarm,) = check(rows(solver__truncated=flat(0.5, 0.0)))
+    assert (alarm.step, alarm.last) == (9, 14)  # mean 0.25 at step 14
+
+
+def test_a_monitor_that_goes_on_raises_what_one_that_never_stopped_raises():
+    series = [row for bad, _, _ in CASES.values() for row in bad]
+    series = [row | {"step": i} for i, row in enumerate(series)]
+    whole, resumed = Monitor(), Monitor()
+    raised = [alarm for row in series for alarm in whole.add(row)]
+    for row in series[:50]:
+        resumed.add(json.loads(json.dumps(row, sort_keys=True)))
+    for row in series[50:]:
+        resumed.add(row)
+    assert resumed.alarms == whole.alarms == check(series)
+    assert [(a.band, a.step) for a in raised] == [(a.band, a.step) for a in whole.alarms]
+
+
+def test_the_bands_that_apply_are_known_from_the_keys():
+    names = [band.name for band in watched(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])]
+    assert names == ["rising gap", "unreadable reviews"]
+
+
+def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None):
+    address = Address(step=step, task=task, member=0, role=role, call=0)
+    found = Trace(
+        address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,), logprobs=(-1.0,),
+        text="", finish="stop", signals=(Signal(name="proxy", value=paid),), parent=parent,
+        parsed={} if final is None else {"final": final}, truth={} if correct is None else {"correct": correct},
+    )  # fmt: skip
+    return Episode(step=step, task=task, member=0, task_id="t", traces=(found,))
+
+
+def test_an_alarm_about_rewards_names_the_best_paid_wrong_rollouts():
+    (alarm,) = check(CASES["reward hacking"][0])
+    ledger = {
+        24: [
+            rollout(24, 0, "solver", paid=0.9, correct=False),
+            rollout(24, 1, "solver", paid=1.0, correct=False),
+            rollout(24, 2, "solver", paid=1.0, correct=True),
+            rollout(24, 3, "other", paid=1.0, correct=False),
+            rollout(24, 4, "solver", paid=1.0),
+        ],
+        22: [rollout(22, t, "solver", paid=1.0, correct=False) for t in range(5)],
+    }
+
+    def read(step):
+        if step not in ledger:
+            raise StateError(f"no step {step}")
+        return ledger[step]
+
+    shown = with_examples(alarm, read)
+    assert shown.examples == ("24:1:0:solver:0", "24:0:0:solver:0", "22:0:0:solver:0")
+    assert shown.line() == (
+        "alarm after step 30: reward hacking (solver/reward/proxy: accuracy -0.20 since its best; healthy: accuracy within"
+        " 0.1 of its best while the reward rises). The reward rises and the truth falls: read the rollouts, and mend or"
+        " co-train what gives this reward. See rollouts 24:1:0:solver:0, 24:0:0:solver:0, 22:0:0:solver:0."
+    )
+    assert json.loads(json.dumps(shown.json()))["examples"] == list(shown.examples)
+    assert with_examples(alarm, lambda step: ()).examples == ()
+
+
+def test_an_alarm_about_verdicts_names_mistaken_ones():
+    (gap,) = check(CASES["rising gap"][0])
+    (judge,) = check(CASES["reward hacking by a judge"][0])
+    said = [(0, True, False), (1, True, True), (2, False, False), (3, False, True)]
+
+    def read(step):
+        wanted = step in (gap.step, judge.step)
+        return [
+            Episode(
+                step=step,
+                task=t,
+                member=0,
+                task_id="t",
+                traces=rollout(step, t, "verifier", final=f, correct=c, parent="x").traces,
+            )
+            for t, f, c in said
+            if wanted
+        ]
+
+    assert with_examples(gap, read).examples == (f"{gap.step}:0:0:verifier:0",)
+    assert with_examples(judge, read).examples == ()  # nobody was paid "agreement"
+    assert "See rollouts" not in judge.line()
+
+
+class Listener:
+    def __init__(self):
+        self.said = []
+
+    def message(self, text):
+        self.said.append(text)
+
+    def update(self, row):
+        pass
+
+
+def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path, monkeypatch):
+    """With a band that the first step leaves: reward hacking, after one row instead of ten."""
+    quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, reading=lambda series: 0.5)
+    monkeypatch.setattr(loop, "Monitor", partial(Monitor, bands=(quick,)))
+    whole, interrupted, resumed = Listener(), Listener(), Listener()
+    made = grpo(
+        steps=2, tasks=study_problems(operations=(2, 2)), kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1
+    )
+    recipe = replace(made, evaluation=replace(made.evaluation, members=1, greedy=(), splits=()))
+    loop.start(recipe, tmp_path / "whole", observer=whole)
+    text = [line for line in whole.said if line.startswith("alarm")]
+    assert len(text) == 2 and text[0].startswith("alarm after step 1: reward hacking (solver/reward/format: ")
+    alarms = json.loads((tmp_path / "whole" / "summary.json").read_text())["alarms"]
+    assert [(a["key"], a["step"], a["last"]) for a in alarms] == [
+        ("solver/reward/format", 0, 1),
+        ("solver/reward/outcome", 0, 1),
+    ]
+    assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])}." in text[0]
+    found = Ledger(tmp_path / "whole" / "episodes").find(Address.parse(alarms[0]["examples"][0]))
+    assert found.truth["correct"] is False
+    with pytest.raises(Interrupted):
+        loop.start(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)
+    loop.resume(recipe, tmp_path / "other", observer=resumed)
+    assert [line for line in interrupted.said if line.startswith("alarm")] == text
+    assert not any(line.startswith("alarm") for line in resumed.said)
+    assert (tmp_path / "other" / "summary.json").read_bytes() == (tmp_path / "whole" / "summary.json").read_bytes()
+
+
+class StopsLate:
+    """An engine that stops the run when it is asked for step 1."""
+
+    def __init__(self, engine):
+        self.engine, self.publish, self.counts, self.late = engine, engine.publish, engine.counts, False
+
+    async def sample(self, request):
+        self.late = self.late or request.address.step == 1
+        return await self.engine.sample(request)
+
+    def advance(self):
+        if self.late:
+            raise Interrupted
+        return self.engine.advance()

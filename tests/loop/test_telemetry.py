@@ -1,0 +1,126 @@
+"""Telemetry of one step, counted by hand on small invented traces."""
+
+import pytest
+
+from cotrain.core.address import Address
+from cotrain.core.types import Episode, Signal, Trace
+from cotrain.loop.metrics import role_metrics
+from cotrain.loop.telemetry import answers, comments, judges, lengths, reviews, rewards, scores, truth_notes
+
+
+def trace(
+    role="solver", task=0, member=0, *, call=0, tokens=1, parent=None, score=None, signals=(), parsed=None, **truth
+):
+    return Trace(
+        address=Address(step=0, task=task, member=member, role=role, call=call), role=role, policy=role, version=0,
+        group="g", prompt_ids=(1,), token_ids=(2,) * tokens, logprobs=(-1.0,) * tokens, text="", finish="stop",
+        signals=tuple(Signal(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
+        parsed=parsed or {}, truth=truth, parent=parent, score=score,
+    )  # fmt: skip
+
+
+def test_notes_of_the_protocol_are_averaged_and_known_ones_are_left_out():
+    known = {"correct": True, "step_ok": [True], "step_reasons": [""], "first_wrong": 0, "gold": 12}
+    traces = [
+        trace(label_right=True, pressure=0.25, why="text", **known),
+        trace(label_right=False, parts=[1]),
+        trace(label_right=None, pressure=0.75),
+    ]
+    assert truth_notes("solver", traces) == {"solver/truth/label_right": 0.5, "solver/truth/pressure": 0.5}
+
+
+def test_rewards_of_whole_traces_are_split_by_the_truth():
+    traces = [
+        trace(correct=True, signals=[("proxy", 1.0), ("step", -1.0, (0, 1))]),
+        trace(correct=False, signals=[("proxy", 0.9995)]),  # within a thousandth of the maximum
+        trace(correct=False, signals=[("proxy", 0.25)]),
+        trace(signals=[("proxy", 0.5), ("other", 2.0)]),  # nobody knows whether it is right
+    ]
+    assert rewards("solver", traces) == {
+        "solver/reward/other/at_max": 1.0,
+        "solver/reward/proxy/at_max": 0.5,
+        "solver/reward/proxy/right": 1.0,
+        "solver/reward/proxy/wrong": pytest.approx(0.62475),
+    }
+
+
+def test_lengths_have_quantiles_and_sides():
+    traces = [trace(tokens=n, correct=n <= 3) for n in range(1, 12)]
+    assert lengths("solver", traces) == {
+        "solver/length/p10": 2.0,
+        "solver/length/p50": 6.0,
+        "solver/length/p90": 10.0,
+        "solver/length/right": 2.0,
+        "solver/length/wrong": 7.5,
+    }
+
+
+def review(parent, final=None, *, steps=None, failure=None):
+    parsed = {"failure": failure} if failure else {"final": final} | ({"steps": steps} if steps else {})
+    return trace("verifier", parent=parent, parsed=parsed, correct=True)
+
+
+def test_reviews_align_with_the_steps_and_agree_with_each_other():
+    traces = [
+        *(review("a", said, steps=[said]) for said in (True, True, True)),
+        review("b", True),
+        review("b", False),
+        review("b", failure="stray text"),  # its steps were in order
+        review("c", failure="step count"),
+        review("c", True),  # one readable review agrees with nobody
+    ]
+    assert reviews("verifier", traces) == {"verifier/aligned": 0.875, "verifier/unanimous": 0.5}
+    assert reviews("verifier", [review("a", True)]) == {}  # a verdict without steps, and alone
+
+
+def test_answers_are_counted_by_problem():
+    said = {0: ("4", "4", "5"), 1: ("7", "8", "7", "7"), 2: ("1",), 3: (None, None)}
+    right = {0: "4", 1: "8"}
+    traces = [
+        trace(task=task, member=i, parsed={} if a is None else {"answer": a}, correct=a == right.get(task))
+        for task, all_of in said.items()
+        for i, a in enumerate(all_of)
+    ]
+    assert answers("solver", traces) == {
+        "solver/distinct_answers": 2.0,
+        "solver/majority_share": pytest.approx((2 / 3 + 3 / 4) / 2),
+        "solver/majority_share/right": pytest.approx(2 / 3),
+        "solver/majority_share/wrong": 0.75,
+        "solver/majority_accuracy": 0.5,
+    }
+    assert answers("solver", traces[-3:]) == {}
+
+
+def test_an_answer_of_unknown_truth_has_a_majority_all_the_same():
+    traces = [trace(member=i, parsed={"answer": "3"}) for i in range(2)]
+    assert answers("solver", traces) == {"solver/distinct_answers": 1.0, "solver/majority_share": 1.0}
+
+
+def test_scores_are_split_by_the_truth():
+    traces = [trace("rater", score=2.0, correct=True), trace("rater", score=-1.0, correct=False)]
+    assert scores("rater", traces) == {"rater/score": 0.5, "rater/score/right": 2.0, "rater/score/wrong": -1.0}
+    assert scores("solver", [trace()]) == {}
+
+
+def test_who_judges():
+    verdict, critique = review("a", True), trace("critic", parent="a")
+    refinement = trace("refiner", parent="a", parsed={"answer": "3"}, correct=True)
+    assert judges([verdict]) and judges([review("a", failure="no steps")])
+    assert comments([critique]) and not judges([critique])
+    assert not comments([refinement, trace("refiner", parent="a", parsed={"failure": "no answer"})])
+    assert not comments([trace()]) and comments([trace(score=1.0)])
+
+
+def test_a_row_has_truth_for_solvers_and_verdict_rates_for_judges():
+    played = (
+        trace(parsed={"answer": "3"}, correct=True),
+        review("a", True, steps=[True]),
+        trace("critic", parent="a", correct=True),
+        trace("refiner", parent="a", parsed={"answer": "3"}, correct=True),
+    )
+    row = role_metrics(
+        [Episode(step=0, task=0, member=0, task_id="t", traces=played)], ["solver", "verifier", "critic", "refiner"]
+    )
+    assert row["solver/accuracy"] == row["refiner/accuracy"] == row["verifier/true_positive_rate"] == 1.0
+    assert not {"verifier/accuracy", "critic/accuracy", "critic/base_rate", "refiner/base_rate"} & set(row)
+    assert row["critic/length/p50"] == 1.0

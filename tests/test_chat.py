@@ -1,0 +1,48 @@
+"""What ``cotrain chat`` shows for one problem: each step with its verdict, and what the reviews come to."""
+
+import pytest
+
+from cotrain import chat
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.recipes.tango import tango
+from cotrain.tasks.words.source import study_problems
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return CoTrainer(tango(steps=1, votes=3, tasks=study_problems((2, 2))))
+
+
+def test_steps_answer_and_verdicts_of_several_reviews(trainer):
+    recipe = trainer.recipe
+    executor = Executor(trainer.engine, trainer.cast.renderers, recipe.roles, recipe.seed)
+    for turn in range(8):
+        lines = chat.answer(trainer, executor, recipe.tasks.get("validation", turn).prompt, turn)
+        if len(lines) >= 4 and "no verdict" not in lines[-1]:
+            break
+    *steps, answer, verdict = lines
+    assert all(line[2] in "✓✗?" for line in steps) and answer.startswith("    answer: ")
+    assert "of 3 reviews say CORRECT" in verdict and "probability of CORRECT 0." in verdict
+
+
+def test_text_that_is_no_solution_is_shown_as_it_is(trainer):
+    recipe = trainer.recipe
+    executor = Executor(trainer.engine, trainer.cast.renderers, recipe.roles, recipe.seed)
+    lines = chat.answer(trainer, executor, "?", 9)
+    assert lines and all(isinstance(line, str) for line in lines)
+
+
+def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
+    said = iter(["", EOFError()])
+
+    def read(prompt):
+        line = next(said)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr(chat.api, "trained", lambda directory: trainer)
+    assert chat.talk("anywhere", read=read) == 0
+    out = capsys.readouterr().out
+    assert trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt in out
