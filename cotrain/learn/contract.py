@@ -59,6 +59,7 @@ class Sample:
     reference: torch.Tensor | None = None  # [T] float32 log-probabilities under the reference policy; set after credit
     targets: torch.Tensor | None = None  # [T] float32 regression targets (critics)
     old_values: torch.Tensor | None = None  # [T] float32 (critics with clipped loss)
+    off_policy: bool = False  # it answered another prompt than the one it is learned under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class MicroBatch:
     reference: torch.Tensor | None  # [B, T]
     targets: torch.Tensor | None  # [B, T]
     old_values: torch.Tensor | None  # [B, T]
+    off_policy: torch.Tensor | None = None  # [B] bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,7 @@ class Term:
     name: str  # of the objective
     algorithm: Algorithm
     samples: tuple[Sample, ...]
+    weight: float = 1.0  # of its loss beside the other terms of the update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

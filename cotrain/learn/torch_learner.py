@@ -187,7 +187,7 @@ class TorchLearner:
             predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
             loss = term.algorithm.loss(predictions, entropies, move(batch, self.scorer.device), normaliser)
             middle = perf_counter()
-            loss.value.backward()
+            (loss.value * term.weight).backward()
             sums["loss"] = sums["loss"] + loss.value.detach().double().cpu()
             for name, value in loss.sums.items():
                 sums[name] = sums[name] + value.double().cpu() / tokens

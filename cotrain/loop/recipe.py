@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,12 @@ class Objective:
     policy: str
     on: str  # a role
     by: Algorithm
+    weight: float = 1.0  # of its loss, beside other objectives of the same policy
+    also: tuple[str, ...] = ()  # further roles whose traces join the groups of ``on``, such as refinements of its answers
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.on, *self.also)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +101,7 @@ def check(recipe: Recipe) -> None:
     for name, policy_spec in recipe.policies.items():
         if policy_spec.follow is not None:
             _check_follower(recipe, name)
-    used = {spec.policy for spec in recipe.roles.values()}
+    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
     for role, policy in recipe.evaluation.fixed.items():
@@ -116,24 +123,32 @@ def check(recipe: Recipe) -> None:
 
 def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str]:
     where = f"objective {name!r}"
+    if not 0.0 < objective.weight < math.inf:
+        raise ConfigError(f"{where}: weight is {objective.weight}, expected a positive number")
     _known("policy", objective.policy, recipe.policies, where)
-    _known("role", objective.on, recipe.roles, where)
+    for role in objective.roles:
+        _known("role", role, recipe.roles, where)
     policy, by = recipe.policies[objective.policy], type(objective.by).__name__
     needs = objective.by.needs()
     if not policy.trained:
         raise ConfigError(f"{where} trains policy {objective.policy!r}, which is {policy.kind}; make it trainable")
-    player = recipe.roles[objective.on].policy
-    if needs.on_policy and player != objective.policy:
-        raise ConfigError(
-            f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {objective.on!r} is "
-            f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
-        )
-    sampling = recipe.roles[objective.on].sampling
-    if needs.on_policy and (sampling.temperature <= 0.0 or sampling.top_p < 1.0):
-        raise ConfigError(
-            f"{where} learns from role {objective.on!r}, which is sampled at temperature {sampling.temperature} and "
-            f"top_p {sampling.top_p}; expected a temperature above 0 and top_p 1, else its log-probabilities are not the policy's"
-        )
+    for role in objective.roles:
+        player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
+        if needs.on_policy and player != objective.policy:
+            raise ConfigError(
+                f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
+                f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
+            )
+        if needs.on_policy and (sampling.temperature <= 0.0 or sampling.top_p < 1.0):
+            raise ConfigError(
+                f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
+                f"top_p {sampling.top_p}; expected a temperature above 0 and top_p 1, else its log-probabilities are not the policy's"
+            )
+        if sampling.temperature != (wanted := recipe.roles[objective.on].sampling.temperature):
+            raise ConfigError(
+                f"{where} learns from role {objective.on!r} at temperature {wanted} and from role {role!r} at "
+                f"{sampling.temperature}; sample both at one temperature"
+            )
     if policy.head != needs.head:
         raise ConfigError(
             f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}"
@@ -160,6 +175,11 @@ def _check_follower(recipe: Recipe, name: str) -> None:
     source = recipe.policies[spec.follow.of]
     if not source.trained or source.head != spec.head:
         raise ConfigError(f"policy {name!r} follows {spec.follow.of!r}, which must be trainable, with the same head")
+    if source.lora is not None:
+        raise ConfigError(
+            f"policy {name!r} follows {spec.follow.of!r}, which is an adapter; make {spec.follow.of!r} trainable, or "
+            f"{name!r} frozen"
+        )
     if source.model != spec.model:
         raise ConfigError(
             f"policy {name!r} begins with {spec.model!r} and follows {spec.follow.of!r}, which begins with "

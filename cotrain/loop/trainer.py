@@ -147,7 +147,7 @@ class CoTrainer:
             samples = self._referred(name, credit.samples)
             row |= self._scored(name, annotated, samples)
             terms.setdefault(objective.policy, []).append(
-                Term(name=name, algorithm=self.algorithms[name], samples=samples)
+                Term(name=name, algorithm=self.algorithms[name], samples=samples, weight=objective.weight)
             )
             clock.lap("reference")
         for policy, mine in terms.items():

@@ -1,0 +1,143 @@
+"""Learning to Self-Verify: one set of weights solves and judges its own answers (Chen et al. 2026, arXiv 2602.07594).
+
+Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with the
+truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong ones are
+chosen (``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim is that learning
+to judge improves solving, and that learning to solve leaves judging as it was.
+
+Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives in one
+optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts verification steps
+first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions whatever their truth.
+``kl`` adds what the paper has not.
+
+Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them); its
+balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as wrong);
+verdicts that see the final answer alone; several updates a batch.
+"""
+
+from __future__ import annotations
+
+from asyncio import gather
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+from cotrain.core.address import rng_of
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Task, TaskSource
+from cotrain.learn.grpo import Grpo, Kl
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.measures import selecting, solving, verifying
+from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import Phase, alternate
+from cotrain.play import parts
+from cotrain.play.executor import Roles
+from cotrain.play.protocols import review, reward_review, solve, solve_then_verify
+from cotrain.tasks.words.source import study_problems
+
+
+async def judge_own(
+    task: Task, roles: Roles, *, samples: int, reviews: int, pairs: int = 1, balance: bool = True
+) -> None:
+    """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
+    ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and wrong."""
+    solutions = await gather(*(solve(task, roles) for _ in range(samples)))
+    readable = [s for s in solutions if s.parsed.ok and not s.failed]
+    right = [bool(s.truth["correct"]) for s in readable]
+    rng = rng_of("judged", task.id, solutions[0].id)
+    places = choose([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
+    judged = [readable[place] for place in places]
+    for solution in solutions:
+        solution.note(judged=solution in judged, mixed=len(set(right)) == 2)
+    sheets = await gather(*(review(task, roles, solution, n=reviews) for solution in judged))
+    for solution, turns in zip(judged, sheets, strict=True):
+        for turn in turns:
+            reward_review(turn, bool(solution.truth["correct"]))
+
+
+def choose(
+    answers: Sequence[str], right: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
+) -> list[int]:
+    """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where either
+    runs short; without ``balance`` 2 · ``pairs`` of all. On each side distinct answers come first, else chance decides."""
+    everything = range(len(answers))
+    sides = [[i for i in everything if right[i] is side] for side in (True, False)] if balance else [list(everything)]
+    count = min(pairs, *map(len, sides)) if balance else 2 * pairs
+    chosen: list[int] = []
+    for side in sides:
+        times: Counter[str] = Counter()
+        rank: dict[int, int] = {}  # how often the same answer came before
+        for place in rng.sample(side, len(side)):
+            rank[place] = times[answers[place]]
+            times[answers[place]] += 1
+        chosen += sorted(rank, key=lambda place: rank[place])[:count]
+    return sorted(chosen)
+
+
+@recipe
+def self_verify(
+    model: str = "embedded",
+    steps: int = 120,
+    seed: int = 0,
+    tasks: TaskSource | None = None,
+    tasks_per_step: int = 16,
+    group_size: int = 8,
+    reviews: int = 8,
+    pairs: int = 1,
+    mode: str = "alternate",
+    ratio: tuple[int, int] = (5, 1),
+    warmup: int = 0,
+    balance: bool = True,
+    lr: float = 2e-4,
+    kl: float = 0.0,
+    clip_high: float = 0.28,
+    evaluate_every: int = 0,
+    evaluation_tasks: int = 256,
+) -> Recipe:
+    modes = {"alternate": (*ratio, 0), "joint": (0, 0, 1), "generate": (1, 0, 0), "verify": (0, 1, 0)}
+    if mode not in modes:
+        raise UnknownName("mode of self_verify", mode, modes)
+    if reviews < 2 or pairs < 1:
+        raise ConfigError(
+            f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are compared "
+            "with each other, and at least 1 pair of solutions a problem"
+        )
+    how = {"samples": group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
+    phases = (
+        Phase(name="generator", protocol=solve, objectives=("generator",)),
+        Phase(name="verifier", protocol=judge_own, objectives=("verifier",), members=1, options=how),
+        Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), members=1, options=how),
+    )
+    played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
+
+    def learn(on: str, reward: str) -> Objective:
+        pull = Kl("start", kl) if kl else None
+        return Objective(policy="model", on=on, by=Grpo(mix={reward: 1.0}, clip=(0.2, clip_high), kl=pull))
+
+    objectives = {"generator": learn("solver", "outcome"), "verifier": learn("verifier", "agreement")}
+    due = {name for phase, _ in played for name in phase.objectives}
+    return Recipe(
+        name="self_verify" if mode == "alternate" else f"self_verify-{mode}",
+        tasks=tasks or study_problems(),
+        steps=steps,
+        seed=seed,
+        tasks_per_step=tasks_per_step,
+        group_size=group_size,
+        policies={"model": trainable(model, lr=lr), "start": frozen(model)},
+        roles={"solver": parts.solver("model", model), "verifier": parts.verifier("model", model)},
+        objectives={name: objective for name, objective in objectives.items() if name in due},
+        schedule=alternate(
+            *(phase for phase, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}
+        ),
+        evaluation=Evaluation(
+            protocol=solve_then_verify,
+            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
+            greedy=(solving("solver", 1),),
+            tasks=evaluation_tasks,
+            splits=("ood_length", "ood_template"),
+            fixed={"solver": "start"},
+            options={"step_rewards": "none"},
+        ),
+        evaluate_every=evaluate_every,
+    )

@@ -1,0 +1,134 @@
+"""The rewards of stepwiser, genprm and gar by hand, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes.gar import gan, gar
+from cotrain.recipes.genprm import genprm
+from cotrain.recipes.stepwiser import stepwiser
+from cotrain.tasks.words.source import WordProblems, study_problems
+
+SMALL = {"tasks": study_problems((2, 2)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
+
+
+def test_the_gan_part_asks_only_of_steps_that_differ():
+    said = (True, False, True)
+    assert gan(said, [True, True, True], real=True) == pytest.approx(2 / 3)
+    assert gan(said, [True, True, True], real=False) == pytest.approx(1 / 3)
+    assert gan(said, [False, True, False], real=False) == 1.0
+    assert gan(said, [False, False, False], real=False) == 0.5  # a copy: nothing to tell apart
+
+
+def signals(trace):
+    return {signal.name: signal.value for signal in trace.signals}
+
+
+def test_gar_pays_what_its_page_says():
+    for episode in CoTrainer(gar(**SMALL)).step().episodes:
+        traces = {str(t.address): t for t in episode.traces}
+        reference = next(t for t in episode.traces if t.role == "reference")
+        known = {text for _, _, text in reference.parsed["steps"]}
+        differing = 0
+        for trace in (t for t in traces.values() if t.role == "solver"):
+            mine = [t for t in traces.values() if t.role == "verifier" and t.parent == str(trace.address)]
+            readable = [t.parsed["steps"] for t in mine if "steps" in t.parsed]
+            paid = signals(trace)
+            assert paid["match"] == trace.truth["correct"]
+            if "answer" not in trace.parsed:
+                assert paid["slices"] == 0.0 and not mine
+                continue
+            assert paid.get("slices") == (
+                pytest.approx(sum(sum(s) / len(s) for s in readable) / len(readable)) if readable else None
+            )
+            new = [text not in known for _, _, text in trace.parsed["steps"]]
+            differing += any(new)
+            for review in (t for t in mine if "steps" in t.parsed):
+                wrong = [not said for said, counts in zip(review.parsed["steps"], new, strict=True) if counts]
+                outcome = [v == trace.truth["correct"] for v in (*review.parsed["steps"], review.parsed["final"])]
+                assert signals(review)["gan"] == pytest.approx(sum(wrong) / len(wrong) if wrong else 0.5)
+                assert signals(review)["agreement"] == pytest.approx(sum(outcome) / len(outcome))
+        real = [t for t in traces.values() if t.parent == str(reference.address)]
+        assert len(real) == 4 * differing
+        for review in (t for t in real if "steps" in t.parsed):
+            said = review.parsed["steps"]
+            assert signals(review)["gan"] == pytest.approx(sum(said) / len(said))
+
+
+def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
+    judged = 0
+    for episode in CoTrainer(stepwiser(**SMALL, labels="oracle")).step().episodes:
+        solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
+        reviews = [t for t in episode.traces if t.role == "verifier"]
+        counted = []
+        for name, solution in solutions.items():
+            mine = [t for t in reviews if t.parent == name]
+            if not mine:
+                continue
+            labels, drawn = solution.parsed["labels"], mine[0].parsed["counted"]
+            assert labels == [*solution.truth["step_ok"], solution.truth["correct"]]
+            counted += [labels[k] for k in drawn]
+            for review in mine:
+                said = (*review.parsed["steps"], review.parsed["final"]) if "final" in review.parsed else ()
+                share = sum(said[k] == labels[k] for k in drawn) / len(drawn) if said else 0.0
+                assert signals(review) == {"match": pytest.approx(share)}
+        assert 2 * sum(counted) == len(counted)
+        judged += bool(counted)
+        assert bool(counted) <= (len({t.truth["correct"] for t in solutions.values()}) == 2)
+    assert judged
+
+
+def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
+    for episode in CoTrainer(genprm(**SMALL, rollouts=3, reviews=3)).step().episodes:
+        solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
+        judged = [t for t in solutions.values() if "labelled" in t.truth]
+        assert sum(t.truth["correct"] for t in judged) * 2 == len(judged)
+        for review in (t for t in episode.traces if t.role == "verifier"):
+            parent = solutions[review.parent]
+            whole = (*review.parsed.get("steps", ()), review.parsed.get("final")) == tuple(parent.parsed["labels"])
+            assert signals(review)["kept"] == float(whole and parent.truth["consensus"])
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "match"),
+    [
+        (stepwiser, {"labels": "Abs-Q"}, "absolute"),
+        (stepwiser, {"generator": "thawed"}, "frozen"),
+        (genprm, {"labels": "hard"}, "ratio"),
+        (gar, {"critic": "online"}, "trained"),
+    ],
+)
+def test_names_are_checked(build, arguments, match):
+    with pytest.raises(UnknownName, match=match):
+        build(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments"),
+    [
+        (stepwiser, {"reviews": 1}),
+        (stepwiser, {"rollouts": 0}),
+        (genprm, {"group_size": 1}),
+        (gar, {"group_size": 1}),
+        (gar, {"reviews": 1}),
+    ],
+)
+def test_sizes_are_checked(build, arguments):
+    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} is"):
+        build(**arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unworked(WordProblems):
+    def get(self, split, index):
+        return replace(WordProblems.get(self, split, index), solution=None)
+
+
+def test_gar_refuses_tasks_without_worked_solutions():
+    with pytest.raises(ConfigError, match="no worked solution"):
+        gar(tasks=Unworked())
+    assert gar(tasks=Unworked(), critic="frozen").name == "gar-frozen"
