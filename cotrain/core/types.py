@@ -80,6 +80,7 @@ class Task:
     solution: str | None  # a worked solution in the text format of the solver, None when there is none
     difficulty: float  # number of operations for procedural problems, 0 where unknown
     judge: Judge = field(repr=False, compare=False)
+    paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and judge hold for them too
 
     def grade(self, text: str) -> Grade:
         return self.judge.grade(self, text)

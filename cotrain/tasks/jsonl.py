@@ -1,12 +1,13 @@
 """Problems from a local JSON-lines file: one object a line with a question and an answer.
 
 Accepted rows: ``{"question": …, "answer": …}``, ``{"problem": …, "answer": …}``, and GSM8K's, whose answer is worked
-text that ends in ``#### N``. Other columns are ignored; other names are given as ``question=`` and ``answer=``.
+text that ends in ``#### N``. Other names are given as ``question=`` and ``answer=``. A column ``paraphrase``, a string or a
+list of strings, puts the same question in other words. Further columns are ignored.
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
 with ``train.jsonl`` and ``test.jsonl`` keeps its own test split; validation is cut from train, unless there is a
-``validation.jsonl``. Training rows that ask a held-out question are left out and counted.
+``validation.jsonl``. Training rows that ask a held-out question, be it in a paraphrase, are left out and counted.
 
 Every malformed row is an error with its file, row and column; nothing is skipped. Left out: downloading, compressed
 files, and step labels (``judge_steps`` is None: there is no oracle).
@@ -39,12 +40,13 @@ class Row:
     question: str
     answer: str  # the gold answer alone
     solution: str | None  # worked text in step tags, from GSM8K's format
+    paraphrases: tuple[str, ...] = ()
 
 
 class JsonlTasks:
     """A task source over a file or a directory of ``.jsonl`` files, read and checked whole when it is built.
 
-    ``left_out``: training rows dropped because their question is also a validation or test question of the directory.
+    ``left_out``: training rows dropped because they ask a validation or test question.
     ``digest`` (from ``describe``) makes a changed file an error. Raises DataError, see ``read_rows``.
     """
 
@@ -65,6 +67,7 @@ class JsonlTasks:
         self._limits = (workers, deadline_s)
         self.left_out = 0
         self._rows = self._read_directory() if self.path.is_dir() else self._cut(read_rows(self.path, question, answer))
+        self._keep_paraphrases_apart()
         if not self._rows["train"]:
             raise DataError(f"{self.path}: too few questions, none falls into the training split; give at least 20")
         self._digest = _digest_of(self._rows)
@@ -86,6 +89,7 @@ class JsonlTasks:
             solution=row.solution,
             difficulty=0.0,
             judge=self,
+            paraphrases=row.paraphrases,
         )
 
     def size(self, split: str) -> int:
@@ -125,6 +129,13 @@ class JsonlTasks:
         for row in rows:
             cut[split_of(row.question)].append(row)
         return {split: tuple(rows) for split, rows in cut.items()}
+
+    def _keep_paraphrases_apart(self) -> None:
+        """Leave out training rows of which a paraphrase is a held-out question."""
+        held_out = {normal(row.question) for split in ("validation", "test") for row in self._rows[split]}
+        train = self._rows["train"]
+        self._rows["train"] = tuple(r for r in train if held_out.isdisjoint(map(normal, r.paraphrases)))
+        self.left_out += len(train) - len(self._rows["train"])
 
     def _read_directory(self) -> dict[str, tuple[Row, ...]]:
         files = {split: self.path / f"{split}.jsonl" for split in SPLITS}
@@ -226,16 +237,29 @@ def _row(row: dict[str, Any], columns: tuple[str, str], path: Path, number: int)
             raise DataError(f"{where}: no field {column!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'})")
     question = _text(row[question_column], f"{where}, field {question_column!r}", numbers=False)
     answer = _text(row[answer_column], f"{where}, field {answer_column!r}", numbers=True)
+    paraphrases = _paraphrases(row, question, f"{where}, field 'paraphrase'")
     work, mark, gold = answer.rpartition("####")
     if not mark:
-        return Row(question=question, answer=answer.strip(), solution=None)
+        return Row(question=question, answer=answer.strip(), solution=None, paraphrases=paraphrases)
     gold = gold.strip().replace(",", "")
     if not gold:
         raise DataError(
             f"{where}, field {answer_column!r}: nothing after the last '####'; expected the final answer there"
         )
     lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
-    return Row(question=question, answer=gold, solution=write_solution(lines, gold) if lines else None)
+    solution = write_solution(lines, gold) if lines else None
+    return Row(question=question, answer=gold, solution=solution, paraphrases=paraphrases)
+
+
+def _paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, ...]:
+    """The optional column ``paraphrase``, without those that repeat the question."""
+    given = row.get("paraphrase", [])
+    if not isinstance(given, str | list):
+        raise DataError(
+            f"{where}: expected text or a list of texts, found {_kind(given)}; leave it out where there is none"
+        )
+    texts = [_text(text, where, numbers=False) for text in ([given] if isinstance(given, str) else given)]
+    return tuple(text for text in texts if normal(text) != normal(question))
 
 
 def without_calculator(line: str) -> str:
@@ -284,5 +308,5 @@ def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for split in SPLITS:
         for row in rows[split]:
-            digest.update(json.dumps([split, row.question, row.answer]).encode())
+            digest.update(json.dumps([split, row.question, row.answer, *row.paraphrases]).encode())
     return digest.hexdigest()

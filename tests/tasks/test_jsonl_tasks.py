@@ -45,6 +45,39 @@ def test_rows(tmp_path):
     ]
 
 
+def test_paraphrases(tmp_path):
+    rows = [
+        {"question": "Q1?", "answer": "1", "paraphrase": "And Q1?"},
+        {"question": "Q2?", "answer": WORKED, "paraphrase": ["Then Q2?", " q2?", "Well, Q2?"]},
+        {"question": "Q3?", "answer": "1", "paraphrase": []},
+        {"question": "Q4?", "answer": "1"},
+    ]
+    read = read_rows(write(tmp_path / "a.jsonl", rows), "question", "answer")
+    assert [row.paraphrases for row in read] == [("And Q1?",), ("Then Q2?", "Well, Q2?"), (), ()]
+    rows = [{"question": f"Q{n}", "answer": "1", "paraphrase": f"{n}?"} for n in range(50)]
+    source = JsonlTasks(write(tmp_path / "b.jsonl", rows))
+    assert all(task.paraphrases == (f"{task.prompt[1:]}?",) for task in (source.get("train", i) for i in range(20)))
+    rows[0]["paraphrase"] = "0!"
+    with pytest.raises(DataError, match="have changed"):
+        JsonlTasks(write(tmp_path / "b.jsonl", rows), digest=source.describe()["settings"]["digest"])
+
+
+def test_a_training_row_whose_paraphrase_is_held_out_is_left_out(tmp_path):
+    questions_by_split = {
+        split: [f"Q{n}" for n in range(99) if split_of(f"Q{n}") == split] for split in ("train", "test")
+    }
+    (first, second, *_), (held_out, *_) = questions_by_split["train"], questions_by_split["test"]
+    rows = [{"question": f"Q{n}", "answer": "1"} for n in range(99)]
+    for row in rows:
+        if row["question"] in (first, held_out):
+            row["paraphrase"] = [held_out.lower() if row["question"] == first else first]
+        if row["question"] == second:
+            row["paraphrase"] = first  # of the same split
+    source = JsonlTasks(write(tmp_path / "a.jsonl", rows))
+    assert source.left_out == 1 and first not in questions(source, "train") and second in questions(source, "train")
+    assert held_out in questions(source, "test")
+
+
 def test_byte_order_marks_blank_lines_and_line_ends(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(
@@ -81,6 +114,19 @@ GOOD = b'{"question": "Q", "answer": "1"}\n'
         (b'{"question": "Q", "answer": ["1"]}', "expected text or a number, found a list"),
         (b'{"question": " ", "answer": "1"}', "row 1, field 'question': expected text, found a blank string"),
         (b'{"question": "Q", "answer": "work ####"}', "nothing after the last '####'"),
+        (
+            b'{"question": "Q", "answer": "1", "paraphrase": 3}',
+            "field 'paraphrase': expected text or a list .* a number",
+        ),
+        (b'{"question": "Q", "answer": "1", "paraphrase": null}', "a list of texts, found null; leave it out"),
+        (
+            b'{"question": "Q", "answer": "1", "paraphrase": ["R", 3]}',
+            "field 'paraphrase': expected text, found a number",
+        ),
+        (
+            b'{"question": "Q", "answer": "1", "paraphrase": " "}',
+            "field 'paraphrase': expected text, found a blank string",
+        ),
         (b'{"question": "Q", "answer": NaN}', "row 1: NaN is not JSON"),
         (b'{"question": "Q", "answer": 1e999}', "found a number"),
         (b'{"question": "Q", "question": "R", "answer": "1"}', "row 1: field 'question' twice"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.tasks.words import WordProblems, word_problems, wording
+from cotrain.tasks.words.problem import assemble
 from cotrain.tasks.words.source import BUCKETS, bucket
 
 SOURCE = WordProblems()
@@ -55,6 +57,44 @@ def test_out_of_distribution_splits():
     assert {source.problem("ood_template", i).family for i in range(40)} == set(wording.UNSEEN)
     assert {source.problem("test", i).family for i in range(80)} == set(wording.FAMILIES)
     assert len(wording.FAMILIES) >= 4 and len(wording.UNSEEN) >= 2
+
+
+def family_of(text: str) -> str:
+    """The wording whose question ends the text."""
+    question = text.split(". ")[-1]
+    return next(
+        n for n, f in wording.EVERY.items() if re.fullmatch(re.escape(f.question).replace(r"\{t\}", r"\w+"), question)
+    )
+
+
+def test_a_paraphrase_says_the_same_facts_in_another_wording_of_its_split():
+    for split in BUCKETS:
+        for index in range(60):
+            task, problem = SOURCE.get(split, index), SOURCE.problem(split, index)
+            (paraphrase,) = task.paraphrases
+            assert task.paraphrases == SOURCE.get(split, index).paraphrases
+            family = family_of(paraphrase)
+            assert family != problem.family and family in (
+                wording.UNSEEN if split == "ood_template" else wording.FAMILIES
+            )
+            again = assemble(problem.facts, problem.question, family=family)
+            assert (paraphrase, str(again.answer), again.solution) == (again.text, task.answer, task.solution)
+            assert split != "train" or bucket(paraphrase) in BUCKETS["train"]
+
+
+def test_with_two_wordings_every_training_problem_has_a_paraphrase_of_the_training_buckets():
+    source = WordProblems(families=("plain", "owner"), distractors=(0, 0))
+    reordered = 0
+    for index in range(120):
+        task, problem = source.get("train", index), source.problem("train", index)
+        (paraphrase,) = task.paraphrases
+        assert bucket(paraphrase) in BUCKETS["train"]
+        family = wording.family(family_of(paraphrase))
+        said = wording.render(family, problem.facts, problem.question, None)
+        assert sorted(paraphrase.split(". ")) == sorted(said.split(". "))
+        reordered += paraphrase != said
+    assert 0 < reordered < 40  # one in ten falls into another bucket as it stands
+    assert WordProblems(families=("plain",)).get("train", 0).paraphrases == ()
 
 
 def test_settings_round_trip_through_json():

@@ -7,6 +7,9 @@ attempt number. So no text can be in two of these groups, whatever the settings 
     train, validation, test   ``operations`` steps, wordings of ``families``
     ood_length                one or two steps more than the longest of ``operations``, at most 10
     ood_template              ``operations`` steps, wordings that no other split uses
+
+Each task has one paraphrase: the same facts in another wording of its split, that of a training problem from the
+training buckets too (none where ``families`` has one wording).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ BUCKETS: dict[str, range] = {
 }
 LONGEST = 10  # most operations of any split
 ATTEMPTS = 5000  # a bucket of 5 % is missed this often with probability 1e-111
+AS_THEY_STAND = 12  # draws of a paraphrase before its facts are put in another order
 
 
 def bucket(text: str) -> int:
@@ -103,6 +107,7 @@ class WordProblems:
             solution=problem.solution,
             difficulty=float(len(problem.needed)),
             judge=WordJudge(problem=problem),
+            paraphrases=self._paraphrases(problem, split, index),
         )
 
     def size(self, split: str) -> int | None:
@@ -131,8 +136,22 @@ class WordProblems:
         low, high = self.operations
         if split == "ood_length":
             low, high = high + 1, min(high + 2, LONGEST)
-        families = tuple(wording.UNSEEN) if split == "ood_template" else self.families or tuple(wording.FAMILIES)
-        return self._problem(rng, low + int(rng.random() * (high - low + 1)), families)
+        return self._problem(rng, low + int(rng.random() * (high - low + 1)), self._families(split))
+
+    def _families(self, split: str) -> tuple[str, ...]:
+        return tuple(wording.UNSEEN) if split == "ood_template" else self.families or tuple(wording.FAMILIES)
+
+    def _paraphrases(self, problem: Problem, split: str, index: int) -> tuple[str, ...]:
+        """The same facts in another wording of the split, if it has one. For training only a text of the training buckets
+        will do; where no wording gives one, the facts change their order too."""
+        others = [family for family in self._families(split) if family != problem.family]
+        rng = rng_of("words", split, index, "paraphrase")
+        for attempt in range(ATTEMPTS if others else 0):
+            facts = problem.facts if attempt < AS_THEY_STAND else rng.sample(problem.facts, len(problem.facts))
+            text = wording.render(wording.family(rng.choice(others)), facts, problem.question, problem.modulus)
+            if split != "train" or bucket(text) in BUCKETS["train"]:
+                return (text,)
+        return ()
 
     def _problem(self, rng: random.Random, operations: int, families: tuple[str, ...]) -> Problem:
         return draw(

@@ -1,0 +1,216 @@
+"""CoVerRL: one model elects its labels and verifies them, and both roles learn from what it agrees on.
+
+Pan et al. 2026 (arXiv 2603.17775). No answer is known. ``votes`` samples of a problem elect a label. The model verifies up to
+``reviews`` of the answers that say so, and as many times the rarest answer that does not: a right and a wrong anchor of one
+size. Where no more of its reviews call the elected answer right than wrong, the problem is vetoed, and nobody learns from
+it. For every verdict "wrong" on what is left it writes ``revisions`` new solutions. Each role is paid 1 for the format and
+1 for agreeing with the label: solutions (the first ``group_size``) and revisions by their answer, reviews by their verdict.
+Reviews of equal answers are one group, and so are the revisions after one review. What was not verified is not vetoed.
+
+Controls are parameters: ``veto=False``, and ``balanced=False``, which verifies the first 2 · ``reviews`` solutions as they come.
+``regenerate="review"`` shows the solution and its review, as the paper does; the embedded base does not know such a prompt
+and goes on from the steps before the first one called wrong ("prefix", the default of models that speak its formats).
+
+Paper: 32 votes, 16 trained, 8 reviews of either anchor, 6 revisions (the authors' code rounds them to a multiple of the
+GPUs: 4). Unlike there, a review that cannot be read is no verdict (there it counts as "correct", or as "wrong" where such a
+word occurs), and each role's tokens are averaged apart. Left out: the second turn in evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import ParseFailure, Task, TaskSource
+from cotrain.learn.grpo import Grpo, Kl
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.measures import selecting, solving, verifying
+from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import Phase, alternate
+from cotrain.play import parts
+from cotrain.play.executor import Roles
+from cotrain.play.idle_loop import together
+from cotrain.play.protocols import closed, review, solve_then_verify
+from cotrain.play.role import Turn
+from cotrain.play.votes import agrees, attempts, elected, is_right, rarest
+from cotrain.tasks.words.source import study_problems
+from cotrain.text.parsers import Solution, tagged_solution
+from cotrain.text.prompts import REFINE, REFINE_FULL
+
+WAYS = ("prefix", "review")
+
+
+async def vote_then_verify(
+    task: Task,
+    roles: Roles,
+    *,
+    votes: int,
+    trained: int,
+    reviews: int,
+    revisions: int,
+    veto: bool = True,
+    balanced: bool = True,
+    regenerate: str = "prefix",
+) -> None:
+    """One problem, see above. A vetoed one gets no reward, so that its traces are dropped from learning and counted."""
+    solutions = await attempts(task, roles, votes)
+    label = elected(solutions)
+    if label is None:
+        return
+    judged = anchors(solutions, label, reviews, balanced=balanced)
+    sheets = await together(
+        [review(task, roles, s, n=copies, group=f"{s.group}/{s.parsed.answer}") for s, copies in judged]
+    )
+    pairs = [(s, sheet) for (s, _), written in zip(judged, sheets, strict=True) for sheet in written]
+    said = [sheet.parsed.final for s, sheet in pairs if sheet.parsed.ok and agrees(s, label)]
+    vetoed = veto and is_vetoed(said)
+    for solution in solutions:
+        solution.note(label_right=is_right(label), vetoed=vetoed)
+        if vetoed:
+            solution.note(veto_right=not is_right(label))
+        else:
+            solution.note(kept_label_right=is_right(label))
+    if vetoed:
+        return
+    for solution in solutions[:trained]:
+        pay(solution, agrees(solution, label), bool(solution.truth["correct"]))
+    for solution, sheet in pairs:
+        agreed = sheet.parsed.ok and sheet.parsed.final == agrees(solution, label)
+        pay(sheet, agreed, sheet.parsed.ok and sheet.parsed.final == solution.truth["correct"])
+    doubted = [(s, sheet) for s, sheet in pairs if sheet.parsed.ok and not sheet.parsed.final]
+    for revised in await together([revise(task, roles, s, sheet, revisions, regenerate) for s, sheet in doubted]):
+        for turn in revised:
+            pay(turn, agrees(turn, label), bool(turn.truth["correct"]))
+
+
+def anchors(solutions: Sequence[Turn], label: Turn, reviews: int, *, balanced: bool = True) -> list[tuple[Turn, int]]:
+    """What to review, and how often; nothing where the label has fewer than two solutions, or no rival."""
+    readable = [s for s in solutions if s.parsed.ok]
+    wrong = rarest(readable, label.parsed.answer)
+    chosen = readable if balanced else readable[: 2 * reviews]
+    right = [s for s in chosen if agrees(s, label)]
+    if wrong is None or len(right) < 2:
+        return []
+    if not balanced:
+        return [(s, 1) for s in chosen]
+    return [(s, 1) for s in right[:reviews]] + [(wrong, min(reviews, len(right)))]
+
+
+def is_vetoed(said: Sequence[bool]) -> bool:
+    """Do these verdicts on the elected answer leave it without a majority? Not where there are none."""
+    return bool(said) and said.count(False) >= said.count(True)
+
+
+def pay(turn: Turn, agreed: bool, truth: bool) -> None:
+    """``format`` and ``agreement``; notes whether the latter is what the truth would have paid."""
+    turn.reward("format", float(turn.parsed.ok))
+    turn.reward("agreement", float(agreed))
+    turn.note(reward_right=agreed == truth)
+
+
+async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, regenerate: str) -> list[Turn]:
+    """``n`` solutions after a review that called this one wrong: ``regenerate`` says from what."""
+    said = sheet.parsed.steps
+    sound = said.index(False) if False in said else 0  # steps before the first one called wrong
+    kept = solution.text[: closed(solution.parsed.steps[sound - 1]).end] if sound and regenerate == "prefix" else ""
+    turns = await roles.refiner.many(
+        n,
+        group=sheet.id,
+        parent=sheet,
+        begin=kept,
+        kept=kept,
+        problem=task.prompt,
+        solution=solution.text,
+        review=sheet.text,
+    )
+    graded = []
+    for turn in turns:
+        grade = await roles.grade(task, kept + turn.text)
+        if grade.value is None:
+            turn.fail(grade.reason or "ungraded")
+            continue
+        turn.note(correct=grade.value)
+        found = {"answer": turn.parsed.answer} if turn.parsed.ok else {"failure": turn.parsed.reason}
+        turn.show(kept=kept, **found)
+        graded.append(turn)
+    return graded
+
+
+def parse_revision(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
+    """The whole solution, its kept beginning included."""
+    return tagged_solution(f"{fields['kept']}{text}")
+
+
+@recipe
+def coverrl(
+    model: str = "embedded",
+    steps: int = 100,
+    seed: int = 0,
+    tasks: TaskSource | None = None,
+    tasks_per_step: int = 16,
+    group_size: int = 8,
+    votes: int = 16,
+    reviews: int = 4,
+    revisions: int = 4,
+    lr: float = 2e-4,
+    kl: float = 0.001,
+    clip_high: float = 0.28,
+    veto: bool = True,
+    balanced: bool = True,
+    regenerate: str | None = None,
+    evaluate_every: int = 0,
+    evaluation_tasks: int = 256,
+) -> Recipe:
+    short = parts.speaks_short(model)
+    regenerate = regenerate or ("prefix" if short else "review")
+    if regenerate not in WAYS:
+        raise UnknownName("regenerate of coverrl", regenerate, WAYS)
+    if regenerate == "review" and model in parts.EMBEDDED:
+        raise ConfigError(f"coverrl: model {model!r} knows no prompt that shows a review; use regenerate='prefix'")
+    if votes < group_size or min(reviews, revisions) < 2:
+        raise ConfigError(
+            f"coverrl: votes {votes}, group_size {group_size}, reviews {reviews}, revisions {revisions}; expected no more "
+            "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
+        )
+    by = Grpo(
+        mix={"agreement": 1.0, "format": 1.0}, merge=True, clip=(0.2, clip_high), kl=Kl("start", kl) if kl else None
+    )
+    solver = parts.solver("generator", model)
+    refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
+    learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}
+    how = {"votes": votes, "trained": group_size, "reviews": reviews, "revisions": revisions}
+    phase = Phase(
+        name="both",
+        protocol=vote_then_verify,
+        objectives=tuple(learners),
+        members=1,
+        options={**how, "veto": veto, "balanced": balanced, "regenerate": regenerate},
+    )
+    return Recipe(
+        name="coverrl" + ("" if veto else "-no-veto") + ("" if balanced else "-unbalanced"),
+        tasks=tasks or study_problems(),
+        steps=steps,
+        seed=seed,
+        tasks_per_step=tasks_per_step,
+        group_size=group_size,
+        policies={"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {}),
+        roles={
+            "solver": solver,
+            "verifier": parts.verifier("generator", model),
+            "refiner": replace(solver, prompt=refine, parse=parse_revision),
+        },
+        objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
+        schedule=alternate(phase, ratio=(1,)),
+        evaluation=Evaluation(
+            protocol=solve_then_verify,
+            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
+            greedy=(solving("solver", 1),),
+            tasks=evaluation_tasks,
+            splits=("ood_length", "ood_template"),
+            fixed={"solver": "start"} if kl else {},
+        ),
+        evaluate_every=evaluate_every,
+    )
