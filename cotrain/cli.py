@@ -5,6 +5,7 @@
     cotrain run RECIPE --out DIR      RECIPE is a name of the list or path/to/file.py:function
     cotrain resume DIR                go on where a run was interrupted
     cotrain eval | report | chat DIR  measure, show, talk to a run
+    cotrain export DIR --role NAME --out MODEL    a trained policy as a plain model directory, with a card
     cotrain compare A B … --seeds N   several recipes, several seeds, one report
     cotrain tokenizer | pretrain | sft | base    from nothing to a base model
     cotrain doctor                    what is installed and what will be used
@@ -45,6 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "compare": compare,
         "report": report,
         "chat": chat,
+        "export": export,
         "doctor": doctor,
         "tokenizer": stages.tokenizer,
         "pretrain": stages.pretrain,
@@ -289,6 +291,19 @@ def chat(words: Sequence[str]) -> int:
     from cotrain.chat import talk
 
     return talk(given.directory, temperature=given.temperature)
+
+
+def export(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
+    given = parser.strict(words)
+    _quiet()
+    from cotrain.export import export as write
+
+    print(f"written to {write(given.directory, given.role, given.out)}")
+    return 0
 
 
 def doctor(words: Sequence[str]) -> int:

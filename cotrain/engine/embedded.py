@@ -15,7 +15,7 @@ several devices. Prompts are shared only within one admission; there is no prefi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import torch
@@ -40,6 +40,7 @@ class EmbeddedEngine:
         models: Mapping[str, nn.Module],
         *,
         scorers: Mapping[str, nn.Module] | None = None,
+        activate: Mapping[str, Callable[[], object]] | None = None,
         max_rows: int = 256,
         device: str | torch.device = "cpu",
         autocast: torch.dtype | None = None,
@@ -48,6 +49,8 @@ class EmbeddedEngine:
         Args:
             models: by policy. They are moved to ``device`` and from then on shared, never copied.
             scorers: scoring policies, by name: value models whose last value is the answer (``scoring.py``).
+            activate: by policy, called before each forward pass of its module, to select its adapter on a base that
+                several policies share; no entry, no call.
             max_rows: rows that one policy decodes at a time.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``; None computes in the
                 weights' own.
@@ -56,8 +59,10 @@ class EmbeddedEngine:
         """
         if max_rows < 1:
             raise ConfigError(f"max_rows is {max_rows}; the engine needs at least 1 row")
+        adapters = activate or {}
         lanes: dict[str, Lane | ScoringLane] = {
-            policy: Lane(policy, models[policy].to(device), max_rows=max_rows, autocast=autocast) for policy in models
+            policy: Lane(policy, model.to(device), max_rows=max_rows, autocast=autocast, activate=adapters.get(policy))
+            for policy, model in models.items()
         }
         lanes |= {policy: ScoringLane(policy, model.to(device)) for policy, model in (scorers or {}).items()}
         self._lanes = dict(sorted(lanes.items()))

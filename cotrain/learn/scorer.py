@@ -13,6 +13,7 @@ ties to its training mode.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -144,9 +145,20 @@ class Scorer:
 
 
 def sequence_scores(
-    model: nn.Module, sequences: Sequences, *, head: str = "lm", micro_tokens: int = 16384, temperature: float = 1.0
+    model: nn.Module,
+    sequences: Sequences,
+    *,
+    head: str = "lm",
+    micro_tokens: int = 16384,
+    temperature: float = 1.0,
+    activate: Callable[[], object] | None = None,
 ) -> list[torch.Tensor]:
-    """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``."""
+    """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``.
+
+    ``activate`` is called before the first pass, to select an adapter on a shared base, or none.
+    """
+    if activate is not None:
+        activate()
     return Scorer(model, head=head, micro_tokens=micro_tokens).logprobs(sequences, temperature=temperature)
 
 

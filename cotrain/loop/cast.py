@@ -1,14 +1,16 @@
 """The cast of a run: every policy's model, tokenizer, learner and counters, and what of it goes into a checkpoint.
 
-A frozen policy shares the module of another frozen one with the same weights; no other shares. The engine
-samples from the very modules that the learners update, so publishing weights is a version number.
+A frozen policy shares the module of another frozen one with the same weights, and adapters share their base with each
+other and with the frozen policies on it; no others share. The engine samples from the very modules that the learners
+update, so publishing weights is a version number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,6 +26,9 @@ from cotrain.models.load import load_model, load_tokenizer
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.render import Renderer, Rendering
 
+if TYPE_CHECKING:
+    from cotrain.models.adapters import AdapterBase
+
 
 @dataclass(slots=True, kw_only=True)
 class Cast:
@@ -33,6 +38,9 @@ class Cast:
     models: dict[str, nn.Module]  # none of a program
     renderers: dict[str, Rendering]
     learners: dict[str, TorchLearner]
+    bases: dict[str, AdapterBase] = field(default_factory=dict)  # by model name, where adapters share one
+    activate: dict[str, Callable[[], object]] = field(default_factory=dict)  # by policy on such a base: what has to be
+    # called before each forward pass of its module
     followers: dict[str, Follower] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
 
@@ -55,7 +63,12 @@ class Cast:
             return self.learners[policy].logprobs(pairs, temperature=temperature)
         spec = self.specs[policy]
         return sequence_scores(
-            self.models[policy], pairs, head=spec.head, micro_tokens=spec.micro_tokens, temperature=temperature
+            self.models[policy],
+            pairs,
+            head=spec.head,
+            micro_tokens=spec.micro_tokens,
+            temperature=temperature,
+            activate=self.activate.get(policy),
         )
 
     def follow(self, policy: str, planned: int) -> list[str]:
@@ -109,7 +122,10 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
     models: dict[str, nn.Module] = {}
     renderers: dict[str, Rendering] = {}
     learners: dict[str, TorchLearner] = {}
-    shared: dict[str, tuple[nn.Module, Rendering]] = {}
+    bases, activate = _bases(policies, seed, device), dict[str, Callable[[], object]]()
+    shared: dict[str, tuple[nn.Module, Rendering]] = {
+        model: (base.module, Renderer(base.tokenizer)) for model, base in bases.items()
+    }
     for name, spec in policies.items():
         if spec.program is not None:
             renderers[name] = ByteRenderer()
@@ -118,15 +134,18 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
             models[name] = value_model(spec.model, seed_of(seed, "value head", name)).to(device)
             if spec.head == "reward":
                 renderers[name] = Renderer(load_tokenizer(spec.model))
-        elif spec.kind == "frozen" and spec.model in shared:
+        elif spec.kind in ("adapter", "frozen") and spec.model in shared:
             models[name], renderers[name] = shared[spec.model]
+            if spec.model in bases:
+                activate[name] = partial(bases[spec.model].activate, name if spec.lora else None)
         else:
             model, tokenizer = load_model(spec.model)
             models[name] = nn.Module.to(model, device).eval()
             renderers[name] = Renderer(tokenizer)
             if spec.kind == "frozen":
                 shared[spec.model] = (models[name], renderers[name])
-        models[name].requires_grad_(spec.trained)
+        if name not in activate:
+            models[name].requires_grad_(spec.trained)
         if spec.trained:
             learners[name] = TorchLearner(
                 models[name],
@@ -136,12 +155,15 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
                 weight_decay=spec.weight_decay,
                 micro_tokens=spec.micro_tokens,
                 head=spec.head,
+                activate=activate.get(name),
             )
     return Cast(
         specs=policies,
         models=models,
         renderers=renderers,
         learners=learners,
+        bases=bases,
+        activate=activate,
         followers={
             name: Follower(spec.follow, models[name], seed_of(seed, "follower", name))
             for name, spec in policies.items()
@@ -149,6 +171,24 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
         },
         updates=dict.fromkeys(learners, 0),
     )
+
+
+def _bases(policies: Mapping[str, PolicySpec], seed: int, device: str) -> dict[str, AdapterBase]:
+    """A base for each model on which a policy is an adapter, with all its adapters."""
+    adapters = [(name, spec, spec.lora) for name, spec in policies.items() if spec.lora is not None]
+    if not adapters:
+        return {}
+    from cotrain.models.adapters import AdapterBase  # here, as PEFT takes half a second that most runs do not need
+
+    bases = {model: AdapterBase(model) for model in dict.fromkeys(spec.model for _, spec, _ in adapters)}
+    for name, spec, lora in adapters:
+        if lora.path is not None:
+            bases[spec.model].load(name, lora.path)
+        else:
+            bases[spec.model].add(name, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=seed)
+    for base in bases.values():
+        nn.Module.to(base.module, device)
+    return bases
 
 
 def vocabulary(renderer: Rendering) -> dict[str, int] | None:

@@ -44,9 +44,25 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """The adapter of a policy (``models/adapters.py``). With ``path``, rank, alpha and targets are those of the saved one."""
+
+    rank: int = 16
+    alpha: int = 32  # what the adapter adds is scaled by alpha / rank
+    targets: str | tuple[str, ...] = "all-linear"  # or names of linear layers, such as "q_proj"
+    path: str | None = None  # directory of an adapter saved by PEFT, to begin with
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.alpha < 1 or not self.targets:
+            raise ConfigError(
+                f"adapter: rank {self.rank}, alpha {self.alpha}, targets {self.targets!r}; expected 1 or more of each"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """One set of weights, or a program. ``kind`` is "trainable", "frozen", "ema", "snapshot" or "program"; ``head`` is
-    "lm", "value" for a critic, or "reward" for a policy that scores what it is shown instead of speaking."""
+    """One set of weights, or a program. ``kind`` is "trainable", "adapter", "frozen", "ema", "snapshot" or "program";
+    ``head`` is "lm", "value" for a critic, or "reward" for a policy that scores what it is shown instead of speaking."""
 
     kind: str
     model: str  # directory, Hub name, or the name of an embedded model
@@ -58,10 +74,11 @@ class PolicySpec:
     micro_tokens: int = 4096  # tokens of one forward and backward pass, prompts and padding counted
     follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
     program: Program | None = None  # of the kind "program"
+    lora: Lora | None = None  # of the kind "adapter"
 
     @property
     def trained(self) -> bool:
-        return self.kind == "trainable"
+        return self.kind in ("trainable", "adapter")
 
 
 def trainable(
@@ -69,6 +86,23 @@ def trainable(
 ) -> PolicySpec:
     """A policy with an optimiser of its own."""
     return PolicySpec(kind="trainable", model=model, lr=lr, head=head, clip_norm=clip_norm, lr_warmup=lr_warmup)
+
+
+def adapter(
+    model: str,
+    *,
+    rank: int = 16,
+    alpha: int = 32,
+    targets: str | tuple[str, ...] = "all-linear",
+    lr: float = 1e-4,
+    clip_norm: float = 1.0,
+    lr_warmup: int = 5,
+    path: str | None = None,
+) -> PolicySpec:
+    """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen policies
+    on it. Fields: see ``Lora``."""
+    lora = Lora(rank=rank, alpha=alpha, targets=targets, path=path)
+    return PolicySpec(kind="adapter", model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora)
 
 
 def frozen(model: str) -> PolicySpec:

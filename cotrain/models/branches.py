@@ -83,11 +83,21 @@ def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> B
 
 
 def can_branch(model: nn.Module) -> bool:
-    """Is attention by branches exact for this model?"""
-    if not isinstance(model, PreTrainedModel):
+    """Is attention by branches exact for this model, which PEFT may have wrapped?"""
+    plain = _unwrapped(model)
+    if not isinstance(plain, PreTrainedModel):
         return False
-    windowed = "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
-    return model.config.model_type in PLAIN and not windowed
+    windowed = "sliding_attention" in (getattr(plain.config, "layer_types", None) or ())
+    return plain.config.model_type in PLAIN and not windowed
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of PEFT's wrapper; any other as it is."""
+    if isinstance(model, PreTrainedModel):
+        return model
+    from peft import PeftModel  # here, as it takes half a second that few programs need
+
+    return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
 clipped policy-gradient step. ``steps_judged_by="oracle"`` adds the oracle's judgement of every step as a second
-channel, mixed as in RL Tango: what a perfect verifier would be worth. Left out: several updates a batch.
+channel, mixed as in RL Tango: what a perfect verifier would be worth. ``lora=16`` trains an adapter of that rank, at
+α = 2 · rank, and not all weights; the KL reference is then its base. Left out: several updates a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.mixing import Mixing, decay
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
-from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.policies import adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
 from cotrain.play.parts import solver
@@ -29,6 +30,7 @@ def grpo(
     tasks_per_step: int = 16,
     group_size: int = 8,
     lr: float = 2e-4,
+    lora: int = 0,
     kl: float = 0.001,
     alpha: float = 0.1,
     alpha_end: float = 0.001,
@@ -40,7 +42,8 @@ def grpo(
     mix: dict[str, float | Mixing] = {"outcome": 1.0}
     if oracle:
         mix["step"] = decay(alpha, alpha_end)
-    policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})
+    generator = adapter(model, rank=lora, alpha=2 * lora, lr=lr) if lora else trainable(model, lr=lr)
+    policies = {"generator": generator} | ({"start": frozen(model)} if kl else {})
     measure = (solving("solver", 8),)
     return Recipe(
         name="grpo-oracle" if oracle else "grpo",

@@ -6,10 +6,17 @@ mixed into the advantage with a weight α that decays over the generator's own u
 
 Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` replaces its step verdicts
 by the truth (the ceiling), ``balance=False`` drops the class weights, ``simultaneous=True`` trains both from the same
-episodes. Left out of the paper: the bonus for several answers in a generator's format (its weight is 0 there).
+episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is that of both: "grpo", "rloo" or "reinforce++"
+(for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper clip. ``lora=16`` makes generator and verifier
+adapters of that rank, at α = 2 · rank, which share one base with each other and with the KL reference when the models are
+one. ``judge`` is the verifier's format ("steps", "genrm", "genprm", "scored": ``play/judges.py``), ``votes`` how many of its
+reviews pay a solution's steps, put together by ``combine``. Left out of the paper: the bonus for several answers in a
+generator's format (its weight is 0 there).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import TaskSource
@@ -18,10 +25,10 @@ from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.mixing import decay
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
-from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.policies import PolicySpec, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate, single
-from cotrain.play import parts
+from cotrain.play import judges, parts
 from cotrain.play.protocols import solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
@@ -40,10 +47,17 @@ def tango(
     ratio: tuple[int, int] = (3, 1),
     lr: float = 2e-4,
     verifier_lr: float = 2e-4,
+    lora: int = 0,
     alpha: float = 0.1,
     alpha_end: float = 0.001,
+    step_scale: str = "1/K",
+    estimator: str = "grpo",
+    clip_high: float = 0.2,
     kl: float = 0.001,
     verifier: str = "trained",
+    judge: str = "steps",
+    votes: int = 1,
+    combine: str = "mean",
     steps_judged_by: str = "verifier",
     balance: bool = True,
     simultaneous: bool = False,
@@ -52,20 +66,26 @@ def tango(
 ) -> Recipe:
     if verifier not in ("trained", "frozen"):
         raise ConfigError(f"tango: verifier is {verifier!r}; expected 'trained' or 'frozen'")
-    judge, trained = verifier_model or model, verifier == "trained"
-    learn_to_solve = Grpo(mix={"outcome": 1.0, "step": decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None)
+    critic, trained = verifier_model or model, verifier == "trained"
+    how: dict[str, Any] = {"step_scale": step_scale, "estimator": estimator, "clip": (0.2, clip_high)}
+    learn_to_solve = Grpo(
+        mix={"outcome": 1.0, "step": decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None, **how
+    )
     learn_to_judge = Grpo(
-        mix={"agreement": 1.0, "format": 0.8}, merge=True, balance=ClassBalance() if balance else None
+        mix={"agreement": 1.0, "format": 0.8}, merge=True, balance=ClassBalance() if balance else None, **how
     )
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
     if trained:
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
+    def learner(name: str, rate: float) -> PolicySpec:
+        return adapter(name, rank=lora, alpha=2 * lora, lr=rate) if lora else trainable(name, lr=rate)
+
     solving_step = Phase(
         name="generator",
         protocol=solve_then_verify,
         objectives=("generator",),
-        options={"step_rewards": steps_judged_by},
+        options={"step_rewards": steps_judged_by, "reviews": votes, "combine": combine},
     )
     judging_step = Phase(
         name="verifier",
@@ -89,11 +109,11 @@ def tango(
         tasks_per_step=tasks_per_step,
         group_size=group_size,
         policies={
-            "generator": trainable(model, lr=lr),
-            "verifier": trainable(judge, lr=verifier_lr) if trained else frozen(judge),
+            "generator": learner(model, lr),
+            "verifier": learner(critic, verifier_lr) if trained else frozen(critic),
         }
         | ({"start": frozen(model)} if kl else {}),
-        roles={"solver": parts.solver("generator", model), "verifier": parts.verifier("verifier", judge)},
+        roles={"solver": parts.solver("generator", model), "verifier": judges.judge("verifier", critic, judge)},
         objectives=objectives,
         schedule=schedule,
         evaluation=Evaluation(
@@ -103,6 +123,7 @@ def tango(
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"} if kl else {},
+            options={"reviews": votes},
         ),
         evaluate_every=evaluate_every,
     )

@@ -1,8 +1,10 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
+from peft import LoraConfig, get_peft_model
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaModel
 
 from cotrain.core.errors import ConfigError, ModelError
@@ -87,3 +89,27 @@ def test_models_that_change_their_logits_afterwards_are_refused():
         Scorer(LlamaModel(tiny_model().config))
     with pytest.raises(ConfigError, match="head is 'scalar'"):
         Scorer(tiny_model(), head="scalar")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_adapters_score_as_in_a_plain_forward_with_shared_prompts_and_without(inside):
+    """``inside``: the module in PEFT's wrapper is handed over, which is what a run does."""
+    torch.manual_seed(0)
+    config = {"target_modules": "all-linear", "r": 2, "init_lora_weights": False}
+    model = get_peft_model(tiny_model(), LoraConfig(task_type="CAUSAL_LM", **config), adapter_name="one").eval()
+    model.add_adapter("two", LoraConfig(task_type="CAUSAL_LM", **config))
+    samples = [replace(s, prompt_ids=s.prompt_ids[:1]) for s in random_samples(8)]
+    pairs = [(s.prompt_ids, s.token_ids) for s in samples]
+    inner = model.get_base_model() if inside else model
+    found = {}
+    for name in ("one", "two"):
+        found[name] = sequence_scores(inner, pairs, activate=partial(model.set_adapter, name))
+        scorer = Scorer(inner)
+        assert scorer.shared
+        rows = collate(samples)[0]
+        padded = scorer.predict(rows)[0]
+        for score, row, sample in zip(found[name], padded, samples, strict=True):
+            expected = plain_logprobs(model, sample)
+            torch.testing.assert_close(score, expected.float(), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(row[: len(expected)], expected, rtol=1e-6, atol=1e-6)
+    assert not any(torch.equal(a, b) for a, b in zip(found["one"], found["two"], strict=True))

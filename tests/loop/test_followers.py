@@ -7,7 +7,7 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.loop.followers import Follower, rate_at
-from cotrain.loop.policies import Ema, Snapshot, ema, frozen, snapshot, trainable
+from cotrain.loop.policies import Ema, Snapshot, adapter, ema, frozen, snapshot, trainable
 from cotrain.recipes.grpo import grpo
 
 
@@ -93,4 +93,7 @@ def test_nonsense_is_refused():
     ):
         with pytest.raises(ConfigError, match=problem):
             with_start(spec)
-    assert (trainable("m").follow, frozen("m").follow) == (None, None)
+    made = grpo(steps=2, lora=4)
+    with pytest.raises(ConfigError, match="'generator', which is an adapter; make 'generator' trainable"):
+        with_start(ema("embedded", of="generator"))
+    assert (trainable("m").follow, frozen("m").follow, adapter("m").follow) == (None, None, None)

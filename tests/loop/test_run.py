@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,9 @@ CASTS = {
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
     "tango": alternating,
+    "tango-lora": lambda tasks: briefly(
+        tango(steps=4, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)
+    ),
     "tango-frozen": lambda tasks: briefly(tango(steps=2, verifier="frozen", tasks=tasks, **SMALL)),
     "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=8, tasks=tasks, **SMALL)),
 }
@@ -236,6 +240,42 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
     assert f"cotrain resume {out}" in text
     assert (out / "report.html").exists()
     assert "Traceback" not in text
+
+
+def test_every_metric_of_a_run_is_documented(whole):
+    """Each key is matched by one of the names in the first column of docs/metrics.md."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    names = {
+        name for line in page.splitlines() if line.startswith("| `") for name in line.split("|")[1].split("`")[1::2]
+    }
+    marks = {r"\{reason\}": ".+"}
+    patterns = []
+    for name in names:
+        escaped = re.escape(name)
+        for mark in set(re.findall(r"\\\{\w+\\\}", escaped)):
+            escaped = escaped.replace(mark, marks.get(mark, "[^/]+"))
+        patterns.append(re.compile(escaped))
+    for cast in ("tango", "grpo-oracle", "ppo"):
+        rows = [json.loads(line) for line in (whole(cast)[0] / "metrics.jsonl").read_text().splitlines()]
+        unknown = {key for row in rows for key in row if not any(pattern.fullmatch(key) for pattern in patterns)}
+        assert not unknown, cast
+
+
+def test_a_curve_measures_the_judge_on_what_never_changes(whole):
+    rows = [json.loads(line) for line in (whole("tango")[0] / "metrics.jsonl").read_text().splitlines()]
+    measured = [row for row in rows if row.get("kind") == "evaluation"]
+    assert len(measured) == 2
+    for row in measured:
+        assert any(key.startswith("eval/verifier/fixed/true_") for key in row)
+        assert not any(key.startswith("eval/solver/fixed/") or key.endswith("/fixed/f1") for key in row)
+
+
+def test_timings_hold_the_seconds_of_each_policy(whole):
+    rows = [json.loads(line) for line in (whole("tango")[0] / "timings.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+    for row in rows:
+        own = row["generator/seconds"], row["verifier/seconds"]
+        assert min(own) > 0.0 and sum(own) < row["play"] and row["start/seconds"] == 0.0
 
 
 def test_a_directory_in_use_is_refused(tmp_path):

@@ -1,0 +1,140 @@
+"""``cotrain export``: one policy of a run as a plain model directory, with a card that says what it was trained with.
+
+A language model becomes a directory that ``transformers`` loads, an adapter one that ``peft`` loads on its base. The card
+takes its figures from the run's own summary and says against whom they were earned: a verifier's precision means little
+without the generator that it was measured on. Left out: reward models and critics, whose head no class of transformers
+has, and merging an adapter into its base (``PeftModel.merge_and_unload`` does that).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from cotrain import __version__, api
+from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
+from cotrain.disk.files import replace_file
+from cotrain.loop.directory import RunDirectory
+from cotrain.loop.trainer import CoTrainer
+from cotrain.models.load import load_model, save_model
+from cotrain.play.parts import FORMAT_MARK, speaks_short
+from cotrain.text.render import Renderer
+
+CARD = "README.md"
+
+
+def export(directory: Path | str, role: str, out: Path | str) -> Path:
+    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``.
+
+    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role or a policy that is no language
+    model of its own.
+    """
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    trainer = api.trained(directory)
+    policy = _policy(trainer, role)
+    spec, renderer = trainer.recipe.policies[policy], trainer.cast.renderers.get(policy)
+    if spec.head != "lm" or not isinstance(renderer, Renderer):
+        what = "a program" if spec.program is not None else f"a model with a {spec.head} head"
+        raise ConfigError(f"policy {policy!r} of {directory} is {what}; only language models are exported")
+    target.mkdir(parents=True, exist_ok=True)
+    if spec.lora is not None:
+        trainer.cast.bases[spec.model].save(policy, target)
+        renderer.tokenizer.save_pretrained(target)
+    else:
+        on_base = policy in trainer.cast.activate  # frozen, on a module that holds others' adapters
+        model = load_model(spec.model)[0] if on_base else trainer.cast.models[policy]
+        assert isinstance(model, PreTrainedModel)  # the heads of others were refused above
+        save_model(model, renderer.tokenizer, target)
+    if speaks_short(spec.model):
+        replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
+    replace_file(target / CARD, card(trainer, policy, RunDirectory.open(directory)).encode())
+    return target
+
+
+def _policy(trainer: CoTrainer, role: str) -> str:
+    recipe = trainer.recipe
+    if role in recipe.roles:
+        return recipe.roles[role].policy
+    if role in recipe.policies:
+        return role
+    raise ConfigError(f"--role: {unknown_message('role or policy', role, [*recipe.roles, *recipe.policies])}")
+
+
+def card(trainer: CoTrainer, policy: str, run: RunDirectory) -> str:
+    """The model card, in the format of the Hub: YAML in front, then prose and tables."""
+    recipe, spec = trainer.recipe, trainer.recipe.policies[policy]
+    summary: Mapping[str, Any] = run.read("summary.json") or {}
+    mine = [name for name, role in recipe.roles.items() if role.policy == policy]
+    adapter = spec.lora is not None
+    front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
+    front += [f"base_model: {spec.model}"] if "/" in spec.model and not Path(spec.model).exists() else []
+    front += ["tags:", "- cotrain", f"- {recipe.name}", "---"]
+    origin = recipe.origin
+    arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
+    lines = [
+        *front,
+        "",
+        f"# {policy} of {recipe.name}",
+        "",
+        f"{'A LoRA adapter' if adapter else 'A causal language model'}, begun as `{spec.model}`, {spec.kind}, after "
+        f"{trainer.cast.updates.get(policy, 0)} updates of its own in {trainer.finished} of {recipe.steps} steps and "
+        f"{trainer.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
+        "",
+        "## What it was trained with, and against",
+        "",
+        "| policy | kind | begun as | updates | plays |",
+        "|---|---|---|---|---|",
+    ]
+    for name, other in recipe.policies.items():
+        roles = ", ".join(r for r, role in recipe.roles.items() if role.policy == name) or "–"
+        shown = f"**{name}**" if name == policy else name
+        lines.append(f"| {shown} | {other.kind} | `{other.model}` | {trainer.cast.updates.get(name, 0)} | {roles} |")
+    lines += [
+        "",
+        f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",
+        f"Recipe: `{origin.target if origin else recipe.name}` with `{arguments}`.",
+        "",
+        "## Measured on held-out problems",
+        "",
+    ]
+    lines += _figures(summary, mine) if summary else ["The run is not finished; nothing was measured at its end."]
+    alarms = summary.get("alarms") or []
+    lines += ["", "## Known weaknesses", ""]
+    lines += [f"- {_alarm(alarm)}" for alarm in alarms] or ["No alarm of the run's health checks fired."]
+    lines += [
+        "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other models they "
+        "may differ. `gap` is how much more often it says CORRECT than is true.",
+        "",
+        "## How to ask it",
+        "",
+    ]
+    for name in mine:
+        system = recipe.roles[name].system
+        lines += [f"As `{name}`, one user message{' after the system message ' + repr(system) if system else ''}:"]
+        lines += ["", "```", recipe.roles[name].prompt, "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _figures(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
+    """Before and after of this policy's roles, then of the others, with 95 % intervals."""
+    before, after = summary["before"], summary["after"]
+    keys = sorted(after, key=lambda key: (key.split("/")[0] not in roles, key))
+    rows = [f"| {key} | {_shown(before.get(key))} | {_shown(after[key])} | {after[key]['n']} |" for key in keys]
+    return ["| figure | before | after | n |", "|---|---|---|---|", *rows]
+
+
+def _shown(estimate: Mapping[str, Any] | None) -> str:
+    return "–" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+def _alarm(alarm: Any) -> str:
+    """One line of an alarm as the summary holds it."""
+    if isinstance(alarm, Mapping):
+        return " ".join(str(alarm[key]) for key in ("message", "advice") if alarm.get(key)) or json.dumps(alarm)
+    return str(alarm)

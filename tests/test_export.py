@@ -1,0 +1,77 @@
+"""``cotrain export``: plain model directories that transformers and PEFT load, with the weights of the run."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.export import export
+from cotrain.models.load import resolve
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.tango import tango
+from cotrain.tasks.words.source import study_problems
+
+SMALL = {"tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export") / "run"
+    api.run(tango(steps=2, warmup=1, reviews=2, verifier_lr=1e-2, tasks=study_problems((2, 2)), **SMALL), folder)
+    return folder
+
+
+@torch.no_grad()
+def logits(model, tokenizer):
+    return model(input_ids=torch.tensor([tokenizer("There are 12 pears.").input_ids])).logits
+
+
+def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys):
+    out = tmp_path / "verifier"
+    assert main(["export", str(run), "--role", "verifier", "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    cast = api.trained(run).cast
+    assert torch.equal(logits(model, tokenizer), logits(cast.models["verifier"], tokenizer))
+    assert not torch.equal(logits(model, tokenizer), logits(cast.models["start"], tokenizer))
+    assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
+
+
+def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
+    text = (export(run, "verifier", tmp_path / "out") / "README.md").read_text()
+    after = json.loads((run / "summary.json").read_text())["after"]["verifier/parsed"]
+    assert "| verifier/parsed | " in text and f"{after['value']:.3f} [{after['low']:.3f}" in text
+    assert "| **verifier** | trainable | `embedded` | 1 | verifier |" in text
+    assert "| generator | trainable | `embedded` | 1 | solver |" in text
+    assert '"kind": "words"' in text and "{problem}" in text
+
+
+def test_an_adapter_is_loaded_by_peft(tmp_path):
+    recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=study_problems((2, 2)), **SMALL)
+    api.run(recipe, tmp_path / "run")
+    out = export(tmp_path / "run", "solver", tmp_path / "adapter")
+    base = api.trained(tmp_path / "run").cast.bases["embedded"]
+    tokenizer = base.tokenizer
+    base.activate("generator")
+    expected = logits(base.module, tokenizer)
+    fresh = AutoModelForCausalLM.from_pretrained(resolve("embedded"), dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(fresh, out).eval()
+    assert torch.allclose(logits(loaded, tokenizer), expected, atol=1e-5)
+    assert "library_name: peft" in (out / "README.md").read_text()
+
+
+def test_refusals(run, tmp_path, capsys):
+    assert main(["export", str(run), "--role", "verifer", "--out", str(tmp_path / "a")]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    with pytest.raises(RunDirectoryError, match="not an empty directory"):
+        export(run, "solver", run)
+    api.run(cooper(steps=1, warmup=1, tasks=study_problems((2, 2)), **SMALL), tmp_path / "cooper")
+    for role, what in (("rater", "reward head"), ("corruptor", "program")):
+        with pytest.raises(ConfigError, match=what):
+            export(tmp_path / "cooper", role, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
