@@ -284,7 +284,7 @@ def _review_counts(trace: Trace) -> list[float]:
     step_truth, verdicts = trace.truth.get("step_ok"), trace.parsed.get("steps")
     if not step_truth:
         return row
-    if verdicts is None and said is not None or len(verdicts or step_truth) != len(step_truth):
+    if (verdicts is None and said is not None) or len(verdicts or step_truth) != len(step_truth):
         return row  # a format without steps, or with other ones (``aligned`` counts them)
     if verdicts is None:
         verdicts = [not ok for ok in step_truth]  # unparsed: wrong about every step
