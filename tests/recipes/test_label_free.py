@@ -270,3 +270,25 @@ async def _unparaphrased(task, roles):
 def test_a_task_without_paraphrase_ends_the_play():
     with pytest.raises(ConfigError, match="task t/0 has no paraphrase"):
         play(_unparaphrased, "5", said={})
+
+
+def test_after_a_shown_review_the_solution_is_written_anew():
+    first, second = reviewed([RIGHT, RIGHT, WRONG, RIGHT], regenerate="review")["refiner"]
+    assert asked(first) == "P=" and first.parsed == {"kept": "", "answer": "7"}
+    assert paid([first, second], "agreement") == [1.0, 0.0]
+
+
+def test_no_reward_depends_on_the_truth():
+    said = {"solver": solved("5", "5", "7"), "rephrased": solved("7", "5", "7"), "teacher": solved("7", "", "7")}
+
+    def rewards(gold):
+        played = [
+            play(vote, gold, said=said, votes=3, trained=2),
+            play(exchanged, gold, said=said, samples=3),
+            play(taught, gold, said=said, samples=3, rephrase=True),
+            reviewed([RIGHT, RIGHT, WRONG, WRONG], gold=gold),
+            reviewed([RIGHT, WRONG, WRONG, RIGHT], gold=gold),
+        ]
+        return [[t.signals for traces in by_role.values() for t in traces] for by_role in played]
+
+    assert rewards("5") == rewards("7") == rewards("0")

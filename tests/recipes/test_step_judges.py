@@ -13,7 +13,7 @@ from cotrain.recipes.genprm import genprm
 from cotrain.recipes.stepwiser import stepwiser
 from cotrain.tasks.words.source import WordProblems, study_problems
 
-SMALL = {"tasks": study_problems((2, 2)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
+SMALL = {"tasks": study_problems((3, 3)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
 
 
 def test_the_gan_part_asks_only_of_steps_that_differ():
@@ -83,6 +83,7 @@ def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
 
 
 def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
+    count = 0
     for episode in CoTrainer(genprm(**SMALL, rollouts=3, reviews=3)).step().episodes:
         solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
         judged = [t for t in solutions.values() if "labelled" in t.truth]
@@ -91,6 +92,8 @@ def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
             parent = solutions[review.parent]
             whole = (*review.parsed.get("steps", ()), review.parsed.get("final")) == tuple(parent.parsed["labels"])
             assert signals(review)["kept"] == float(whole and parent.truth["consensus"])
+            count += 1
+    assert count
 
 
 @pytest.mark.parametrize(

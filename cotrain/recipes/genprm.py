@@ -1,0 +1,141 @@
+"""GenPRM: a generative process reward model by supervised learning from its own reviews that agree with step labels.
+
+Zhao et al. 2025 (arXiv 2504.00891). Steps of solutions get labels by relative progress, MC(k) / MC(k−1) ≥ 0.8
+(``play/monte_carlo.py``). Reviews that say of every step, and of the answer, what the label says are learned by
+cross-entropy (rejection fine-tuning, ``learn/sft.py``); but of no solution where reviews and labels contradict each other:
+one of the two is wrong, and the consensus filter does not ask which. It drops about half of the paper's solutions. As in
+the released code, as many right as wrong solutions of a problem are labelled, and no problem that has one kind only.
+
+Controls are parameters: ``consensus=False`` learns every agreeing review, ``labels`` other rules or "oracle" (the truth of the
+steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwiser`` is the same judge by RL.
+
+Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels with a
+stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds is what it
+learns. Left out: Python code that is run inside a review, 32 to 128 continuations by difficulty (``rollouts`` for all),
+and the critic that refines solutions.
+"""
+
+from __future__ import annotations
+
+from cotrain.core.address import rng_of
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Task, TaskSource
+from cotrain.learn.sft import Sft
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.measures import selecting, solving, verifying
+from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import Phase, alternate
+from cotrain.play import parts
+from cotrain.play.executor import Roles
+from cotrain.play.idle_loop import together
+from cotrain.play.monte_carlo import (
+    GAMMA,
+    LABELS,
+    balanced,
+    completer,
+    contradicted,
+    share_right,
+    step_labels,
+    verdicts,
+)
+from cotrain.play.protocols import examine, review, solve_then_verify
+from cotrain.tasks.words.source import study_problems
+
+
+async def agreeing_reviews(
+    task: Task,
+    roles: Roles,
+    *,
+    samples: int = 4,
+    reviews: int = 4,
+    rollouts: int = 8,
+    labels: str = "ratio",
+    gamma: float = GAMMA,
+    balance: bool = True,
+    consensus: bool = True,
+) -> None:
+    """Readable solutions, labelled and reviewed. Verifier rewards: ``match``, the share of its verdicts that are the label,
+    and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution passed the filter."""
+    solutions = await roles.solver.many(samples, problem=task.prompt)
+    readable = [s for s in solutions if await examine(task, roles, s) is not None and s.parsed.ok]
+    if balance:
+        drawn = balanced([s.truth["correct"] for s in readable], rng_of("balance", task.id, solutions[0].id))
+        readable = [readable[i] for i in drawn]
+    found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
+    judged = [s for s in readable if s.id in found]
+    sheets = await together([review(task, roles, s, n=reviews) for s in judged])
+    for solution, turns in zip(judged, sheets, strict=True):
+        right = found[solution.id]
+        passed = not contradicted([verdicts(turn) for turn in turns if turn.parsed.ok], right)
+        solution.note(consensus=passed)
+        for turn in turns:
+            match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
+            turn.reward("match", match)
+            turn.reward("kept", float(match == 1.0 and (passed or not consensus)))
+
+
+@recipe
+def genprm(
+    model: str = "embedded",
+    verifier_model: str | None = None,
+    steps: int = 100,
+    seed: int = 0,
+    tasks: TaskSource | None = None,
+    tasks_per_step: int = 16,
+    group_size: int = 4,
+    reviews: int = 4,
+    rollouts: int = 8,
+    lr: float = 2e-4,
+    labels: str = "ratio",
+    gamma: float = GAMMA,
+    balance: bool = True,
+    consensus: bool = True,
+    evaluate_every: int = 0,
+    evaluation_tasks: int = 256,
+) -> Recipe:
+    if labels not in LABELS:
+        raise UnknownName("labels of genprm", labels, LABELS)
+    for name, size, least in (
+        ("group_size", group_size, 1 + balance),
+        ("reviews", reviews, 1),
+        ("rollouts", rollouts, 1),
+    ):
+        if size < least:
+            raise ConfigError(f"genprm: {name} is {size}, expected at least {least}")
+    judge, solver = verifier_model or model, parts.solver("generator", model)
+    phase = Phase(
+        name="verifier",
+        protocol=agreeing_reviews,
+        objectives=("verifier",),
+        members=1,
+        options={
+            "samples": group_size,
+            "reviews": reviews,
+            "rollouts": rollouts,
+            "labels": labels,
+            "gamma": gamma,
+            "balance": balance,
+            "consensus": consensus,
+        },
+    )
+    return Recipe(
+        name="genprm" if consensus else "genprm-unfiltered",
+        tasks=tasks or study_problems(),
+        steps=steps,
+        seed=seed,
+        tasks_per_step=tasks_per_step,
+        group_size=group_size,
+        policies={"generator": frozen(model), "verifier": trainable(judge, lr=lr)},
+        roles={"solver": solver, "completer": completer(solver), "verifier": parts.verifier("verifier", judge)},
+        objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where="kept", at_least=1.0))},
+        schedule=alternate(phase, ratio=(1,)),
+        evaluation=Evaluation(
+            protocol=solve_then_verify,
+            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
+            greedy=(solving("solver", 1),),
+            tasks=evaluation_tasks,
+            splits=("ood_length", "ood_template"),
+        ),
+        evaluate_every=evaluate_every,
+    )
