@@ -91,3 +91,51 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
     refuse(lambda: find(f"{tmp_path}/no.py:mine"), "there is no file")
     mine.write_text("def mine(:\n")
     refuse(lambda: find(f"{mine}:mine"), "line 1, column")
+
+
+# ---- policies of other kinds
+
+
+def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    from cotrain.loop.trainer import CoTrainer
+    from cotrain.models.load import load_model, save_model
+    from cotrain.recipes.prime import prime
+    from cotrain.stages.tokenizer import train_tokenizer
+
+    small, _ = load_model("embedded")
+    config = small.config
+    other = train_tokenizer(["other words than those of the base " * 40], 300)
+    config.vocab_size = len(other)
+    save_model(AutoModelForCausalLM.from_config(config), other, tmp_path / "other")
+    made = prime(steps=1)
+    foreign = replace(made.policies["prm"], model=str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        CoTrainer(replace(made, policies={**made.policies, "prm": foreign}))
+
+
+def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
+    from cotrain.loop.policies import program, reward_model
+    from cotrain.recipes.prime import prime
+
+    made = prime(steps=1)
+    with pytest.raises(ConfigError, match="is a program, which has no probabilities"):
+        replace(made, policies={**made.policies, "start": program(lambda fields, rng: "")})
+    with pytest.raises(ConfigError, match="head"):
+        replace(made, policies={**made.policies, "generator": reward_model("embedded")})
+
+
+def test_objectives_in_turn_are_those_of_the_phase():
+    from cotrain.loop.schedule import Phase, alternate
+    from cotrain.play.protocols import solve
+
+    with pytest.raises(ConfigError, match="in_turn"):
+        alternate(Phase(name="a", protocol=solve, objectives=("x", "y"), in_turn=("x",)), ratio=(1,))
+
+
+def test_a_weight_is_positive():
+    made = grpo(steps=1)
+    (objective,) = made.objectives.values()
+    with pytest.raises(ConfigError, match="weight is 0"):
+        replace(made, objectives={"generator": replace(objective, weight=0.0)})

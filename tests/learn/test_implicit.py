@@ -1,0 +1,89 @@
+"""PRIME by hand: rewards, baselines of each channel, the normaliser, the filter; and the loss of φ."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from learn_makers import annotated
+
+from cotrain.core.errors import ConfigError
+from cotrain.functional.credit import whiten
+from cotrain.learn.collate import collate
+from cotrain.learn.contract import Normaliser
+from cotrain.learn.implicit import ImplicitPrm, Prime
+
+
+def answer(outcome, prm, start, call=0, group="g"):
+    made = annotated(length=len(prm), signals=[("outcome", outcome)], group=group, call=call)
+    return replace(made, scores={"prm": torch.tensor(prm), "start": torch.tensor(start)})
+
+
+def credit(algorithm, traces):
+    return algorithm.credit(traces, updates=0, planned=10)
+
+
+def flat(found):
+    return [a for sample in found.samples for a in sample.advantages.tolist()]
+
+
+def test_both_channels_by_hand():
+    # log-ratios 0.5, 1 and −1, 0.5: sums from the back 1.5, 1 and −0.5, 0.5, so the largest return is 1.5
+    traces = [answer(1.0, [-0.5, -1.0], [-1.0, -2.0]), answer(0.0, [-2.0, -0.5], [-1.0, -1.0], call=1)]
+    found = credit(Prime(process_weight=2.0, outcome_weight=3.0, keep=(0.0, 1.0)), traces)
+    first, second = [1 / 3, 2 / 3], [-2 / 3, 1 / 3]  # divided by 1.5
+    means = [0.5, -1 / 6]
+
+    def process(rewards, mine):
+        # r · N/(N−1) − Σ_j mean_j/(N−1), N = 2, then summed to the end
+        shifted = [2 * r - sum(means) for r in rewards]
+        assert sum(shifted) / 2 == pytest.approx(2 * mine - sum(means))
+        return [sum(shifted), shifted[1]]
+
+    raw = [2.0 * g + 3.0 * (1.0 - 0.0) for g in process(first, means[0])]
+    raw += [2.0 * g + 3.0 * (0.0 - 1.0) for g in process(second, means[1])]
+    expected = whiten(torch.tensor(raw, dtype=torch.float64)).tolist()
+    assert flat(found) == pytest.approx(expected, rel=1e-5)
+    assert found.metrics["process/pair_accuracy"] == 1.0
+
+
+def test_without_the_normaliser_rewards_keep_their_size():
+    traces = [answer(1.0, [0.0], [-8.0]), answer(0.0, [-1.0], [-1.0], call=1)]
+    assert credit(Prime(keep=(0, 1)), traces).metrics["process/reward"] == pytest.approx(0.5)
+    assert credit(Prime(keep=(0, 1), max_return_norm=False), traces).metrics["process/reward"] == pytest.approx(4.0)
+
+
+def test_without_process_rewards_it_is_rloo_and_needs_no_other_model():
+    algorithm = Prime(process_weight=0.0, keep=(0.0, 1.0))
+    assert algorithm.needs().scores == ()
+    traces = [replace(answer(o, [0.0, 0.0], [0.0, 0.0], call=i), scores={}) for i, o in enumerate((1.0, 0.0, 0.0))]
+    loo = [1.0, 1.0, -0.5, -0.5, -0.5, -0.5]
+    assert flat(credit(algorithm, traces)) == pytest.approx(whiten(5.0 * torch.tensor(loo)).tolist(), rel=1e-5)
+
+
+def test_groups_that_are_too_easy_or_too_hard_are_left_out():
+    traces = [answer(1.0, [0.0], [0.0], i, "easy") for i in range(5)]
+    traces += [answer(float(i == 0), [0.0], [0.0], i, "hard") for i in range(6)]  # 1 of 6 < 0.2
+    traces += [answer(float(i < 2), [-1.0 + i], [0.0], i, "middle") for i in range(5)]
+    found = credit(Prime(), traces)
+    assert len(found.samples) == 5 and found.dropped == {"accuracy filter": 11}
+    assert (found.metrics["groups"], found.metrics["kept_groups"]) == (3.0, 1.0)
+    assert credit(Prime(), traces[:5]).samples == ()
+
+
+def test_bounds_of_the_filter_are_checked():
+    with pytest.raises(ConfigError, match="keep"):
+        Prime(keep=(0.8, 0.2))
+
+
+def test_loss_of_the_implicit_model():
+    algorithm = ImplicitPrm(beta=0.5)
+    found = credit(algorithm, [answer(1.0, [0.0, 0.0], [0.0, 0.0]), answer(0.0, [0.0], [0.0], call=1)])
+    samples = tuple(replace(s, reference=torch.full((len(s.token_ids),), -1.0)) for s in found.samples)
+    _, batch = collate(samples)
+    predictions = torch.tensor([[-0.5, -1.0], [-2.0, 0.0]])  # log-ratios 0.5, 0 and −1
+    loss = algorithm.loss(predictions, None, batch, Normaliser(tokens=3.0, sequences=2.0))
+    expected = (-math.log(1 / (1 + math.exp(-0.25))) - math.log(1 - 1 / (1 + math.exp(0.5)))) / 2
+    assert float(loss.value) == pytest.approx(expected)
+    assert float(loss.sums["accuracy"]) / 3.0 == pytest.approx(1.0)  # both signs are right
+    assert float(loss.sums["reward"]) == pytest.approx(-0.5)

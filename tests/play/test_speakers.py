@@ -1,0 +1,96 @@
+"""Who else may speak: programs; answers with a given beginning; and what a turn is learned under."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotrain.core.types import Sampling
+from cotrain.disk.ledger import trace_from_json, trace_to_json
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.contract import Annotated
+from cotrain.learn.signals import sample_of
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
+
+RENDERERS = {"a": CharRenderer(), "echo": ByteRenderer()}
+ROLES = {
+    "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=6)),
+    "echo": Role(policy="echo", prompt="{problem}", sampling=Sampling(max_tokens=1)),
+}
+
+
+def shout(fields, rng):
+    """Sees fields that the prompt does not show, and draws from its address."""
+    return f"{fields['hidden']}é{rng.randrange(1000)}"
+
+
+def executor(latency=None, programs=None):
+    engine = EmbeddedEngine({"a": tiny_model()})
+    engine = RandomLatency(engine, latency) if latency is not None else engine
+    return Executor(engine, RENDERERS, ROLES, seed=1, programs=programs or {"echo": shout})
+
+
+async def talk(task, roles):
+    first, second = await roles.echo.many(2, problem=task.prompt, hidden="secret")
+    solution = await roles.solver(problem=task.prompt, begin="ab")
+    again = await roles.solver(problem=first.text[:3], parent=solution)
+    again.learn_under(solution)
+    again.reward("outcome", 1.0)
+    assert first.text != second.text
+    assert roles.nonce(solution) != roles.nonce(again)
+
+
+def test_a_program_speaks_like_any_policy_and_costs_no_engine():
+    tasks = letter_tasks(3)
+    plain = executor().play(talk, tasks, step=0, members=2)
+    assert all(e.failure is None for e in plain)
+    assert executor(latency=5).play(talk, tasks, step=0, members=2) == plain
+    said = plain[0].traces[0]
+    assert (said.role, said.policy, said.version, said.finish) == ("echo", "echo", 0, "stop")
+    assert said.text.startswith("secreté") and bytes(said.token_ids[:-1]).decode() == said.text
+    other = executor().play(talk, tasks, step=1, members=2)
+    assert other[0].traces[0].text != said.text  # drawn at another address
+
+
+def test_an_answer_begins_as_it_is_told_and_the_turn_holds_the_rest():
+    (episode,) = executor().play(talk, letter_tasks(1), step=0, members=1)
+    solution, again = (t for t in episode.traces if t.role == "solver")
+    renderer = CharRenderer()
+    assert solution.prompt_ids[-2:] == renderer.encode("ab")
+    assert renderer.decode(solution.prompt_ids).endswith("=ab") and solution.text == renderer.decode(solution.token_ids)
+    assert again.learn_ids == solution.prompt_ids and again.prompt_ids != solution.prompt_ids
+    assert sample_of(Annotated(trace=again), _zeros(again)).prompt_ids == solution.prompt_ids
+    assert sample_of(Annotated(trace=solution), _zeros(solution)).prompt_ids == solution.prompt_ids
+    assert trace_from_json(trace_to_json(again)) == again
+
+
+def test_a_ledger_from_before_is_still_read():
+    (episode,) = executor().play(talk, letter_tasks(1), step=0, members=1)
+    old = trace_to_json(episode.traces[0])
+    del old["learn_ids"], old["score"]
+    assert trace_from_json(old) == episode.traces[0]
+
+
+def test_a_program_that_fails_breaks_off_its_episode_alone():
+    def fail(fields, rng):
+        raise ValueError("no words")
+
+    episodes = executor(programs={"echo": fail}).play(talk, letter_tasks(2), step=0, members=1)
+    assert [e.failure for e in episodes] == ["ValueError: no words"] * 2
+
+
+def test_a_turn_of_a_speaker_has_no_score():
+    async def ask(task, roles):
+        with pytest.raises(ValueError, match="speaks"):
+            (await roles.solver(problem=task.prompt)).score  # noqa: B018
+
+    (episode,) = executor().play(ask, letter_tasks(1), step=0, members=1)
+    assert episode.failure is None
+
+
+def _zeros(trace):
+    import torch
+
+    return torch.zeros(len(trace.token_ids))
