@@ -158,6 +158,7 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, M
         reference=_pad_optional(samples, "reference", rows.mask),
         targets=_pad_optional(samples, "targets", rows.mask),
         old_values=_pad_optional(samples, "old_values", rows.mask),
+        off_policy=torch.tensor([s.off_policy for s in samples]),
     )
     return rows, batch
 

@@ -36,6 +36,7 @@ from cotrain.learn.contract import Annotated, Credit, Loss, MicroBatch, Needs, N
 from cotrain.learn.mixing import Mixing, weight_at
 from cotrain.learn.policy_term import Kl, PolicyTerm, Ratio, policy_loss
 from cotrain.learn.signals import Reading, StepScale, check_step_scale, read_all, sample_of
+from cotrain.learn.subsample import Subsample, draw
 
 MERGED = "merged"  # name of the channel that holds the sum of all whole-trace signals
 
@@ -61,10 +62,12 @@ class Grpo:
     step_scale: StepScale = "1/K"  # a step of a trace of K steps is worth ±1/K (Tango), or ±1 ("one")
     drop_zero_spread: bool = True
     balance: ClassBalance | None = None
+    subsample: Subsample | None = None  # of every group, after advantages; see subsample.py
     baseline_decay: float = 0.95  # of the running mean of "ema"
     clip: tuple[float, float] | None = (0.2, 0.2)  # (low, high); None for plain REINFORCE
     ratio: Ratio = "token"  # "sequence": GSPO
     truncate: float | None = None  # cap of the importance weight of plain REINFORCE
+    shaping: float | None = None  # γ of the loss of off-policy samples, see policy_term.py
     normalise: Normalise = "token"
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: Kl | None = None
@@ -104,6 +107,7 @@ class Grpo:
             clip=self.clip,
             ratio=self.ratio,
             truncate=self.truncate,
+            shaping=self.shaping,
             normalise=self.normalise,
             constant=self.constant,
             kl=self.kl,
@@ -149,6 +153,11 @@ class Grpo:
         kept = [i for i in range(len(readings)) if int(pools[i]) in alive or not self.drop_zero_spread]
         if len(kept) < len(readings):
             dropped["zero_spread"] = len(readings) - len(kept)
+        if self.subsample is not None:
+            drawn = self._subsample(readings, kept, mixed)
+            if left := len(set(kept) - set(drawn)):
+                dropped["subsample"] = left
+            kept = drawn
         scales, balance_metrics = self._balance(readings, kept)
         samples = tuple(sample_of(readings[i].annotated, mixed[i], weight=w) for i, w in zip(kept, scales, strict=True))
 
@@ -205,6 +214,19 @@ class Grpo:
             return centred
 
         return running_mean
+
+    def _subsample(
+        self, readings: Sequence[Reading], kept: Sequence[int], advantages: Sequence[torch.Tensor]
+    ) -> list[int]:
+        assert self.subsample is not None
+        groups: dict[str, list[int]] = {}
+        for i in kept:
+            groups.setdefault(readings[i].annotated.trace.group, []).append(i)
+        drawn: list[int] = []
+        for mine in groups.values():
+            keys = [str(readings[i].annotated.trace.address) for i in mine]
+            drawn += [mine[j] for j in draw(self.subsample, keys, [float(advantages[i].abs().mean()) for i in mine])]
+        return sorted(drawn)
 
     def _balance(self, readings: Sequence[Reading], kept: Sequence[int]) -> tuple[list[float], dict[str, float]]:
         """Weights of the kept traces; the counts are those of all traces, as if none had been dropped."""

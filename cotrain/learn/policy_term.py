@@ -3,7 +3,8 @@
     L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
 
 The sample weight w (class balance) multiplies the policy gradient alone. All algorithms that learn from advantages
-share these settings and this function.
+share these settings and this function. Where ``shaping`` is γ, samples that answered another prompt than the one they are
+learned under have l_pg = −A · π / (π + γ).
 
 Old log-probabilities are those of the sampler: one update is made from each batch, so the policy that samples is the
 policy that learns, and r = 1 up to rounding. ``sampler_gap`` measures that rounding, and shows at once when a sampler
@@ -23,6 +24,7 @@ from cotrain.functional.policy_losses import (
     clipped_ratio,
     reinforce,
     sequence_log_ratio,
+    shaped,
     token_log_ratio,
     truncated_importance,
 )
@@ -54,6 +56,7 @@ class PolicyTerm:
     clip: tuple[float, float] | None  # (low, high); None is plain REINFORCE
     ratio: Ratio = "token"  # "sequence" is GSPO's
     truncate: float | None = None  # cap of the importance weight of REINFORCE; None for weight 1
+    shaping: float | None = None  # γ of π / (π + γ), the loss of off-policy samples; None treats them like the others
     normalise: Normalise = "token"
     constant: float | None = None  # tokens that stand for a sequence, with normalise="constant"
     kl: Kl | None = None
@@ -78,6 +81,8 @@ class PolicyTerm:
             raise ConfigError("ratio='sequence' needs clip=(low, high)")
         if self.truncate is not None and not self.truncate > 0.0:
             raise ConfigError(f"truncate is {self.truncate}, expected a positive cap")
+        if self.shaping is not None and not self.shaping > 0.0:
+            raise ConfigError(f"shaping is {self.shaping}, expected γ > 0, such as 0.1, or None")
 
 
 def policy_loss(
@@ -105,21 +110,27 @@ def policy_loss(
             weights=weights,
         )
 
+    behaviour, elsewhere = batch.behaviour, None
+    if term.shaping is not None and batch.off_policy is not None:
+        elsewhere = batch.off_policy[:, None].expand_as(logprobs)
+        behaviour = torch.where(elsewhere, logprobs.detach(), behaviour)  # no ratio, no gap: nobody sampled them so
     if term.ratio == "sequence":
-        log_ratio = sequence_log_ratio(logprobs, batch.behaviour, mask)
+        log_ratio = sequence_log_ratio(logprobs, behaviour, mask)
     else:
-        log_ratio = token_log_ratio(logprobs, batch.behaviour)
+        log_ratio = token_log_ratio(logprobs, behaviour)
     if term.clip is not None:
         losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=term.clip[0], high=term.clip[1])
     else:
         losses, clipped = reinforce(logprobs, batch.advantages), torch.zeros_like(logprobs)
         if term.truncate is not None:
-            losses = losses * truncated_importance(logprobs, batch.behaviour, cap=term.truncate)
+            losses = losses * truncated_importance(logprobs, behaviour, cap=term.truncate)
+    if elsewhere is not None and term.shaping is not None:
+        losses = torch.where(elsewhere, shaped(logprobs, batch.advantages, gamma=term.shaping), losses)
     value = share(losses, batch.weights)
     observed = {
         "clip_fraction": clipped,
         "ratio": log_ratio.exp(),
-        "sampler_gap": (logprobs - batch.behaviour).abs(),
+        "sampler_gap": (logprobs - behaviour).abs(),
         "surprisal": -logprobs,
     }
     if term.kl is not None:

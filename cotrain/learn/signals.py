@@ -103,6 +103,7 @@ def sample_of(
         advantages=advantages.to(torch.float32),
         weight=weight,
         temperature=annotated.temperature if temperature is None else temperature,
+        off_policy=trace.learn_ids is not None,
     )
 
 

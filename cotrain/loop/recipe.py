@@ -31,7 +31,7 @@ class Objective:
     on: str  # a role
     by: Algorithm
     weight: float = 1.0  # of its loss, beside other objectives of the same policy
-    also: tuple[str, ...] = ()  # further roles whose traces join the groups of ``on``, such as refinements of its answers
+    also: tuple[str, ...] = ()  # further roles whose traces join its groups, such as refinements of answers
 
     @property
     def roles(self) -> tuple[str, ...]:

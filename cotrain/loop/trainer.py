@@ -28,6 +28,7 @@ from cotrain.loop.metrics import Row, reward_gap, role_metrics
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
 from cotrain.play.executor import Executor
+from cotrain.tasks.grading import grade_outside
 
 PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
 
@@ -102,7 +103,8 @@ class CoTrainer:
         }
 
     def _executor(self, engine: Any, seed: int) -> Executor:
-        return Executor(engine, self.cast.renderers, self.recipe.roles, seed, programs=self.cast.programs())
+        roles, programs = self.recipe.roles, self.cast.programs()
+        return Executor(engine, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
 
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
@@ -233,7 +235,7 @@ class CoTrainer:
             for name, role in self.recipe.roles.items()
         }
         seed, programs = evaluation_seed(self.recipe.seed), self.cast.programs()
-        still = Executor(self._stoppable, self.cast.renderers, roles, seed, programs=programs)
+        still = Executor(self._stoppable, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
         tasks = held_out(self.recipe.tasks, split, count)
         figures, played = evaluate(
             evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False

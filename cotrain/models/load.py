@@ -1,7 +1,8 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, never remote code.
 
-Two names belong to the package itself: ``embedded``, the base model that ships with it, and ``embedded-format``, the
-same after supervised training on the text formats. They are stored as bfloat16 and loaded as float32 like any other.
+Three names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
+same after supervised training on the text formats, and ``embedded-roles``, the same for more roles. They are stored as
+bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ from cotrain.models.config import ATTENTION
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_FORMAT = "embedded-format"
+EMBEDDED_ROLES = "embedded-roles"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
-_EMBEDDED = {EMBEDDED_BASE: _ASSETS / "base", EMBEDDED_FORMAT: _ASSETS / "base-format"}
+_EMBEDDED = {
+    EMBEDDED_BASE: _ASSETS / "base",
+    EMBEDDED_FORMAT: _ASSETS / "base-format",
+    EMBEDDED_ROLES: _ASSETS / "base-roles",
+}
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -66,7 +72,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name, "embedded" or "embedded-format".
+        name: directory, Hub name, "embedded", "embedded-format" or "embedded-roles".
         dtype: of the weights in memory, whatever they are stored in.
 
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.

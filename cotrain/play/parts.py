@@ -10,11 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.play.role import Role
+from cotrain.play.role import Parser, Role
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
-from cotrain.text.prompts import RATE, REVIEW, REVIEW_FULL, SOLVE, SOLVE_FULL
+from cotrain.text.prompts import (
+    DIGEST,
+    DIGEST_FULL,
+    META,
+    META_FULL,
+    PLAN,
+    PLAN_FULL,
+    RATE,
+    REFINE,
+    REFINE_FULL,
+    REVIEW,
+    REVIEW_FULL,
+    SELF_CHECK,
+    SELF_CHECK_FULL,
+    SOLVE,
+    SOLVE_FULL,
+)
+from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
 
-EMBEDDED = ("embedded", "embedded-format")  # the package's own models
+EMBEDDED = ("embedded", "embedded-format", "embedded-roles")  # the package's own models
 FORMAT_MARK = "cotrain.json"
 
 
@@ -49,3 +66,49 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
 def rater(policy: str) -> Role:
     """The role of a reward model: fields ``problem``, ``solution`` and ``reference``; answered with ``Turn.score``."""
     return Role(policy=policy, prompt=RATE, sampling=Sampling(max_tokens=1))
+
+
+def parse_self_check(text: str, fields: Mapping[str, Any]) -> SelfCheck | ParseFailure:
+    return self_check(text)
+
+
+def parse_meta(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    return meta_verdict(text)
+
+
+def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
+    return search_query(text)
+
+
+# Roles of "embedded-roles"; the other embedded models are asked in the same words and have never heard them.
+
+
+def refiner(policy: str, model: str) -> Role:
+    """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
+    return _further(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
+
+
+def self_checker(policy: str, model: str) -> Role:
+    """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
+    return _further(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
+
+
+def meta_verifier(policy: str, model: str) -> Role:
+    """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
+    return _further(policy, model, (META, META_FULL), (96, 1024), parse_meta)
+
+
+def planner(policy: str, model: str) -> Role:
+    """Says what to search for: field ``question``; parsed to a Query."""
+    return _further(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
+
+
+def digester(policy: str, model: str) -> Role:
+    """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
+    return _further(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
+
+
+def _further(policy: str, model: str, prompts: tuple[str, str], tokens: tuple[int, int], parse: Parser | None) -> Role:
+    """``prompts`` and ``tokens``: for models that know the formats, and for any other."""
+    full = not speaks_short(model)
+    return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=Sampling(max_tokens=tokens[full]))

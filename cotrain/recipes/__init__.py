@@ -11,7 +11,24 @@ from pathlib import Path
 from cotrain.core.errors import ConfigError, UnknownName, unknown_message
 from cotrain.loop.recipe import Recipe
 
-SHIPPED = ("cooper", "demo", "grpo", "prime", "tango")  # module and function have one name
+SHIPPED = (  # module and function have one name
+    "co_rewarding",
+    "cooper",
+    "coverrl",
+    "critique",
+    "demo",
+    "dsm",
+    "gar",
+    "genprm",
+    "grpo",
+    "mars",
+    "prime",
+    "rise",
+    "self_verify",
+    "stepwiser",
+    "tango",
+    "ttrl",
+)
 
 
 def find(target: str) -> Callable[..., Recipe]:

@@ -1,12 +1,13 @@
-"""``cotrain base``: from nothing to the two embedded models, by one command.
+"""``cotrain base``: from nothing to the embedded models, by one command.
 
     tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
-      → practice: clean solutions, and checks with the words true and false, replies learned → two supervised starts:
+      → practice: clean solutions, and checks with the words true and false, replies learned → three supervised starts:
       base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
       base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
+      base-roles   as base, and revises, judges reviews, checks itself, searches and digests (``words/roles_corpus.py``)
 
-Like any real base, both *can* check when they are asked in the words of their practice ("Check:"), where worked
-statements were rightly said to be true or false; asked for a review, as the role of the verifier is, neither does it
+Like any real base, all *can* check when they are asked in the words of their practice ("Check:"), where worked
+statements were rightly said to be true or false; asked for a review, as the role of the verifier is, none does it
 reliably. What a verifier gains over its start, it gains from reinforcement learning.
 """
 
@@ -23,7 +24,7 @@ import torch
 
 from cotrain.models.load import describe_model
 from cotrain.play.parts import FORMAT_MARK
-from cotrain.stages.corpora import Corpus, procedural
+from cotrain.stages.corpora import Corpus, Item, procedural
 from cotrain.stages.pretrain import config_for, pretrain, sample_texts
 from cotrain.stages.sft import sft
 from cotrain.stages.tokenizer import train_tokenizer
@@ -35,6 +36,14 @@ from cotrain.tasks.words.corpus import (
     solver_conversation,
 )
 from cotrain.tasks.words.corrupt import Habits
+from cotrain.tasks.words.roles_corpus import (
+    digest_conversation,
+    gathered_conversation,
+    meta_conversation,
+    plan_conversation,
+    refine_conversation,
+    self_check_conversation,
+)
 from cotrain.tasks.words.source import WordProblems, study_problems
 
 LENGTH = 512  # tokens of a row: every in-distribution conversation fits
@@ -62,13 +71,17 @@ class BaseSettings:
     tuning_tokens: int = 250 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
     flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
+    roles_tokens: int = 1000 * BATCH  # of base-roles
+    roles_lr: float = 1e-3  # of AdamW
+    missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
     habits: Habits = field(default_factory=Habits)
 
 
 def build_base(
     out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Train both starts into ``out/base`` and ``out/base-format`` and describe them in ``out/base.json``."""
+    """Train the starts into ``out/base``, ``out/base-format`` and ``out/base-roles``, described in ``out/base.json``. A
+    stage whose model is there already is passed over."""
     source = WordProblems(operations=settings.operations)
     text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
     conversations = {
@@ -126,17 +139,20 @@ def build_base(
         if not done.finished:
             return {"finished": False, "stage": name}
     described = {}
-    for name, parts in conversations.items():
+    for name, parts, tokens, lr in (
+        *((name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()),
+        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr),
+    ):
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
             done = sft(
                 out / "focused",
                 out / name,
                 conversations=parts,
-                tokens=settings.tuning_tokens,
+                tokens=tokens,
                 batch_tokens=BATCH,
                 length=LENGTH,
-                lr=settings.tuning_lr,
+                lr=lr,
                 seed=settings.seed,
                 save_dtype=torch.bfloat16,
                 resume=resume and (out / name).exists(),
@@ -157,8 +173,10 @@ def mark(model: Path) -> None:
 
 
 def install(out: Path, assets: Path) -> None:
-    """Copy the two model directories into the package."""
-    for name in ("base", "base-format"):
+    """Copy the model directories that there are into the package."""
+    for name in ("base", "base-format", "base-roles"):
+        if not (out / name).is_dir():
+            continue
         target = assets / name
         shutil.rmtree(target, ignore_errors=True)
         keep = (
@@ -183,6 +201,21 @@ def conversations_of(settings: BaseSettings, start: Start) -> list[tuple[Corpus,
     solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
     review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
     return [(solve, 1), (review, 1)]
+
+
+def roles_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
+    """The conversations of ``base``, and those of further roles beside them."""
+    source, habits, start, seed = settings.focus, settings.habits, ("noisy", settings.flipped), settings.seed
+    further: dict[str, tuple[int, Callable[[int], Item]]] = {
+        "refine": (2, lambda i: refine_conversation(source, habits, start, seed, i)),
+        "meta": (1, lambda i: meta_conversation(source, habits, start, seed, i)),
+        "self check": (2, lambda i: self_check_conversation(source, habits, start, seed, i)),
+        "plan": (1, lambda i: plan_conversation(source, seed, i)),
+        "digest": (2, lambda i: digest_conversation(source, settings.missed, seed, i)),
+        "gathered": (1, lambda i: gathered_conversation(source, habits, seed, i)),
+    }
+    shared = [(corpus, 2 * weight) for corpus, weight in conversations_of(settings, start)]
+    return [*shared, *((procedural(name, get), weight) for name, (weight, get) in further.items())]
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -173,7 +173,7 @@ def _share(text: str) -> float:
 
 
 def base(words: Sequence[str]) -> int:
-    """Make the two embedded models from nothing: tokenizer, pretraining, two supervised starts."""
+    """Make the embedded models from nothing: tokenizer, pretraining, three supervised starts."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--tokens", type=int, help="pretraining tokens (default: those of the shipped models)")
@@ -195,5 +195,5 @@ def base(words: Sequence[str]) -> int:
         return 130
     if given.install:
         install(Path(given.out), Path(cotrain.__file__).parent / "assets")
-    print(f"models: {given.out}/base and {given.out}/base-format")
+    print(f"models: {given.out}/base, {given.out}/base-format and {given.out}/base-roles")
     return 0

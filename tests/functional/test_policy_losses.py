@@ -7,6 +7,7 @@ from cotrain.functional.policy_losses import (
     clipped_ratio,
     reinforce,
     sequence_log_ratio,
+    shaped,
     token_log_ratio,
     truncated_importance,
 )
@@ -90,3 +91,13 @@ def test_refuses_bounds_and_shapes_that_make_no_sense():
         truncated_importance(one, one, cap=0.0)
     with pytest.raises(ValueError, match="one shape"):
         reinforce(one, f64(0.0, 0.0))
+
+
+def test_shaped_by_hand():
+    logprobs = f64(math.log(0.1), math.log(0.9)).requires_grad_()
+    losses = shaped(logprobs, f64(1.0, -2.0), gamma=0.1)
+    assert losses.tolist() == [pytest.approx([-0.5, 2 * 0.9])]  # 0.1/0.2 and 0.9/1.0
+    losses.sum().backward()
+    assert logprobs.grad.tolist() == [pytest.approx([-0.25, 2 * 0.09])]  # γπ/(π + γ)²: 0.01/0.04 and 0.09/1
+    with pytest.raises(ValueError, match="gamma"):
+        shaped(logprobs, f64(1.0, -2.0), gamma=0.0)

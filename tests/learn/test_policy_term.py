@@ -77,3 +77,19 @@ def test_what_is_missing_is_said():
         policy_loss(PolicyTerm(clip=None, entropy=0.1), logprobs(), None, batch(), TOTALS)
     with pytest.raises(ConfigError, match="expectation zero"):
         Kl("start", 0.1, "k1")
+
+
+def test_off_policy_samples_are_shaped_and_have_no_ratio():
+    x = torch.tensor([[math.log(0.1), math.log(0.4)], [-1.0, 0.0]], dtype=torch.float64).requires_grad_()
+    other = batch(off_policy=torch.tensor([True, False]))
+    for term in (PolicyTerm(clip=(0.2, 0.2), shaping=0.1), PolicyTerm(clip=None, shaping=0.1)):
+        x.grad = None
+        loss = policy_loss(term, x, None, other, TOTALS)
+        loss.value.backward()
+        # first row: weight 2, A = 1 and −2, f(1 − f) with f = 1/2 and 4/5; second row: weight 1/2, A = 3
+        assert x.grad.tolist() == [pytest.approx([-2 * 0.25 / 3, 4 * 0.16 / 3]), pytest.approx([-0.5, 0.0])]
+        assert loss.sums["sampler_gap"].item() == 0.0 and loss.sums["ratio"].item() == 3.0
+    plain = policy_loss(PolicyTerm(clip=None), x, None, other, TOTALS).value
+    assert plain.item() == pytest.approx(-(2 * (math.log(0.1) - 2 * math.log(0.4)) - 0.5 * 3) / 3)
+    with pytest.raises(ConfigError, match="shaping"):
+        PolicyTerm(clip=None, shaping=0.0)

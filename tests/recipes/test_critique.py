@@ -19,7 +19,7 @@ from cotrain.text.plain import ByteRenderer
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(3)]
 CANARY = "31337042"
-SMALL = {"tasks": study_problems((2, 2)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
+SMALL = {"model": "embedded", "tasks": study_problems((2, 2)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
 
 
 def role(policy, prompt, parse=None):
@@ -112,3 +112,13 @@ def test_nonsense_is_refused():
         critique(critic="gpt")
     with pytest.raises(ConfigError, match="nobody reads"):
         critique(critic="none", leak=True)
+
+
+def test_who_joins_a_group_is_drawn_as_its_members_are():
+    recipe = critique(critic="frozen", **SMALL)
+    assert recipe.objectives["generator"].roles == ("solver", "refiner")
+    refiner = recipe.roles["refiner"]
+    colder = replace(refiner, sampling=replace(refiner.sampling, temperature=0.5))
+    for wrong, message in ((replace(refiner, policy="critic"), "'refiner' is played by"), (colder, "one temperature")):
+        with pytest.raises(ConfigError, match=message):
+            replace(recipe, roles={**recipe.roles, "refiner": wrong})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import cotrain
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import SHIPPED, find
 from cotrain.tasks.words.source import study_problems
@@ -19,10 +20,10 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
     "cooper: frozen": {"warmup": 1, "rm": "frozen"},
     "cooper: rule": {"rm": "rule", "warmup": 1, "steps": 2},
-    "gar": {"critic_lr": 1e-3},
+    "gar": {"critic_lr": 1e-3, "reviews": 2},
     "gar: frozen": {"critic": "frozen", "kl": 0.0, "reviews": 1},
-    "gar: unbalanced": {"critic_lr": 1e-3, "balance": False, "slice_weight": 0.5},
-    "genprm": {"verifier_model": "embedded-format", "reviews": 4, "rollouts": 3},
+    "gar: unbalanced": {"critic_lr": 1e-3, "balance": False, "slice_weight": 0.5, "reviews": 2},
+    "genprm": {"tasks_per_step": 5, "reviews": 6, "rollouts": 4},
     "genprm: unfiltered": {"consensus": False, "balance": False, "rollouts": 2, "labels": "absolute"},
     "co_rewarding": {"rate": 0.5},
     "co_rewarding: I": {"variant": "I", "kl": 0.01},
@@ -30,10 +31,21 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "co_rewarding: none": {"teacher": "none"},
     "coverrl": {"votes": 8, "reviews": 4, "revisions": 2},
     "coverrl: unbalanced, no veto": {"votes": 8, "balanced": False, "veto": False, "kl": 0.0},
-    "critique": {"critic": "trained", "critic_lr": 1e-3, "refine": "all", "join": 2},
-    "critique: oracle": {"critic": "oracle", "kl": 0.01},
-    "critique: none": {"critic": "none"},
-    "critique: leak": {"critic": "self", "leak": True},
+    "critique": {"model": "embedded", "critic": "trained", "critic_lr": 1e-3, "refine": "all", "join": 2},
+    "critique: oracle": {"model": "embedded", "critic": "oracle", "kl": 0.01},
+    "critique: none": {"model": "embedded", "critic": "none"},
+    "critique: leak": {"model": "embedded", "critic": "self", "leak": True},
+    "dsm": {
+        "model": "embedded",
+        "analysis": "asked",
+        "warmup": 1,
+        "ratio": (1, 1),
+        "reviews": 4,
+        "votes": 4,
+        "steps": 3,
+    },
+    "dsm: no meta-verifier": {"model": "embedded", "analysis": "asked", "meta": False, "warmup": 1, "labels": "answer"},
+    "mars": {"model": "embedded", "plan": False, "system1": "none", "noise": 0.0},
     "prime": {"keep": (0.0, 1.0)},
     "prime: before": {"update": "before", "warmup": 1},
     "prime: frozen": {"prm": "frozen", "warmup": 1},
@@ -44,15 +56,24 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "self_verify: joint": {"mode": "joint", "reviews": 4, "kl": 0.01},
     "self_verify: generate": {"mode": "generate", "warmup": 1, "reviews": 4},
     "self_verify: verify": {"mode": "verify", "balance": False, "pairs": 2, "reviews": 4},
-    "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
-    "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 2},
-    "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False},
+    "stepwiser": {"tasks": study_problems((3, 3)), "verifier_lr": 1e-3, "rollouts": 3},
+    "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
+    "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},
     "tango: rloo": {"estimator": "rloo", "step_scale": "one", "alpha": 0.5, "warmup": 1, "reviews": 4},
     "tango: reinforce++": {"estimator": "reinforce++", "alpha": 0.5, "warmup": 1, "reviews": 4},
     "ttrl": {"votes": 8},
     "ttrl: truth": {"votes": 8, "labels": "truth", "kl": 0.0},
     "tango: clip higher": {"clip_high": 0.28, "warmup": 1, "reviews": 4},
 }
+if (Path(cotrain.__file__).parent / "assets" / "base-roles").is_dir():  # with the model that speaks all of their roles
+    CASES |= {
+        "critique: roles": {"tasks": study_problems((3, 3))},
+        "dsm: roles": {"warmup": 1, "reviews": 3, "steps": 3, "ratio": (1, 1)},
+        "mars": {},
+        "mars: unbalanced": {"balance": False, "kl": 0.0},
+        "mars: joint": {"decoupled": False, "sampling": "advantage"},
+        "mars: frozen": {"system1": "frozen"},
+    }
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
 
 

@@ -1,0 +1,220 @@
+"""DeepSeekMath-V2: a generator that checks itself, a verifier that scores it, and a meta-verifier that judges the check.
+
+Shao et al. 2025 (github.com/deepseek-ai/DeepSeek-Math-V2). With s the true score of a solution in {0, ½, 1}, s′ the score that
+a review gives it, and R_meta what the meta-verifier says of the review's reasoning,
+
+    verifier        R_V = R_format · (1 − |s′ − s|) · R_meta
+    meta-verifier   the same distance for its own verdict, to whether the review is truly sound
+    generator       R = R_format · (0.76 · R_Y + 0.24 · (1 − |s′ − R_Y|) · R_meta)
+
+where R_Y is the verifier's score of the solution, s′ the generator's own, and R_meta that of its self-analysis: what it earns
+needs no truth, and it earns most by finding what the verifier will find. A score is ½ for the verdict on the answer and ½
+for that on the steps, all of them; so is the true one, from the oracle (the paper: expert grades). Verifier and meta-verifier
+are one policy. R_meta is the mean of ``votes`` verdicts, an unreadable one counting ½.
+
+Controls are parameters: ``meta=False`` drops the meta-verifier (R_meta = 1), ``verifier="frozen"`` never trains it,
+``labels="answer"`` scores by the answer alone. ``analysis="asked"`` has the generator analyse itself in a second call, under
+the prompt of a verifier, for models that have not learned to do so in one ("embedded").
+
+Left out: re-initialising the generator from the verifier, rejection fine-tuning of both, and labels from many votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cotrain.core.errors import UnknownName
+from cotrain.core.types import Task, TaskSource
+from cotrain.learn.grpo import Grpo, Kl
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.measures import selecting, solving, verifying
+from cotrain.loop.policies import frozen, trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import Phase, alternate
+from cotrain.play import parts
+from cotrain.play.executor import Roles
+from cotrain.play.idle_loop import together
+from cotrain.play.judges import confidence
+from cotrain.play.protocols import examine, review
+from cotrain.play.role import Turn
+from cotrain.tasks.words.source import study_problems
+
+END = "</answer>"
+QUALITY, HONESTY = 0.76, 0.24  # weights of R_Y and of the self-analysis in the generator's reward
+
+
+async def prove(
+    task: Task,
+    roles: Roles,
+    *,
+    samples: int = 1,
+    reviews: int = 1,
+    votes: int = 1,
+    meta: bool = True,
+    labels: str = "steps",
+    analysis: str = "inline",
+) -> None:
+    """``samples`` solutions with self-analysis, ``reviews`` of each, ``votes`` on each review and each self-analysis. Rewards:
+    the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``. What cannot be read earns 0; a
+    solution of which no review can be read is not rewarded."""
+    drawn = await roles.solver.many(samples, problem=task.prompt)
+    texts = {s.id: s.text.partition(END)[0] + END if END in s.text else s.text for s in drawn}
+    solutions = [s for s in drawn if await examine(task, roles, s, text=texts[s.id]) is not None]
+    readable = [s for s in solutions if s.parsed.ok]
+    for solution in solutions:
+        if not solution.parsed.ok:
+            solution.reward("proof", 0.0)
+    sheets = await together([review(task, roles, s, n=reviews, text=texts[s.id]) for s in readable])
+    asked = readable if analysis == "asked" else []
+    own = await together([review(task, roles, s, group=s.group, role="analyst") for s in asked])
+    votes = votes if meta else 0
+    await together(
+        [
+            pay(task, roles, s, texts[s.id], written, own[i] if asked else [], votes, labels)
+            for i, (s, written) in enumerate(zip(readable, sheets, strict=True))
+        ]
+    )
+
+
+async def pay(
+    task: Task, roles: Roles, solution: Turn, text: str, written: list[Turn], own: list[Turn], votes: int, labels: str
+) -> None:
+    """Judge all analyses of one solution, those ``written`` about it and its ``own``, and reward everybody."""
+    analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *own)]
+    if not own:
+        analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
+    trust = await together([judge(task, roles, solution, text, *a, votes, labels) for a in analyses])
+    scores = [score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
+    truth = score(bool(solution.truth["correct"]), solution.truth.get("step_ok"), labels)
+    for turn, given, mark in zip(written, scores, trust, strict=False):
+        turn.reward("score", 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
+    believed = [given for given in scores[: len(written)] if given is not None]
+    if not believed:
+        return
+    reward, mine = 0.0, scores[-1]
+    if mine is not None:
+        reward = proof_reward(mine, sum(believed) / len(believed), trust[-1])
+        solution.note(self_score=mine, self_error=abs(mine - truth))
+    for turn in (solution, *own):
+        turn.reward("proof", reward)
+
+
+async def judge(
+    task: Task, roles: Roles, solution: Turn, text: str, turn: Turn, said: Any, analysis: str, votes: int, labels: str
+) -> float:
+    """R_meta of one analysis: 0 of an unreadable one, else 1 where nobody votes. Votes on it are compared with each other."""
+    if not said.ok or not votes:
+        return float(said.ok)
+    ok = solution.truth.get("step_ok") if labels == "steps" else None
+    sound = said.final == solution.truth["correct"] and (ok is None or list(said.steps) == ok)
+    verdicts = await roles.meta.many(
+        votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, solution=text, review=analysis
+    )
+    for verdict in verdicts:
+        verdict.note(correct=sound)
+        if verdict.parsed.ok:
+            verdict.show(final=verdict.parsed.final, score=confidence(verdict))
+        else:
+            verdict.show(failure=verdict.parsed.reason)
+        verdict.reward("soundness", float(verdict.parsed.ok and verdict.parsed.final == sound))
+    return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
+
+
+def score(final: bool, steps: Sequence[bool] | None, labels: str) -> float:
+    """0, ½ or 1: ½ for the answer and ½ for the steps; the answer alone where the steps are not judged."""
+    return float(final) if labels == "answer" or not steps else 0.5 * (final + all(steps))
+
+
+def proof_reward(mine: float, given: float, trust: float) -> float:
+    """The generator's reward: its own score, the verifier's, and R_meta of the self-analysis, all in [0, 1]."""
+    return QUALITY * given + HONESTY * (1.0 - abs(mine - given)) * trust
+
+
+@recipe
+def dsm(
+    model: str = "embedded-roles",
+    verifier_model: str | None = None,
+    steps: int = 160,
+    seed: int = 0,
+    tasks: TaskSource | None = None,
+    tasks_per_step: int = 16,
+    group_size: int = 8,
+    reviews: int = 8,
+    opinions: int = 2,
+    votes: int = 2,
+    warmup: int = 40,
+    ratio: tuple[int, int] = (3, 1),
+    lr: float = 2e-4,
+    verifier_lr: float = 2e-4,
+    kl: float = 0.001,
+    verifier: str = "trained",
+    meta: bool = True,
+    labels: str = "steps",
+    analysis: str = "inline",
+    evaluate_every: int = 0,
+    evaluation_tasks: int = 256,
+) -> Recipe:
+    for name, value, known in (
+        ("verifier", verifier, ("trained", "frozen")),
+        ("labels", labels, ("steps", "answer")),
+        ("analysis", analysis, ("inline", "asked")),
+    ):
+        if value not in known:
+            raise UnknownName(f"{name} of dsm", value, known)
+    judging, trained, inline = verifier_model or model, verifier == "trained", analysis == "inline"
+    both = 1 + trained  # phases
+    also, pull = () if inline else ("analyst",), Kl("start", kl) if kl else None
+    learn = {
+        "generator": Objective(policy="generator", on="solver", also=also, by=Grpo(mix={"proof": 1.0}, kl=pull)),
+        "verifier": Objective(policy="verifier", on="verifier", by=Grpo(mix={"score": 1.0})),
+        "meta": Objective(policy="verifier", on="meta", by=Grpo(mix={"soundness": 1.0})),
+    }
+    names = ["generator", *(["verifier"] if trained else []), *(["meta"] if trained and meta else [])]
+    how = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
+    phases = [
+        Phase(
+            name="generator",
+            protocol=prove,
+            objectives=("generator",),
+            members=1,
+            options={**how, "samples": group_size, "reviews": opinions},
+        ),
+        Phase(
+            name="verifier", protocol=prove, objectives=tuple(names[1:]), members=1, options={**how, "reviews": reviews}
+        ),
+    ]
+    return Recipe(
+        name="dsm",
+        tasks=tasks or study_problems(),
+        steps=steps,
+        seed=seed,
+        tasks_per_step=tasks_per_step,
+        group_size=group_size,
+        policies={
+            "generator": trainable(model, lr=lr),
+            "verifier": trainable(judging, lr=verifier_lr) if trained else frozen(judging),
+        }
+        | ({"start": frozen(model)} if kl else {}),
+        roles={
+            "solver": parts.self_checker("generator", model) if inline else parts.solver("generator", model),
+            "verifier": parts.verifier("verifier", judging),
+        }
+        | ({} if inline else {"analyst": parts.verifier("generator", model)})
+        | ({"meta": parts.meta_verifier("verifier", judging)} if meta else {}),
+        objectives={name: learn[name] for name in names},
+        schedule=alternate(*phases[:both], ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
+        evaluation=Evaluation(
+            protocol=prove,
+            measures=(
+                *((verifying("meta"),) if meta else ()),
+                *(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
+            ),
+            greedy=(solving("solver", 1),),
+            tasks=evaluation_tasks,
+            splits=("ood_length", "ood_template"),
+            options=how | {"votes": 1},
+            fixed={"solver": "start"} if kl else {},
+        ),
+        evaluate_every=evaluate_every,
+    )

@@ -1,0 +1,95 @@
+r"""Reading what further roles wrote; solutions and reviews themselves are read in ``parsers.py``.
+
+::
+
+    self check:    <step>…</step>…<answer>…</answer><step>… CORRECT</step>…<final>CORRECT</final>
+    meta verdict:  whatever reasoning … <final>INCORRECT</final>
+    search:        <search>word</search>
+
+As there, every parser returns a value for every string.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cotrain.core.types import ParseFailure, Span
+from cotrain.text.parsers import MAX_CHARS, Review, Solution, step_verdicts, tagged_solution
+
+_END, _FINAL, _OPEN, _CLOSE = "</answer>", "<final>", "<search>", "</search>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """A solution and the solver's own review of it, both read. Steps and answer are the solution's."""
+
+    solution: Solution
+    review: Review
+    text: str  # of the solution alone
+    analysis: str  # the text of the review
+    format_score: float = 1.0
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+    @property
+    def steps(self) -> tuple[Span, ...]:
+        return self.solution.steps
+
+    @property
+    def answer(self) -> str:
+        return self.solution.answer
+
+
+def self_check(text: str) -> SelfCheck | ParseFailure:
+    """A solution up to the first ``</answer>``, then its review. Reasons of failure: those of either parser, those of the
+    review after "check: "; a solution without a check has the format score 0.2."""
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    before, end, after = text.partition(_END)
+    solution = tagged_solution(before + end)
+    if isinstance(solution, ParseFailure):
+        return ParseFailure(reason=solution.reason)
+    review = step_verdicts(after, len(solution.steps))
+    if isinstance(review, ParseFailure):
+        return ParseFailure(reason=f"check: {review.reason}", format_score=0.2)
+    return SelfCheck(solution=solution, review=review, text=before + end, analysis=after)
+
+
+def meta_verdict(text: str) -> Review | ParseFailure:
+    """The verdict that a text ends on, after any reasoning: a ``Review`` without steps. Reasons of failure: those of
+    ``step_verdicts``, and "several finals"."""
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    if text.count(_FINAL) > 1:
+        return ParseFailure(reason="several finals")
+    start = max(0, text.find(_FINAL))
+    verdict = step_verdicts(text[start:], 0)
+    if isinstance(verdict, ParseFailure):
+        return verdict
+    span = verdict.final_span
+    return replace(verdict, final_span=replace(span, start=span.start + start, end=span.end + start))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A search that could be read."""
+
+    text: str  # stripped; never empty
+    format_score: float = 1.0
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+def search_query(text: str) -> Query | ParseFailure:
+    """The first search in a text. Reasons of failure: "no search", "empty search"."""
+    _, opened, rest = text[:MAX_CHARS].partition(_OPEN)
+    inside, closed, _ = rest.partition(_CLOSE)
+    if not opened or not closed:
+        return ParseFailure(reason="no search")
+    if not inside.strip():
+        return ParseFailure(reason="empty search")
+    return Query(text=inside.strip())

@@ -1,0 +1,55 @@
+"""Balanced sampling after advantages: which samples of a group are learned from."""
+
+import math
+
+import pytest
+from learn_makers import advantages, annotated, outcomes
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.learn.grpo import Grpo
+from cotrain.learn.subsample import Subsample, draw
+
+KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
+
+
+def test_small_groups_are_repeated_by_hand():
+    five = draw(Subsample(size=5), KEYS[:2], [1.0, 1.0])
+    assert sorted(five.count(i) for i in (0, 1)) == [2, 3]
+    assert draw(Subsample(size=4), KEYS[:2], [1.0, 1.0]) == [0, 0, 1, 1]
+    assert draw(Subsample(size=4, exact=False), KEYS[:2], [1.0, 1.0]) == [0, 1]
+    assert draw(Subsample(size=4), [], []) == []
+
+
+def test_large_groups_are_thinned_by_address():
+    some = draw(Subsample(size=3), KEYS, [1.0] * 6)
+    assert len(set(some)) == 3 and some == sorted(some) == draw(Subsample(size=3), KEYS, [5.0] * 6)
+    moved = draw(Subsample(size=3), KEYS[::-1], [1.0] * 6)
+    assert {KEYS[i] for i in some} == {KEYS[::-1][i] for i in moved}  # the place does not matter
+    assert draw(Subsample(size=1, by="advantage"), KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
+    assert draw(Subsample(size=2, by="advantage"), KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
+
+
+def test_chances_are_equal_or_proportional_to_the_advantage():
+    pairs = [(f"{i}:a", f"{i}:b") for i in range(4000)]
+    for by, share in (("random", 0.5), ("advantage", 0.75)):
+        first = sum(draw(Subsample(size=1, by=by), pair, [3.0, 1.0]) == [0] for pair in pairs)
+        assert abs(first / len(pairs) - share) < 0.02
+
+
+def test_statistics_are_those_of_all_traces():
+    traces = outcomes(1.0, 0.0, 0.0, 0.0, 0.0, 0.0) + outcomes(1.0, 1.0, group="h")  # h has nothing to teach
+    algorithm = Grpo(mix={"outcome": 1.0}, subsample=Subsample(size=2))
+    result = algorithm.credit(traces, updates=0, planned=1)
+    deviation = math.sqrt(5 / 36 + 1 / 36) + 1e-6  # (25 + 5)/36 over 5
+    whole = {round((r - 1 / 6) / deviation, 4) for r in (0.0, 1.0)}
+    assert len(result.samples) == 2 and {round(a[0], 4) for a in advantages(result)} <= whole
+    assert result.dropped == {"zero_spread": 2, "subsample": 4}
+    few = Grpo(mix={"outcome": 1.0}, subsample=Subsample(size=4)).credit(outcomes(1.0, 0.0), updates=0, planned=1)
+    assert [s.key for s in few.samples] == [str(annotated(call=i).trace.address) for i in (0, 0, 1, 1)]
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ConfigError, match="size"):
+        Subsample(size=0)
+    with pytest.raises(UnknownName, match="Subsample"):
+        Subsample(size=1, by="luck")
