@@ -90,11 +90,12 @@ class Schedule:
         return step
 
 
-def single(protocol: Protocol, *objectives: str, name: str = "train", **options: Any) -> Schedule:
-    """The same phase at every step."""
-    return Schedule(
-        phases=(Phase(name=name, protocol=protocol, objectives=objectives, options=options),), cycle=(name,)
-    )
+def single(
+    protocol: Protocol, *objectives: str, name: str = "train", members: int | None = None, **options: Any
+) -> Schedule:
+    """The same phase at every step; ``members`` as in ``Phase``."""
+    phase = Phase(name=name, protocol=protocol, objectives=objectives, members=members, options=options)
+    return Schedule(phases=(phase,), cycle=(name,))
 
 
 def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:
