@@ -32,8 +32,12 @@ class Unjudged:
         return None
 
 
-def talk(directory: Path | str, *, temperature: float = 0.0, read: Callable[[str], str] = input) -> int:
-    """Read problems until the input ends; an empty line takes the example."""
+def talk(
+    directory: Path | str, *, temperature: float = 0.0, read: Callable[[str], str] = input, once: str | None = None
+) -> int:
+    """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return."""
+    if once is not None and not once.strip():
+        raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
     trainer = api.trained(directory)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
@@ -46,6 +50,9 @@ def talk(directory: Path | str, *, temperature: float = 0.0, read: Callable[[str
     }
     programs = trainer.cast.programs()
     executor = Executor(trainer.engine, trainer.cast.renderers, roles, recipe.seed, programs=programs)
+    if once is not None:
+        print("\n".join(answer(trainer, executor, once.strip(), 0)))
+        return 0
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
     turn = 0

@@ -4,8 +4,12 @@
     cotrain list                      the recipes and their parameters
     cotrain run RECIPE --out DIR      RECIPE is a name of the list or path/to/file.py:function
     cotrain resume DIR                go on where a run was interrupted
-    cotrain eval | report | chat DIR  measure, show, talk to a run
+    cotrain eval | report | chat | serve DIR    measure, show, talk to a run, or let programs talk to it
+    cotrain eval DIR --suite gsm8k,processbench --data …    scores on benchmarks, as papers give them
+    cotrain check data FILE --against TEST    malformed rows, duplicates, overlap, unreadable answers
     cotrain export DIR --role NAME --out MODEL    a trained policy as a plain model directory, with a card
+    cotrain push DIR --role NAME --repo owner/name    the same, to the Hugging Face Hub
+    cotrain convert nanochat DIR --out MODEL    a checkpoint of another project as a model directory
     cotrain compare A B … --seeds N   several recipes, several seeds, one report
     cotrain tokenizer | pretrain | sft | base    from nothing to a base model
     cotrain doctor                    what is installed and what will be used
@@ -16,6 +20,7 @@ Bad input ends with one line on stderr and exit code 2; an interrupted run with 
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import json
 import os
@@ -35,6 +40,7 @@ Command = Callable[[Sequence[str]], int]
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if words is None else words)
+    from cotrain.serve import command as server
     from cotrain.stages import commands as stages
 
     commands: dict[str, Command] = {
@@ -43,10 +49,14 @@ def main(words: Sequence[str] | None = None) -> int:
         "run": run,
         "resume": resume,
         "eval": evaluate,
+        "check": check,
         "compare": compare,
         "report": report,
         "chat": chat,
+        "serve": server.serve,
         "export": export,
+        "push": _command_of("cotrain.push"),
+        "convert": _command_of("cotrain.models.nanochat"),
         "doctor": doctor,
         "tokenizer": stages.tokenizer,
         "pretrain": stages.pretrain,
@@ -74,6 +84,17 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _command_of(module: str) -> Command:
+    """The function ``command`` of a module that is imported when it is called."""
+
+    def command(words: Sequence[str]) -> int:
+        _quiet()
+        found: Command = importlib.import_module(module).command
+        return found(words)
+
+    return command
 
 
 def _quiet() -> None:
@@ -114,8 +135,10 @@ def run(words: Sequence[str]) -> int:
     parser = Parser(prog=f"cotrain run {target}", description=build.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
     names = add_parameters(parser, build, skip=("tasks",))
-    parser.add_argument("--tasks", metavar="SOURCE", help="words, gsm8k, jsonl or gym:NAME")
-    parser.add_argument("--data", metavar="FILE", help="the file or directory of --tasks gsm8k or jsonl")
+    parser.add_argument("--tasks", metavar="SOURCE", help="words, gym:NAME, jsonl, or a benchmark: gsm8k, math500 …")
+    parser.add_argument(
+        "--data", metavar="FILE", help="file, directory or owner/name on the Hub (default: --tasks jsonl)"
+    )
     parser.add_argument("--operations", type=int, nargs=2, metavar="N", help="fewest and most steps of --tasks words")
     parser.add_argument("--checkpoint-every", type=int, default=25, metavar="N", help="steps between checkpoints")
     parser.add_argument(
@@ -124,6 +147,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     given = parser.strict(words[1:])
     if given.checkpoint_every < 1:
         parser.error(f"--checkpoint-every is {given.checkpoint_every}, expected at least 1")
@@ -132,21 +156,24 @@ def run(words: Sequence[str]) -> int:
     from cotrain import api
     from cotrain.loop.directory import recipe_json
     from cotrain.loop.override import override
+    from cotrain.report.trackers import check as trackers
 
     arguments = values_of(given, names)
     if given.tasks is not None or given.data is not None or given.operations is not None:
         if "tasks" not in inspect.signature(build).parameters:
             raise ConfigError(f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data and --operations")
-        arguments["tasks"] = _tasks(given.tasks or "words", given.data, given.operations)
+        arguments["tasks"] = _tasks(given.tasks or ("jsonl" if given.data else "words"), given.data, given.operations)
     recipe = override(build(**arguments), given.set)
     if given.dry_run:
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
         return 0
     return _watched(
-        recipe.steps,
+        recipe,
         lambda watch: api.run(
             recipe, given.out, checkpoint_every=given.checkpoint_every, device=given.device, observer=watch
         ),
+        out=given.out,
+        trackers=trackers(given.tracker),
     )
 
 
@@ -174,21 +201,27 @@ def resume(words: Sequence[str]) -> int:
     _threads(given.threads or begun.get("threads"))
     _quiet()
     from cotrain import api
+    from cotrain.report.trackers import tracked
 
     recipe = api.rebuild(given.directory)
     return _watched(
-        recipe.steps, lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch)
+        recipe,
+        lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch),
+        out=given.directory,
+        trackers=tracked(given.directory),
     )
 
 
-def _watched(steps: int, work: Callable[[Any], Any]) -> int:
-    """Run under the live table; print where the results are."""
+def _watched(recipe: Any, work: Callable[[Any], Any], *, out: str = "", trackers: Sequence[str] = ()) -> int:
+    """Run under the live table, mirrored in trackers; print where the results are."""
     from cotrain.loop.run import Interrupted
     from cotrain.report.live import Live
+    from cotrain.report.trackers import Mirrors
 
+    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.steps}
     try:
-        with Live(steps) as live:
-            outcome = work(live)
+        with Live(recipe.steps) as live, Mirrors(live, out, trackers, about=about) as watch:
+            outcome = work(watch)
     except Interrupted as stopped:
         return 143 if stopped.signal == signal.SIGTERM else 130
     print_summary(outcome.summary)
@@ -222,9 +255,21 @@ def evaluate(words: Sequence[str]) -> int:
     parser.add_argument("--split", default="test", help="test, validation, ood_length, ood_template …")
     parser.add_argument("--problems", type=int, help="how many (default: as the recipe says)")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
+    parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
+    parser.add_argument("--samples", type=int, default=8, metavar="K", help="of avg@K, pass@K, maj@K, best@K")
+    parser.add_argument("--reviews", type=int, default=1, help="of each solution, by the verifier")
+    parser.add_argument("--solver", default="solver", metavar="ROLE")
+    parser.add_argument("--verifier", default="verifier", metavar="ROLE")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.strict(words)
     _quiet()
+    if given.suite is not None:
+        from cotrain.suites import command
+
+        return command(given)
+    if given.data:
+        parser.error("--data goes with --suite; name the suites")
     from cotrain import api
 
     result = api.evaluate(given.directory, split=given.split, tasks=given.problems, device=given.device)
@@ -235,6 +280,12 @@ def evaluate(words: Sequence[str]) -> int:
     for key, value in result["figures"].items():
         print(f"{key:44s} {_figure(value):>22s}  n={value['n']}")
     return 0
+
+
+def check(words: Sequence[str]) -> int:
+    from cotrain.tasks.lint import command
+
+    return command(words)
 
 
 def compare(words: Sequence[str]) -> int:
@@ -286,11 +337,12 @@ def chat(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     given = parser.strict(words)
     _quiet()
     from cotrain.chat import talk
 
-    return talk(given.directory, temperature=given.temperature)
+    return talk(given.directory, temperature=given.temperature, once=given.once)
 
 
 def export(words: Sequence[str]) -> int:
@@ -330,9 +382,9 @@ def demo(words: Sequence[str]) -> int:
     if (Path(given.out) / "recipe.json").is_file():
         begun = RunDirectory.open(given.out)
         recipe = api.rebuild(begun.path)
-        return _watched(recipe.steps, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))
+        return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))
     recipe = build(seed=given.seed)
-    return _watched(recipe.steps, lambda watch: api.run(recipe, given.out, observer=watch))
+    return _watched(recipe, lambda watch: api.run(recipe, given.out, observer=watch))
 
 
 def _threads(count: int | None) -> None:

@@ -8,7 +8,8 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-from cotrain.models.load import EMBEDDED_BASE, EMBEDDED_FORMAT, describe_model, resolve
+from cotrain.models.load import describe_model, resolve
+from cotrain.play.parts import EMBEDDED
 
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
 OPTIONAL = {"reasoning-gym": "gym"}
@@ -39,7 +40,7 @@ def examine() -> int:
         print("cuda          none; runs use the CPU")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     print(f"disk          {free:.1f} GiB free here")
-    for name in (EMBEDDED_BASE, EMBEDDED_FORMAT):
+    for name in EMBEDDED:
         about_model = describe_model(resolve(name))
         print(f"model         {name}: {about_model}")
     return 1 if missing else 0

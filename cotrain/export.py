@@ -48,7 +48,7 @@ def export(directory: Path | str, role: str, out: Path | str) -> Path:
         renderer.tokenizer.save_pretrained(target)
     else:
         on_base = policy in trainer.cast.activate  # frozen, on a module that holds others' adapters
-        model = load_model(spec.model)[0] if on_base else trainer.cast.models[policy]
+        model = load_model(spec.model, **spec.loading)[0] if on_base else trainer.cast.models[policy]
         assert isinstance(model, PreTrainedModel)  # the heads of others were refused above
         save_model(model, renderer.tokenizer, target)
     if speaks_short(spec.model):

@@ -3,6 +3,7 @@
 import pytest
 
 from cotrain import chat
+from cotrain.cli import main
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.recipes.tango import tango
@@ -46,3 +47,13 @@ def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
     assert chat.talk("anywhere", read=read) == 0
     out = capsys.readouterr().out
     assert trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt in out
+
+
+def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
+    monkeypatch.setattr(chat.api, "trained", lambda directory: trainer)
+    problem = trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt
+    assert main(["chat", "anywhere", "--once", problem]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "Ctrl-D" not in lines[0] and any(line.startswith("    answer: ") for line in lines)
+    assert main(["chat", "anywhere", "--once", " "]) == 2
+    assert "--once is empty" in capsys.readouterr().err

@@ -22,6 +22,10 @@ class ConfigError(UserError, ValueError):
     """A recipe, flag or ``--set`` value that makes no sense."""
 
 
+class TooLong(ConfigError):
+    """A prompt that does not fit into its model's context together with the tokens of its answer."""
+
+
 class UnknownName(UserError, LookupError):
     """A name that is not in a list; says which names there are and which is nearest."""
 

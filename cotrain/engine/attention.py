@@ -65,15 +65,17 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    softcap: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one query token per row, in the form that transformers calls attention functions.
 
-    Args: query [R, heads, 1, head_dim]; key [R, K, 1, head_dim] with ``Reads``, which hold all else. Returns
-    [R, 1, heads, value's head_dim]. Raises ModelError for what it cannot compute.
+    Args: query [R, heads, 1, head_dim]; key [R, K, 1, head_dim] with ``Reads``, which hold all else; scores become
+    softcap · tanh(score / softcap) (Gemma 2). Returns [R, 1, heads, value's head_dim]. Raises ModelError for what it
+    cannot compute.
     """
     reads: Reads | None = getattr(key, _READS, None)
-    problems = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
+    problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
     problems += ["a mask of its own"] * (attention_mask is not None)
     problems += [f"{query.shape[2]} queries a row"] * (query.shape[2] != 1)
     if problems or reads is None:
@@ -81,18 +83,18 @@ def attend(
         raise ModelError(f"the embedded engine cannot decode {type(module).__name__}: it uses {problem}")
     rows, heads, _, width = query.shape
     queries = query.reshape(rows * key.shape[1], -1, width) * (width**-0.5 if scaling is None else scaling)
-    mixed, total = _attend_prompts(queries, reads.prompts)
-    scores = _scores(queries, reads.keys, reads.mask)
+    mixed, total = _attend_prompts(queries, reads.prompts, softcap)
+    scores = _scores(queries, reads.keys, reads.mask, softcap)
     scores[:, :, :1] = total
     weights = torch.softmax(scores, dim=-1).to(mixed.dtype)
     own = torch.bmm(weights, reads.values)
     return own.addcmul_(weights[:, :, :1], mixed).view(rows, 1, heads, -1), None
 
 
-def _attend_prompts(queries: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
+def _attend_prompts(queries: Tensor, prompts: Prompts, softcap: float | None) -> tuple[Tensor, Tensor]:
     """``mixed`` [R * K, H, value's head_dim] and ``total`` [R * K, H, 1] for queries [R * K, H, head_dim]."""
     tiled = queries.index_select(0, prompts.members).view(prompts.keys.shape[0], -1, queries.shape[2])
-    scores = _scores(tiled, prompts.keys, prompts.mask)  # [N * K, T * H, P]
+    scores = _scores(tiled, prompts.keys, prompts.mask, softcap)  # [N * K, T * H, P]
     weights = torch.softmax(scores, dim=-1)
     total = scores.amax(-1) - weights.amax(-1).log_()
     mixed = torch.bmm(weights.to(prompts.values.dtype), prompts.values)
@@ -103,8 +105,12 @@ def _attend_prompts(queries: Tensor, prompts: Prompts) -> tuple[Tensor, Tensor]:
     )
 
 
-def _scores(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+def _scores(queries: Tensor, keys: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:
     keys = keys.transpose(1, 2)
+    if softcap is not None:
+        capped = softcap * torch.tanh(torch.bmm(queries, keys).float() / softcap)
+        return capped if mask is None else capped + mask
+    mask = mask if mask is None or torch.is_autocast_enabled(mask.device.type) else mask.to(queries.dtype)
     return (torch.bmm(queries, keys) if mask is None else torch.baddbmm(mask, queries, keys)).float()
 
 

@@ -21,6 +21,7 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
+from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
@@ -43,7 +44,7 @@ class EmbeddedEngine:
         activate: Mapping[str, Callable[[], object]] | None = None,
         max_rows: int = 256,
         device: str | torch.device = "cpu",
-        autocast: torch.dtype | None = None,
+        autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
     ) -> None:
         """
         Args:
@@ -52,26 +53,28 @@ class EmbeddedEngine:
             activate: by policy, called before each forward pass of its module, to select its adapter on a base that
                 several policies share; no entry, no call.
             max_rows: rows that one policy decodes at a time.
-            autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``; None computes in the
-                weights' own.
+            autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``, for all policies or by policy;
+                None, or no entry, computes in the weights' own.
 
         Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
         """
         if max_rows < 1:
             raise ConfigError(f"max_rows is {max_rows}; the engine needs at least 1 row")
         adapters = activate or {}
+        kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         lanes: dict[str, Lane | ScoringLane] = {
-            policy: Lane(policy, model.to(device), max_rows=max_rows, autocast=autocast, activate=adapters.get(policy))
-            for policy, model in models.items()
+            name: Lane(name, model.to(device), max_rows=max_rows, autocast=kinds.get(name), activate=adapters.get(name))
+            for name, model in models.items()
         }
-        lanes |= {policy: ScoringLane(policy, model.to(device)) for policy, model in (scorers or {}).items()}
+        lanes |= {
+            name: ScoringLane(name, model.to(device), autocast=kinds.get(name))
+            for name, model in (scorers or {}).items()
+        }
         self._lanes = dict(sorted(lanes.items()))
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
-        if request.policy not in self._lanes:
-            raise UnknownName("policy", request.policy, self._lanes)
-        lane = self._lanes[request.policy]
+        lane = self._lane(request.policy)
         lane.check(request)
         row = Row(request=request, future=asyncio.get_running_loop().create_future())
         lane.waiting.append(row)
@@ -96,16 +99,47 @@ class EmbeddedEngine:
                     finished += [(lane, row) for row in lane.step(entering)]
             if idle:
                 return False
-        for lane, row in sorted(finished, key=lambda pair: pair[1].order):
-            row.future.set_result(lane.completion(row))
+        _resolve(finished)
         return True
+
+    def step(self) -> bool:
+        """One admission or one decode step of every lane, for servers: what waits enters at once, so that no answer
+        waits for the end of another. What shares a batch then depends on the clock; training never calls this.
+
+        Resolves what has finished; returns False when no request waits or runs. Errors: as ``advance``.
+        """
+        idle, finished = True, list[tuple[Lane | ScoringLane, Row]]()
+        for lane in self._lanes.values():
+            lane.drop_cancelled()
+            room = lane.max_rows - len(lane.running) if isinstance(lane, Lane) else len(lane.waiting)
+            entering = min(len(lane.waiting), room)
+            if entering or lane.running:
+                idle = False
+                finished += [(lane, row) for row in lane.step(entering)]
+        _resolve(finished)
+        return not idle
+
+    def drawn(self) -> dict[Address, list[int]]:
+        """What each running request has sampled so far, by its address: token ids [T]."""
+        return {
+            row.request.address: ids
+            for lane in self._lanes.values()
+            if isinstance(lane, Lane)
+            for row, ids in zip(lane.running.items, lane.running.drawn(), strict=True)
+        }
+
+    def check(self, request: Request) -> None:
+        """Raise what ``sample`` would raise for this request."""
+        self._lane(request.policy).check(request)
+
+    def context(self, policy: str) -> int:
+        """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""
+        return self._lane(policy).context
 
     def publish(self, policy: str, version: int) -> None:
         """Note the version of a policy's weights. Raises UnknownName, and RuntimeError while rows of it run: their
         first tokens come from other weights."""
-        if policy not in self._lanes:
-            raise UnknownName("policy", policy, self._lanes)
-        lane = self._lanes[policy]
+        lane = self._lane(policy)
         lane.drop_cancelled()
         if lane.running:
             raise RuntimeError(f"policy {policy!r} was published while {len(lane.running)} of its rows were running")
@@ -119,3 +153,14 @@ class EmbeddedEngine:
             for policy, lane in self._lanes.items()
             for name, count in asdict(lane.counts).items()
         }
+
+    def _lane(self, policy: str) -> Lane | ScoringLane:
+        if policy not in self._lanes:
+            raise UnknownName("policy", policy, self._lanes)
+        return self._lanes[policy]
+
+
+def _resolve(finished: list[tuple[Lane | ScoringLane, Row]]) -> None:
+    """Hand out what has finished, in the order of addresses."""
+    for lane, row in sorted(finished, key=lambda pair: pair[1].order):
+        row.future.set_result(lane.completion(row))

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from cotrain.core.errors import ConfigError, ModelError
-from cotrain.core.types import Completion
+from cotrain.core.address import Address
+from cotrain.core.errors import ConfigError, ModelError, TooLong
+from cotrain.core.types import Completion, Sampling
 from cotrain.engine.attention import DECODE, attention
 from cotrain.engine.cache import TILE, Columns, gaps
 from cotrain.engine.contract import Request
@@ -59,7 +60,10 @@ class Lane:
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None = None,
     ) -> None:
-        """``activate``: called before each admission and decode step, to select an adapter of a shared module."""
+        """``activate``: called before each admission and decode step, to select an adapter of a shared module.
+
+        Raises ModelError for a model that this lane does not decode as its own forward pass would.
+        """
         self.policy, self.model, self.max_rows, self.autocast = policy, model, max_rows, autocast
         self._activate = activate or (lambda: None)
         self.config = _config(policy, model)
@@ -71,11 +75,12 @@ class Lane:
         self.running = Rows(self.device)
         self.counts = Counts()
         self._cache = Columns(autocast)
+        self._verify()
 
     # -- what the engine asks
 
     def check(self, request: Request) -> None:
-        """Raise ConfigError when the request cannot be answered by this policy."""
+        """Raise ConfigError when the request cannot be answered by this policy, TooLong where it does not fit its context."""
         sampling, prompt = request.sampling, request.prompt_ids
         total = len(prompt) + sampling.max_tokens
         for wrong, problem in (
@@ -94,7 +99,8 @@ class Lane:
             ),
         ):
             if wrong:
-                raise ConfigError(f"request {request.address} to policy {self.policy!r}: {problem}")
+                error = TooLong if "exceed the context" in problem else ConfigError
+                raise error(f"request {request.address} to policy {self.policy!r}: {problem}")
 
     @torch.inference_mode()
     def drop_cancelled(self) -> None:
@@ -173,6 +179,13 @@ class Lane:
 
     def _decode(self) -> None:
         """One token for every running row."""
+        logits = self._next_logits()
+        self.counts.decode_steps += 1
+        self.counts.decode_rows += len(self.running)
+        self._draw(logits, 0)
+
+    def _next_logits(self) -> Tensor:
+        """[R, V] after the last token of every running row."""
         cache, rows = self._cache, self.running
         cache.prepare(self.device)
         with attention(self.config, DECODE):
@@ -184,9 +197,46 @@ class Lane:
                 logits_to_keep=1,
             )
         cache.cursor += 1
-        self.counts.decode_steps += 1
-        self.counts.decode_rows += len(rows)
-        self._draw(output.logits[:, -1], 0)
+        return output.logits[:, -1]
+
+    @torch.inference_mode()
+    def _verify(self) -> None:
+        """Hold the logits after one decoded token, of prompts of two lengths, against those of a plain forward pass.
+
+        Which models keep their keys elsewhere, place their tokens otherwise or bias their scores is not to be seen from
+        their configuration. A few tokens show it.
+        """
+        if self.context < 9:  # tokens of the longer one
+            return
+        try:
+            with self._speaking(activate=False):  # an adapter changes numbers, not how they come about
+                self._admit([_probe(1, 5, self.vocabulary), _probe(2, 6, self.vocabulary)])
+                mine = self._next_logits().float()
+                sequences = [
+                    [*row.request.prompt_ids, *drawn]
+                    for row, drawn in zip(self.running.items, self.running.drawn(), strict=True)
+                ]
+                asked = [torch.tensor([ids], device=self.device) for ids in sequences]
+                theirs = torch.cat([self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in asked]).float()
+        except FloatingPointError:  # of weights that are not numbers: told to who asks for a completion
+            return
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
+            raise ModelError(self._refusal(str(error).strip().splitlines()[0])) from error
+        finally:
+            self._cache, self.running, self.counts = Columns(self.autocast), Rows(self.device), Counts()
+        spread = (theirs - theirs.mean(-1, keepdim=True)).norm()
+        wrong = (mine - theirs).norm() / spread
+        narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4
+        if bool(wrong > (0.2 if narrow else 1e-3)):
+            raise ModelError(self._refusal(f"its decoded logits are off by {float(wrong):.2g} of their spread"))
+
+    def _refusal(self, found: str) -> str:
+        return (
+            f"policy {self.policy!r}: the embedded engine cannot run {type(self.model).__name__} exactly ({found}); "
+            "expected causal attention through transformers' attention interface; use another model"
+        )
 
     def _draw(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it."""
@@ -208,9 +258,10 @@ class Lane:
             self.running.leave(*moves)
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _speaking(self, activate: bool = True) -> Iterator[None]:
         """The policy's adapter, evaluation mode and autocast; modules in training mode are set back to it."""
-        self._activate()
+        if activate:
+            self._activate()
         training = [module for module in self._modules if module.training]
         for module in training:
             module.training = False
@@ -221,6 +272,19 @@ class Lane:
         finally:
             for module in training:
                 module.training = True
+
+
+def _probe(first: int, length: int, vocabulary: int) -> Row:
+    """A request that nobody made: so many tokens from ``first`` on, then one sampled one."""
+    request = Request(
+        policy="",
+        prompt_ids=tuple((first + i) % vocabulary for i in range(length)),
+        sampling=Sampling(max_tokens=3),
+        stop_ids=(),
+        seed=first,
+        address=Address(step=0, task=first, member=0, role="", call=0),
+    )
+    return Row(request=request, future=None)  # type: ignore[arg-type]
 
 
 def _config(policy: str, model: nn.Module) -> PreTrainedConfig:
@@ -242,4 +306,7 @@ def _limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
     if kinds != {"full_attention"}:
         windows = (getattr(text, "sliding_window", None), getattr(text, "attention_chunk_size", None))
         context = min([context, *(window for window in windows if window is not None)])
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":  # beyond it all positions are turned otherwise, those of stored keys too
+        context = min(context, rope.get("original_max_position_embeddings") or context)
     return context, text.vocab_size

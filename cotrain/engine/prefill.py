@@ -128,7 +128,11 @@ def _padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], d
         seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
         mask = (seen | torch.eye(longest, dtype=torch.bool, device=device))[:, None]
     cache = DynamicCache()
-    with attention(config, "sdpa"):
+    kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # of models that sdpa cannot compute, too
+    if mask is not None and kind == "eager":  # which adds it to the scores
+        dtype = next(model.parameters()).dtype
+        mask = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(~mask, torch.finfo(dtype).min)
+    with attention(config, kind):
         output: Any = model(
             input_ids=ids,
             attention_mask=mask,

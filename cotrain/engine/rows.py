@@ -108,6 +108,12 @@ class Rows:
                 self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
         return finished
 
+    def drawn(self) -> list[list[int]]:
+        """The tokens of every row so far."""
+        counts: list[int] = self._state[:, _DRAWN].tolist()
+        tokens = self._tokens[:, : max(counts, default=0)].tolist()
+        return [ids[:count] for ids, count in zip(tokens, counts, strict=True)]
+
     def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         fill(self.items, holes, movers, keep)

@@ -7,6 +7,7 @@ completion holds the score and, so that a learner can train the head where the s
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -23,9 +24,9 @@ BATCH_TOKENS = 16384  # padded tokens of one forward pass
 class ScoringLane:
     """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a lane."""
 
-    def __init__(self, policy: str, model: nn.Module) -> None:
+    def __init__(self, policy: str, model: nn.Module, *, autocast: torch.dtype | None = None) -> None:
         """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts."""
-        self.policy, self.model = policy, model
+        self.policy, self.model, self.autocast = policy, model, autocast
         config = model.body.config.get_text_config()  # type: ignore[union-attr, operator]
         self.context: int = config.max_position_embeddings
         self.device = next(model.parameters()).device
@@ -64,7 +65,8 @@ class ScoringLane:
             for b, prompt in enumerate(batch):
                 ids[b, : len(prompt)] = torch.tensor(prompt)
             last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
-            found = self.model(input_ids=ids).gather(1, last[:, None])[:, 0]
+            with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():
+                found = self.model(input_ids=ids).gather(1, last[:, None])[:, 0]
             scores |= dict(zip(batch, found.tolist(), strict=True))
             self.counts.prefill_tokens += sum(map(len, batch))
         for row in rows:

@@ -7,13 +7,17 @@ pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 t
 
 A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
 
-Dropout is off, always: the tokens were sampled without it. Left out: activation checkpointing, which transformers
-ties to its training mode.
+What a model does to its logits after its head (soft caps, scales) is done to the slices, and held against the model's own
+forward when a scorer is made.
+
+Dropout is off, always: the tokens were sampled without it. Left out: the auxiliary losses by which routers of mixtures of
+experts are balanced in pretraining; they are no part of log π.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +27,9 @@ from torch.utils.checkpoint import checkpoint
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import Rows, Sequences, move, plan, plan_shared, rows_of, width
 from cotrain.models.branches import branching, can_branch
+from cotrain.models.recompute import check_recompute, recomputing
 
+Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
 HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt
 
 
@@ -38,6 +44,7 @@ class Scorer:
         micro_tokens: int = 16384,
         autocast: bool = False,
         logits_at_once: int = 2**26,
+        recompute: bool = False,
     ) -> None:
         """
         Args:
@@ -47,8 +54,10 @@ class Scorer:
             micro_tokens: padded tokens of one forward pass.
             autocast: bfloat16 arithmetic over float32 weights.
             logits_at_once: numbers in the largest slice of logits.
+            recompute: layers keep their inputs only, and are computed again in the backward pass (``models.recompute``).
 
-        Raises ModelError when the model does something to its logits after its head, such as soft capping.
+        Raises ModelError when the model does something to its logits after its head that is not known here, or cannot
+        recompute.
         """
         if head not in HEADS:
             raise ConfigError(f"head is {head!r}, expected one of {HEADS}")
@@ -57,6 +66,9 @@ class Scorer:
         self.micro_tokens = micro_tokens
         self.autocast = autocast
         self.logits_at_once = logits_at_once
+        self.recompute = recompute
+        if recompute:
+            check_recompute(model)
         self.shared = head == "lm" and can_branch(model)  # prompts
         if head == "lm":
             self._split()
@@ -78,7 +90,9 @@ class Scorer:
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.head != "lm":
-                flat, flat_entropy = _wide(self.model(input_ids=rows.input_ids)[rows.row, rows.column]), None
+                with recomputing(self.model, self.recompute):
+                    values = self.model(input_ids=rows.input_ids)
+                flat, flat_entropy = _wide(values[rows.row, rows.column]), None
             else:
                 hidden = self._hidden(rows)  # [B, L, H]
                 flat, flat_entropy = self._logprobs(hidden[rows.row, rows.column], rows, entropy)
@@ -103,8 +117,9 @@ class Scorer:
     def _hidden(self, rows: Rows) -> torch.Tensor:
         """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
         if rows.branches is None:
-            return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
-        with branching(self._body):
+            with recomputing(self._body, self.recompute):
+                return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
+        with branching(self._body), recomputing(self._body, self.recompute):
             output = self._body(
                 input_ids=rows.input_ids,
                 position_ids=rows.branches.positions,
@@ -120,7 +135,7 @@ class Scorer:
         for start in range(0, len(hidden), size):
             piece = slice(start, start + size)
             temperature = None if rows.temperatures is None else rows.temperatures[piece]
-            arguments = (self._output, hidden[piece], rows.targets[piece], temperature, entropy)
+            arguments = (self._output, self._finish, hidden[piece], rows.targets[piece], temperature, entropy)
             if len(hidden) > size and torch.is_grad_enabled():
                 parts.append(checkpoint(_slice_logprobs, *arguments, use_reentrant=False))
             else:
@@ -138,10 +153,22 @@ class Scorer:
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
         with torch.no_grad():
-            mine = self._output(self._body(input_ids=ids, use_cache=False).last_hidden_state)
             theirs = model(input_ids=ids, use_cache=False).logits
-        if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=1e-3, atol=1e-3):
-            raise ModelError(f"{name} changes its logits after its output layer (scaling, soft capping): not supported")
+            hidden = getattr(self._body(input_ids=ids, use_cache=False), "last_hidden_state", None)
+            if hidden is None:
+                raise ModelError(f"{name} does not hand out its last hidden state; use another causal LM")
+            raw = _wide(self._output(hidden))
+        exact = 1e-2 if theirs.dtype in (torch.bfloat16, torch.float16) else 1e-5
+        for finish in _finishes(model.config.get_text_config()):
+            mine = raw if finish is None else finish(raw)
+            near = (mine - theirs).abs().max() <= exact * theirs.abs().max() if mine.shape == theirs.shape else False
+            if near or not bool(theirs.isfinite().all()):
+                self._finish = finish
+                return
+        raise ModelError(
+            f"{name} changes its logits after its output layer in a way that is not known; expected nothing, "
+            f"final_logit_softcapping, or a scale ({', '.join(SCALES)})"
+        )
 
 
 def sequence_scores(
@@ -151,6 +178,7 @@ def sequence_scores(
     head: str = "lm",
     micro_tokens: int = 16384,
     temperature: float = 1.0,
+    autocast: bool = False,
     activate: Callable[[], object] | None = None,
 ) -> list[torch.Tensor]:
     """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``.
@@ -159,14 +187,40 @@ def sequence_scores(
     """
     if activate is not None:
         activate()
-    return Scorer(model, head=head, micro_tokens=micro_tokens).logprobs(sequences, temperature=temperature)
+    scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
+    return scorer.logprobs(sequences, temperature=temperature)
+
+
+SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1
+
+
+def _finishes(config: Any) -> Iterator[Finish | None]:
+    """What a model with this configuration may do after its output layer; the model's own forward decides."""
+    scales = [float(value) for name in SCALES if (value := getattr(config, name, None))]
+    cap = getattr(config, "final_logit_softcapping", None)
+    for limit in [float(cap), None] if cap else [None]:  # first what is configured: small logits hardly feel a cap
+        for scale in [*scales, *(1.0 / scale for scale in scales), 1.0]:
+            yield None if limit is None and scale == 1.0 else partial(_finish, scale=scale, cap=limit)
+
+
+def _finish(logits: torch.Tensor, *, scale: float, cap: float | None) -> torch.Tensor:
+    """scale · logits, then cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118, section 2)."""
+    logits = logits * scale
+    return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _slice_logprobs(
-    output: nn.Module, hidden: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor | None, entropy: bool
+    output: nn.Module,
+    finish: Finish | None,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperatures: torch.Tensor | None,
+    entropy: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """hidden ``[n, H]``, targets ``[n]`` → log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
     logits = _wide(output(hidden))  # [n, V]
+    if finish is not None:
+        logits = finish(logits)
     if temperatures is not None:
         logits = logits / temperatures[:, None]
     total = logits.logsumexp(-1)

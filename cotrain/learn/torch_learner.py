@@ -8,7 +8,7 @@ tensors; a learner that loaded them goes on bit by bit as the one that saved the
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
 Left out: data-parallel and sharded training, learning-rate decay (a run ends at its planned rate), gradient scaling
-(bfloat16 needs none), activation checkpointing. On a GPU the split of seconds into forward and backward is the time
+(bfloat16 needs none). On a GPU the split of seconds into forward and backward is the time
 of launching, not of computing.
 """
 
@@ -50,6 +50,7 @@ class TorchLearner:
         warmup: int = 0,
         micro_tokens: int = 16384,
         autocast: bool = False,
+        recompute: bool = False,
         head: str = "lm",
         term_norms: bool | None = None,
         activate: Callable[[], object] | None = None,
@@ -64,6 +65,7 @@ class TorchLearner:
             warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
             micro_tokens: tokens of one forward and backward pass, padding counted.
             autocast: bfloat16 arithmetic over float32 weights.
+            recompute: activation checkpointing, see ``Scorer``.
             head: "lm", "value" or "reward".
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
                 the gradients for each); None: when an update has several terms, roles that share weights.
@@ -86,7 +88,7 @@ class TorchLearner:
             )
         self.model = model
         self.head = head
-        self.scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
+        self.scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
         self._updates = 0

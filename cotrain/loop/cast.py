@@ -27,6 +27,8 @@ from cotrain.text.plain import ByteRenderer
 from cotrain.text.render import Renderer, Rendering
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from cotrain.models.adapters import AdapterBase
 
 
@@ -68,8 +70,13 @@ class Cast:
             head=spec.head,
             micro_tokens=spec.micro_tokens,
             temperature=temperature,
+            autocast=spec.autocast,
             activate=self.activate.get(policy),
         )
+
+    def autocasts(self) -> dict[str, torch.dtype]:
+        """The policies that compute in bfloat16 over float32 weights, as the engine is told."""
+        return {name: torch.bfloat16 for name, spec in self.specs.items() if spec.autocast}
 
     def follow(self, policy: str, planned: int) -> list[str]:
         """Let the followers of a policy that was just updated follow; returns those whose weights changed."""
@@ -123,27 +130,28 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
     renderers: dict[str, Rendering] = {}
     learners: dict[str, TorchLearner] = {}
     bases, activate = _bases(policies, seed, device), dict[str, Callable[[], object]]()
-    shared: dict[str, tuple[nn.Module, Rendering]] = {
-        model: (base.module, Renderer(base.tokenizer)) for model, base in bases.items()
+    shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {
+        _same(spec): (bases[spec.model].module, _renderer(bases[spec.model].module, bases[spec.model].tokenizer))
+        for spec in {spec.model: spec for spec in policies.values() if spec.lora is not None}.values()
     }
     for name, spec in policies.items():
         if spec.program is not None:
             renderers[name] = ByteRenderer()
             continue
         if spec.head != "lm":
-            models[name] = value_model(spec.model, seed_of(seed, "value head", name)).to(device)
+            models[name] = value_model(spec.model, seed_of(seed, "value head", name), **spec.loading).to(device)
             if spec.head == "reward":
-                renderers[name] = Renderer(load_tokenizer(spec.model))
-        elif spec.kind in ("adapter", "frozen") and spec.model in shared:
-            models[name], renderers[name] = shared[spec.model]
+                renderers[name] = Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
+        elif spec.kind in ("adapter", "frozen") and _same(spec) in shared:
+            models[name], renderers[name] = shared[_same(spec)]
             if spec.model in bases:
                 activate[name] = partial(bases[spec.model].activate, name if spec.lora else None)
         else:
-            model, tokenizer = load_model(spec.model)
+            model, tokenizer = load_model(spec.model, **spec.loading)
             models[name] = nn.Module.to(model, device).eval()
-            renderers[name] = Renderer(tokenizer)
+            renderers[name] = _renderer(model, tokenizer)
             if spec.kind == "frozen":
-                shared[spec.model] = (models[name], renderers[name])
+                shared[_same(spec)] = (models[name], renderers[name])
         if name not in activate:
             models[name].requires_grad_(spec.trained)
         if spec.trained:
@@ -154,6 +162,8 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
                 clip_norm=spec.clip_norm,
                 weight_decay=spec.weight_decay,
                 micro_tokens=spec.micro_tokens,
+                autocast=spec.autocast,
+                recompute=spec.gradient_checkpointing,
                 head=spec.head,
                 activate=activate.get(name),
             )
@@ -180,7 +190,11 @@ def _bases(policies: Mapping[str, PolicySpec], seed: int, device: str) -> dict[s
         return {}
     from cotrain.models.adapters import AdapterBase  # here, as PEFT takes half a second that most runs do not need
 
-    bases = {model: AdapterBase(model) for model in dict.fromkeys(spec.model for _, spec, _ in adapters)}
+    first = {spec.model: (name, spec) for name, spec, _ in reversed(adapters)}
+    for name, spec in policies.items():
+        if spec.kind in ("adapter", "frozen") and spec.model in first:
+            _refuse_two_bases(name, spec, *first[spec.model])
+    bases = {model: AdapterBase(model, **spec.loading) for model, (_, spec) in first.items()}
     for name, spec, lora in adapters:
         if lora.path is not None:
             bases[spec.model].load(name, lora.path)
@@ -189,6 +203,28 @@ def _bases(policies: Mapping[str, PolicySpec], seed: int, device: str) -> dict[s
     for base in bases.values():
         nn.Module.to(base.module, device)
     return bases
+
+
+def _same(spec: PolicySpec) -> tuple[Any, ...]:
+    """What two policies must have in common to share a module."""
+    return (spec.model, *spec.loading.values())
+
+
+def _refuse_two_bases(name: str, spec: PolicySpec, other: str, base: PolicySpec) -> None:
+    """Adapters and frozen policies on one model share it in memory."""
+    for field_name, value in spec.loading.items():
+        expected = base.loading[field_name]
+        if value != expected:
+            raise ConfigError(
+                f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} and "
+                f"{value!r}; expected one value; set policies.{name}.{field_name}={expected} too"
+            )
+
+
+def _renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
+    """With the stop tokens that a model's authors wrote beside it; those that transformers makes up say nothing."""
+    settings = model.generation_config
+    return Renderer(tokenizer, None if settings is None or settings._from_model_config else settings)
 
 
 def vocabulary(renderer: Rendering) -> dict[str, int] | None:

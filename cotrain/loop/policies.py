@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from cotrain.core.errors import ConfigError, UnknownName
 
+DTYPES = ("float32", "bfloat16")
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 PICKS = ("newest", "oldest", "random")
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
 
@@ -75,17 +77,62 @@ class PolicySpec:
     follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
     program: Program | None = None  # of the kind "program"
     lora: Lora | None = None  # of the kind "adapter"
+    dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
+    autocast: bool = False  # bfloat16 arithmetic over float32 weights, of sampler and learner alike
+    attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
+    # Prompts that samples share are computed once under "sdpa" only
+    gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
+    trust_remote_code: bool = False  # run Python files that come with the model
+
+    def __post_init__(self) -> None:
+        where = f"policy of kind {self.kind!r} on {self.model!r}"
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"{where}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
+        if self.dtype != "float32" and self.kind in ("trainable", "ema"):
+            raise ConfigError(
+                f"{where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set autocast=true for "
+                "bfloat16 arithmetic, or train an adapter"
+            )
+        if self.attn_implementation not in (None, *ATTENTIONS):
+            raise ConfigError(
+                f"{where}: attn_implementation {self.attn_implementation!r}; expected one of {', '.join(ATTENTIONS)}"
+            )
+        if self.gradient_checkpointing and not self.trained:
+            raise ConfigError(f"{where}: gradient_checkpointing without a gradient; expected a policy that is trained")
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How its weights are loaded: arguments of ``load_model``."""
+        return {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
 
     @property
     def trained(self) -> bool:
         return self.kind in ("trainable", "adapter")
 
 
+class Numerics(TypedDict, total=False):
+    """How a model is held and computed; fields of ``PolicySpec``, which see."""
+
+    dtype: str
+    autocast: bool
+    attn_implementation: str | None
+    gradient_checkpointing: bool
+    trust_remote_code: bool
+
+
 def trainable(
-    model: str, *, lr: float = 1e-4, head: str = "lm", clip_norm: float = 1.0, lr_warmup: int = 5
+    model: str,
+    *,
+    lr: float = 1e-4,
+    head: str = "lm",
+    clip_norm: float = 1.0,
+    lr_warmup: int = 5,
+    **numerics: Unpack[Numerics],
 ) -> PolicySpec:
     """A policy with an optimiser of its own."""
-    return PolicySpec(kind="trainable", model=model, lr=lr, head=head, clip_norm=clip_norm, lr_warmup=lr_warmup)
+    return PolicySpec(
+        kind="trainable", model=model, lr=lr, head=head, clip_norm=clip_norm, lr_warmup=lr_warmup, **numerics
+    )
 
 
 def adapter(
@@ -98,16 +145,19 @@ def adapter(
     clip_norm: float = 1.0,
     lr_warmup: int = 5,
     path: str | None = None,
+    **numerics: Unpack[Numerics],
 ) -> PolicySpec:
     """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen policies
-    on it. Fields: see ``Lora``."""
+    on it; they must agree in how it is loaded. Fields: see ``Lora``."""
     lora = Lora(rank=rank, alpha=alpha, targets=targets, path=path)
-    return PolicySpec(kind="adapter", model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora)
+    return PolicySpec(
+        kind="adapter", model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora, **numerics
+    )
 
 
-def frozen(model: str) -> PolicySpec:
+def frozen(model: str, **numerics: Unpack[Numerics]) -> PolicySpec:
     """Weights that never change: a reference, a fixed opponent, a fixed judge."""
-    return PolicySpec(kind="frozen", model=model)
+    return PolicySpec(kind="frozen", model=model, **numerics)
 
 
 def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = None) -> PolicySpec:

@@ -83,7 +83,11 @@ class CoTrainer:
         self.recipe = recipe
         self.cast: Cast = assemble(recipe.policies, seed=recipe.seed, device=device)
         self.engine = EmbeddedEngine(
-            self.cast.speaking(), scorers=self.cast.scoring(), activate=self.cast.activate, device=device
+            self.cast.speaking(),
+            scorers=self.cast.scoring(),
+            activate=self.cast.activate,
+            device=device,
+            autocast=self.cast.autocasts(),
         )
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self.executor = self._executor(wrap(self._stoppable) if wrap else self._stoppable, recipe.seed)
@@ -137,7 +141,7 @@ class CoTrainer:
         for name in due:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
-            self._refuse_lonely(name, spoken)
+            self._refuse_lonely(name, spoken, len(episodes))
             annotated = self._annotate(name, spoken)
             clock.lap("annotate")
             credit = self.algorithms[name].credit(
@@ -202,8 +206,11 @@ class CoTrainer:
         row: Row = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
         return row | ({f"{name}/scored/scores": scores} if scores else {})
 
-    def _refuse_lonely(self, name: str, traces: Sequence[Trace]) -> None:
-        """An algorithm that compares traces must get some to compare."""
+    def _refuse_lonely(self, name: str, traces: Sequence[Trace], episodes: int) -> None:
+        """An algorithm that compares traces must get some to compare. A role that speaks in some episodes only (a digest of
+        what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
+        if len(traces) < episodes:
+            return
         least = self.algorithms[name].needs().group
         largest = max(Counter(t.group for t in traces).values(), default=least)
         if largest < least:

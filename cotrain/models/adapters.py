@@ -8,8 +8,8 @@ serves frozen policies: the reference of a KL term costs no memory.
 All layers hold one and the same list of active adapters, so that ``activate`` is a change of that list and of
 ``requires_grad``: PEFT's own ``set_adapter`` walks through all modules and costs as much as decoding a token does.
 
-Left out: dropout (tokens are sampled without it), adapters of embeddings, DoRA and other kinds with further weights, and
-several adapters in one forward pass.
+Left out: dropout (tokens are sampled without it), adapters of embeddings and of experts that stand in one tensor, DoRA
+and other kinds with further weights, and several adapters in one forward pass.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
@@ -47,10 +48,10 @@ PLAIN = {  # settings of PEFT under which an adapter is two matrices beside each
 class AdapterBase:
     """A frozen causal LM with the adapters of some policies. At most one of them is active; at first none is."""
 
-    def __init__(self, name: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> None:
-        """``name`` and ``dtype`` as for ``load_model``, which see for errors. Adapters are float32 on a bfloat16 base."""
+    def __init__(self, name: str | os.PathLike[str], dtype: torch.dtype | str = torch.float32, **loading: Any) -> None:
+        """All as for ``load_model``, which see for errors. Adapters are float32 on a bfloat16 base."""
         self.name = os.fspath(name)
-        self.module, self.tokenizer = load_model(name, dtype)
+        self.module, self.tokenizer = load_model(name, dtype, **loading)
         self.module.requires_grad_(False)
         self._peft: PeftModel | None = None  # wraps ``module``, from the first adapter on
         self._active: list[str] = []  # adapters that take part in a forward pass; every layer holds this very list
@@ -167,7 +168,8 @@ class AdapterBase:
         config.base_model_name_or_path = None  # else PEFT compares it with a path of ours
         try:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # PEFT's use of transformers is not the user's business
+                warnings.simplefilter("ignore")  # how PEFT goes about it is not the user's business; what came of it is
+                # looked at below
                 if self._peft is None:
                     self._peft = get_peft_model(self.module, config, adapter_name=key)
                 else:

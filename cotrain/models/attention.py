@@ -21,7 +21,9 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 IMPLEMENTATION = "documents"
-PLAIN = ("llama", "qwen2", "qwen3")  # types of model whose attention is causal softmax attention and nothing else
+PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
+    "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2", "phi3"
+)  # fmt: skip
 LONGEST = 1024  # tokens of a document whose scores may be kept
 
 
@@ -29,7 +31,13 @@ def can_isolate(model: nn.Module) -> bool:
     """Is ``isolated`` exact for this model, and faster than a mask where it is?"""
     if not isinstance(model, PreTrainedModel) or model.device.type != "cpu":
         return False
-    windowed = "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
+    return is_plain(model)
+
+
+def is_plain(model: PreTrainedModel) -> bool:
+    """May attention of this model be computed by other functions than those of transformers?"""
+    kinds = set(getattr(model.config, "layer_types", None) or ())
+    windowed = bool(kinds - {"full_attention"}) or (not kinds and bool(getattr(model.config, "sliding_window", None)))
     return model.config.model_type in PLAIN and not windowed
 
 

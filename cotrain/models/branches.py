@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from cotrain.models.attention import PLAIN
+from cotrain.models.attention import is_plain
+from cotrain.models.config import ATTENTION
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers
 
@@ -87,8 +88,7 @@ def can_branch(model: nn.Module) -> bool:
     plain = _unwrapped(model)
     if not isinstance(plain, PreTrainedModel):
         return False
-    windowed = "sliding_attention" in (getattr(plain.config, "layer_types", None) or ())
-    return plain.config.model_type in PLAIN and not windowed
+    return is_plain(plain) and plain.config._attn_implementation in (ATTENTION, BRANCHES)  # another one was asked for
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

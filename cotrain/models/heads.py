@@ -11,6 +11,7 @@ optimiser, and a critic's gradient would move the policy).
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,16 +42,18 @@ class ValueModel(nn.Module):
         hidden = self.body(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
         ).last_hidden_state
-        return self.head(hidden.float()).squeeze(-1)
+        with torch.autocast(hidden.device.type, enabled=False):  # a value is told apart by more than eight bits
+            return self.head(hidden.float()).squeeze(-1)
 
 
-def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0) -> ValueModel:
+def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0, **loading: Any) -> ValueModel:
     """A fresh critic on the body of a causal LM (directory, Hub name, or "embedded").
 
     ``scale`` is the standard deviation of the head's weights, drawn at ``seed``; at 0 all values are exactly 0.
+    ``loading``: as for ``load_model``.
     Raises ModelError as ``load_model`` does, and for a model without a separate body.
     """
-    model, _ = load_model(name)
+    model, _ = load_model(name, **loading)
     body = model.base_model
     if body is model or not isinstance(body, PreTrainedModel):
         raise ModelError(f"model {str(name)!r}: {type(model).__name__} has no body apart from its head")

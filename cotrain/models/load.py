@@ -1,7 +1,8 @@
-"""Causal language models by directory or Hub name, through transformers; safetensors only, never remote code.
+"""Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Three names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
-same after supervised training on the text formats, and ``embedded-roles``, the same for more roles. They are stored as
+Four names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
+same after supervised training on the formats alone, ``embedded-long``, practised on longer problems, and
+``embedded-roles``, which has learned more roles. They are stored as
 bfloat16 and loaded as float32 like any other.
 """
 
@@ -21,7 +22,14 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
@@ -30,11 +38,13 @@ from cotrain.models.config import ATTENTION
 EMBEDDED_BASE = "embedded"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
+EMBEDDED_LONG = "embedded-long"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
+    EMBEDDED_LONG: _ASSETS / "base-long",
 }
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files
@@ -67,31 +77,37 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
 
 
 def load_model(
-    name: str | os.PathLike[str], dtype: torch.dtype = torch.float32
+    name: str | os.PathLike[str],
+    dtype: torch.dtype | str = torch.float32,
+    *,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
         name: directory, Hub name, "embedded", "embedded-format" or "embedded-roles".
         dtype: of the weights in memory, whatever they are stored in.
+        attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
+        trust_remote_code: run Python files that come with the model. They may do anything that you may.
 
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
     """
-    directory = _fetch(name)
+    directory = _fetch(name, code=trust_remote_code)
     _check_directory(directory)
-    tokenizer = _tokenizer(name, directory)
+    tokenizer = _tokenizer(name, directory, trust_remote_code)
     try:
         with _quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
                 dtype=dtype,
-                attn_implementation=ATTENTION,
+                attn_implementation=attn_implementation or _attention(directory, trust_remote_code),
                 use_safetensors=True,
-                trust_remote_code=False,
+                trust_remote_code=trust_remote_code,
                 ignore_mismatched_sizes=True,  # reported below
                 output_loading_info=True,
             )
-    except (*UNREADABLE, SafetensorError) as error:
+    except (*UNREADABLE, SafetensorError, ImportError) as error:
         raise _unreadable(name, error) from error
     model, found = loaded
     wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
@@ -103,9 +119,9 @@ def load_model(
     return model.eval(), tokenizer
 
 
-def load_tokenizer(name: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
-    return _tokenizer(name, _fetch(name))
+    return _tokenizer(name, _fetch(name, code=trust_remote_code), trust_remote_code)
 
 
 def save_model(
@@ -174,13 +190,14 @@ def _check_directory(path: Path) -> None:
         raise ModelError(f"model {str(path)!r}: no *.safetensors file; {found}")
 
 
-def _fetch(name: str | os.PathLike[str]) -> Path:
+def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
     """The directory of a model; one of the Hub is downloaded, or taken from the cache when there is no network."""
     where = resolve(name)
     if isinstance(where, Path):
         return where
     try:
-        return Path(snapshot_download(where, allow_patterns=FILES, ignore_patterns=["*/*", "consolidated*"]))
+        files = [*FILES, "*.py"] if code else FILES
+        return Path(snapshot_download(where, allow_patterns=files, ignore_patterns=["*/*", "consolidated*"]))
     except (OSError, HFValidationError) as error:
         raise ModelError(
             f"model {where!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
@@ -188,13 +205,24 @@ def _fetch(name: str | os.PathLike[str]) -> Path:
         ) from error
 
 
-def _tokenizer(name: str | os.PathLike[str], directory: Path) -> PreTrainedTokenizerBase:
+def _attention(directory: Path, trust_remote_code: bool) -> str:
+    """The attention that a model is given where none is asked for."""
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    kind: Any = type(config)
+    known = kind in MODEL_FOR_CAUSAL_LM_MAPPING  # code that came with a model is not
+    supported: Any = MODEL_FOR_CAUSAL_LM_MAPPING[kind] if known else None
+    return ATTENTION if supported is None or supported._supports_sdpa else "eager"
+
+
+def _tokenizer(
+    name: str | os.PathLike[str], directory: Path, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     if not any((directory / file).is_file() for file in TOKENIZER_FILES):
         raise ModelError(f"model {str(name)!r}: no tokenizer; expected {TOKENIZER_FILES[0]} in {directory}")
     try:
         with _quiet():
-            return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-    except UNREADABLE as error:
+            return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    except (*UNREADABLE, ImportError) as error:
         raise _unreadable(name, error) from error
 
 

@@ -222,9 +222,7 @@ class Executor:
         """
         for name, role in roles.items():
             if not name.isidentifier() or name.startswith("_") or name in _RESERVED:
-                raise ConfigError(
-                    f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}"
-                )
+                raise ConfigError(f"role {name!r}: choose an identifier without leading _, not {', '.join(_RESERVED)}")
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader

@@ -102,7 +102,9 @@ async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) ->
 def write_over(fields: Mapping[str, Any], rng: random.Random) -> str:
     """The program that corrupts: another number stands for the answer from the last step on."""
     text, answer = str(fields["solution"]), str(fields["answer"])
-    wrong = f"{int(answer) + rng.choice((-10, -2, -1, 1, 2, 10))}" if re.fullmatch(r"-?[0-9]+", answer) else answer + "0"
+    wrong = (
+        f"{int(answer) + rng.choice((-10, -2, -1, 1, 2, 10))}" if re.fullmatch(r"-?[0-9]+", answer) else answer + "0"
+    )
     last = max(0, text.rfind("<step>"))
     return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", wrong, text[last:])
 

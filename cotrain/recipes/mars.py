@@ -20,6 +20,7 @@ Left out: more than one search, further tools, and System 2's reasoning beside i
 from __future__ import annotations
 
 from asyncio import gather
+from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
@@ -137,7 +138,7 @@ def mars(
     if trained and decoupled:
         digesting = Grpo(mix={"outcome": 1.0}, kl=pull, subsample=drawn)
         objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
-    shown = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
+    shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
     measure = (solving("solver", 8),)
     return Recipe(
         name="mars" if trained else f"mars-{system1}",

@@ -95,7 +95,7 @@ def tango(
         options={"reviews": reviews, "step_rewards": "none"},
     )
     if simultaneous and trained:
-        both = {"reviews": max(2, reviews // 4), "step_rewards": steps_judged_by}
+        both: dict[str, Any] = {"reviews": max(2, reviews // 4), "step_rewards": steps_judged_by}
         schedule = single(solve_then_verify, "generator", "verifier", name="both", **both)
     elif trained:
         schedule = alternate(solving_step, judging_step, ratio=ratio, warmup={"verifier": warmup})

@@ -4,8 +4,9 @@ A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``No
 its reason: "timeout", "grader died", "out of memory", "grader error", "gold not readable". The caller masks such a
 sample; a grader that failed never turns into a wrong answer.
 
-After its deadline a process is killed with its whole group and replaced, so that one hostile answer costs one deadline
-and the next answer is graded as if nothing had happened. (Pools whose tasks cannot be killed fail here: a few such
+After its deadline the fork that does the work is killed and another takes its place (``grade_worker.py``), so that one
+hostile answer costs one deadline and the next answer is graded as if nothing had happened; a process that does not even
+say so is killed with its whole group and replaced. (Pools whose tasks cannot be killed fail here: a few such
 answers occupy all workers, and from then on every right answer is graded wrong.)
 
 Left out: several correct gold answers, tolerances, units that need converting.
@@ -28,12 +29,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from cotrain.core.errors import ConfigError, UserError
-from cotrain.core.types import Grade
-from cotrain.text.parsers import last_boxed
+from cotrain.core.types import Grade, StepJudgement, Task
+from cotrain.text.parsers import final_answer, last_boxed
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 MEMORY_BYTES = 3 << 30  # address space of a worker
+GRACE_S = 2.0  # after the deadline, for a worker to say that it has passed
 START_S = 120.0  # a worker that has not loaded by then is given up
+WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
 _ENVIRONMENT = (
     "PATH",
@@ -64,8 +67,8 @@ class GradingPool:
     def grade(self, gold: str, answer_text: str) -> Grade:
         """Compare an answer (the answer alone, not the text around it) with the gold answer.
 
-        Takes at most ``deadline_s`` once a worker is free and loaded. Raises UserError when math-verify cannot be
-        loaded, RuntimeError after ``close``.
+        Takes ``deadline_s`` at most (and ``GRACE_S`` where the worker is stuck) once a worker is free and loaded. Raises
+        UserError when math-verify cannot be loaded, RuntimeError after ``close``.
         """
         if (quick := quick_grade(gold, answer_text)) is not None:
             return quick
@@ -86,7 +89,9 @@ class GradingPool:
         return grade
 
     async def agrade(self, gold: str, answer_text: str) -> Grade:
-        """``grade`` in a thread of the running loop's executor."""
+        """``grade``, in a thread of the running loop's executor where it needs a process."""
+        if (quick := quick_grade(gold, answer_text)) is not None:
+            return quick
         return await asyncio.get_running_loop().run_in_executor(None, self.grade, gold, answer_text)
 
     def close(self) -> None:
@@ -104,6 +109,41 @@ class GradingPool:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class AnswerJudge:
+    """The judge of tasks whose answer is compared by a pool; knows nothing of steps."""
+
+    def __init__(self, workers: int = WORKERS, deadline_s: float = 5.0) -> None:
+        self._pool = GradingPool(workers=workers, deadline_s=deadline_s)
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Compare the answer that a text ends on (``parsers.final_answer``) with the gold one; no answer is False."""
+        assert task.answer is not None
+        answer = final_answer(text)
+        return Grade(value=False) if answer is None else self._pool.grade(task.answer, answer)
+
+    async def agrade(self, task: Task, text: str) -> Grade:
+        """``grade``, while others go on."""
+        assert task.answer is not None
+        answer = final_answer(text)
+        return Grade(value=False) if answer is None else await self._pool.agrade(task.answer, answer)
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        """None: there is no oracle."""
+        return None
+
+    def close(self) -> None:
+        """End the grading processes."""
+        self._pool.close()
+
+
+async def grade_outside(task: Task, text: str) -> Grade:
+    """The ``grader`` of an executor: many answers at once where the task's judge has processes for it, else ``task.grade``.
+
+    The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
+    """
+    return await task.judge.agrade(task, text) if isinstance(task.judge, AnswerJudge) else task.grade(text)
 
 
 class _Worker:
@@ -154,7 +194,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
             self._requests.write(request.encode("ascii"))
             self._requests.flush()
-        reply = self._reply(self._deadline_s)
+        reply = self._reply(self._deadline_s + GRACE_S)
         if isinstance(reply, str):
             return Grade(value=None, reason=reply)
         if reply.get("id") != self._asked:
@@ -196,6 +236,12 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 # -- without a process
+
+
+def vote_key(answer: str) -> str:
+    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and spaces."""
+    number = plain_number(core := _core(answer))
+    return "".join(core.split()).casefold() if number is None else str(number[0].normalize() + 0)
 
 
 def quick_grade(gold: str, answer: str) -> Grade | None:

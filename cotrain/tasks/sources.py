@@ -11,21 +11,25 @@ from typing import Any
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.core.state import take
 from cotrain.core.types import TaskSource
+from cotrain.tasks.rows import SCHEMAS
 
-NAMES = ("words", "gsm8k", "jsonl", "gym:NAME")
+NAMES = ("words", *SCHEMAS, "gym:NAME")
 
 
 def task_source(spec: str, data: str | None = None) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "gsm8k" and "jsonl" (with data), or "gym:NAME".
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME", or with data "jsonl" or a benchmark.
 
+    ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is one.
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
-    if spec in ("gsm8k", "jsonl"):
+    if spec in SCHEMAS:
         if data is None:
-            raise ConfigError(f"tasks {spec!r} are read from a local file; add --data FILE")
-        from cotrain.tasks.jsonl import JsonlTasks, gsm8k
+            raise ConfigError(
+                f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name"
+            )
+        from cotrain.tasks.jsonl import benchmark
 
-        return gsm8k(data) if spec == "gsm8k" else JsonlTasks(data)
+        return benchmark(*_on_the_hub(spec, data))
     kind, colon, name = spec.partition(":")
     if spec != "words" and not (kind == "gym" and colon):
         raise UnknownName("task source", spec, NAMES)
@@ -34,6 +38,17 @@ def task_source(spec: str, data: str | None = None) -> TaskSource:
             f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
         )
     return from_description({"kind": kind, "settings": {"dataset": name} if kind == "gym" else {}})
+
+
+def _on_the_hub(spec: str, data: str) -> tuple[str, str]:
+    """The benchmark that a public repository holds, and its configuration, where they are not given."""
+    for name, schema in SCHEMAS.items():
+        repository, _, config = schema.hub.partition(":")
+        if data == repository and config:
+            data = schema.hub
+        if data in (repository, schema.hub) and spec == "jsonl":
+            return name, data
+    return spec, data
 
 
 def from_description(description: Mapping[str, Any]) -> TaskSource:

@@ -53,15 +53,16 @@ def scene(scale: float = 1.0):
     return drawn(4, HEADS, 1, WIDTH), whole, reads
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-def test_prompt_and_own_tokens_join_in_one_softmax(scale):
+@pytest.mark.parametrize(("scale", "cap"), [(0.1, None), (1.0, None), (30.0, None), (1.0, 0.5)])
+def test_prompt_and_own_tokens_join_in_one_softmax(scale, cap):
     """With the largest scale, exponentials of scores overflow and underflow."""
     query, whole, reads = scene(scale)
     key = with_reads(torch.zeros(4, KEY_HEADS, 1, WIDTH), reads)
-    found, _ = attend(nn.Identity(), query, key, key, None)
+    found, _ = attend(nn.Identity(), query, key, key, None, softcap=cap)
     for row, (keys, values) in enumerate(whole):
         keys, values = (x.repeat_interleave(HEADS // KEY_HEADS, 0).double() for x in (keys, values))
         scores = torch.einsum("hd,hwd->hw", query[row, :, 0].double(), keys) * WIDTH**-0.5
+        scores = scores if cap is None else cap * torch.tanh(scores / cap)
         expected = torch.einsum("hw,hwd->hd", scores.softmax(-1), values)
         torch.testing.assert_close(found[row, 0].double(), expected, atol=2e-5 * scale, rtol=0)
 
@@ -74,7 +75,7 @@ def test_what_it_cannot_compute_is_refused():
         ((query, bare, bare, None), {}, "other keys than the cache's"),
         ((query, key, bare, torch.zeros(4, 1, 1, 1)), {}, "a mask of its own"),
         ((query.expand(-1, -1, 2, -1), key, bare, None), {}, "2 queries a row"),
-        ((query, key, bare, None), {"softcap": 3.0}, "softcap"),
+        ((query, key, bare, None), {"position_bias": 3.0}, "position_bias"),
     ):
         with pytest.raises(ModelError, match=f"cannot decode Identity: it uses {problem}"):
             attend(nn.Identity(), *arguments, **options)

@@ -80,9 +80,7 @@ def test_the_update_is_that_of_the_pairwise_loss(anchor, monkeypatch):
 
     algorithm = Pairwise(anchor=anchor)
     values = scores(model).detach().tolist()
-    traces = [
-        rated(values[i], labels[i], groups[i], call=i, prompt=PROMPTS[i]) for i in range(len(PROMPTS))
-    ]
+    traces = [rated(values[i], labels[i], groups[i], call=i, prompt=PROMPTS[i]) for i in range(len(PROMPTS))]
     seen = {}
     monkeypatch.setattr(
         learner._optimizer,

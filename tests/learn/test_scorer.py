@@ -78,13 +78,15 @@ def test_sharing_prompts_changes_neither_scores_nor_gradients():
     torch.testing.assert_close(results[0][2], results[1][2], rtol=1e-4, atol=1e-4)  # norms compute in float32
 
 
-def test_models_that_change_their_logits_afterwards_are_refused():
+def test_soft_caps_are_repeated_and_other_models_are_refused():
     config = Gemma2Config(
         vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, head_dim=8, final_logit_softcapping=0.01,
     )  # fmt: skip
-    with pytest.raises(ModelError, match="soft capping"):
-        Scorer(Gemma2ForCausalLM(config))
+    model, pair = Gemma2ForCausalLM(config).eval(), ((1, 2), (3, 4, 5))
+    table = model(input_ids=torch.tensor([pair[0] + pair[1]])).logits[0, 1:-1].log_softmax(-1)
+    expected = table.gather(-1, torch.tensor(pair[1])[:, None])[:, 0]
+    torch.testing.assert_close(Scorer(model).logprobs([pair])[0], expected.detach(), rtol=1e-6, atol=1e-6)
     with pytest.raises(ModelError, match="use a causal LM"):
         Scorer(LlamaModel(tiny_model().config))
     with pytest.raises(ConfigError, match="head is 'scalar'"):

@@ -69,10 +69,6 @@ if (Path(cotrain.__file__).parent / "assets" / "base-roles").is_dir():  # with t
     CASES |= {
         "critique: roles": {"tasks": study_problems((3, 3))},
         "dsm: roles": {"warmup": 1, "reviews": 3, "steps": 3, "ratio": (1, 1)},
-        "mars": {},
-        "mars: unbalanced": {"balance": False, "kl": 0.0},
-        "mars: joint": {"decoupled": False, "sampling": "advantage"},
-        "mars: frozen": {"system1": "frozen"},
     }
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
 

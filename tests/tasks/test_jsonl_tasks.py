@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Grade
-from cotrain.tasks.jsonl import JsonlTasks, Row, gsm8k, read_rows, split_of, without_calculator
+from cotrain.tasks.jsonl import JsonlTasks, gsm8k, split_of
+from cotrain.tasks.rows import Row, read_rows, without_calculator
 from cotrain.text.parsers import tagged_solution
 
 WORKED = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nIn all 48+24 = <<48+24=72>>1,072.\n#### 1,072"
@@ -29,7 +30,7 @@ def test_rows(tmp_path):
         {"problem": "Q2?", "answer": 4},
         {"question": "Q3?", "answer": " x "},
     ]
-    assert read_rows(write(tmp_path / "a.jsonl", rows), "question", "answer") == [
+    assert read_rows(write(tmp_path / "a.jsonl", rows), "question|problem", "answer") == [
         Row(
             question="Q1?",
             answer="1072",

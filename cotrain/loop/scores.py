@@ -1,0 +1,127 @@
+"""Scores of benchmark suites from per-sample rows, as papers give them. A file of rows gives its scores without any model.
+
+::
+
+    solver        greedy     the greedy answer is right
+                  avg@k      mean over k samples               pass@k   any of them is right (unbiased, arXiv 2107.03374)
+                  maj@k      the most frequent answer is right (arXiv 2203.11171)
+                  best@k     the sample that the verifier scores highest is right
+                  weighted@k the answer with the largest sum of scores is right (arXiv 2206.02336)
+    processbench  error_accuracy    of the solutions with a wrong step, those whose first one was found
+                  correct_accuracy  of the others, those in which no step was blamed
+                  f1                harmonic mean of the two (arXiv 2412.06559); ``average/f1`` is the mean over splits
+
+What could not be read, graded or asked counts as wrong and stands beside as ``answered``, ``graded`` and ``parsed``. Ties go
+to the first sample. Intervals are cluster bootstraps over problems (``measures.clustered``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cotrain.core.statistics import Estimate, pass_at_k
+from cotrain.loop.measures import Counts, Statistic, clustered
+from cotrain.tasks.grading import vote_key
+
+SampleRow = Mapping[str, Any]
+GREEDY = -1  # as ``sample``: the greedy answer
+
+
+def solver_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
+    """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY``), ``answer`` (None: none was found),
+    ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
+
+    ``best@k`` and ``weighted@k`` are there where any row has a score. Raises ValueError where a problem has not k samples.
+    """
+    problems: dict[str, list[SampleRow]] = {}
+    for row in rows:
+        problems.setdefault(row["id"], []).append(row)
+    counts = {i: _solver_counts(mine, k) for i, mine in enumerate(problems.values())}
+    named: dict[str, tuple[int, int]] = {"greedy": (0, 1)}
+    if k:
+        named |= {f"avg@{k}": (2, 3), f"pass@{k}": (4, 8), f"maj@{k}": (5, 8)}
+    if any(row["score"] is not None for row in rows):
+        named |= {f"best@{k}": (6, 8), f"weighted@{k}": (7, 8)}
+    named |= {"answered": (9, 11), "graded": (10, 11)}
+    return _figures(counts, {name: _share(top, bottom) for name, (top, bottom) in named.items()}, len(problems))
+
+
+def _solver_counts(rows: Sequence[SampleRow], k: int) -> list[float]:
+    sampled = sorted((row for row in rows if row["sample"] != GREEDY), key=lambda row: row["sample"])
+    if len(sampled) != k:
+        raise ValueError(f"problem {rows[0]['id']} has {len(sampled)} samples, expected {k}")
+    greedy, right = [row for row in rows if row["sample"] == GREEDY], [bool(row["correct"]) for row in sampled]
+    scores = [row["score"] or 0.0 for row in sampled]
+    best = max(range(k), key=lambda i: (scores[i], -i), default=None)
+    return [
+        *(float(sum(bool(row["correct"]) for row in greedy)), float(len(greedy))),
+        *(float(sum(right)), float(k)),
+        pass_at_k(k, sum(right), k) if k else 0.0,
+        float(_elected(sampled, [1.0] * k)),
+        float(best is not None and right[best]),
+        float(_elected(sampled, scores)),
+        float(k > 0),
+        float(sum(row["answer"] is not None for row in rows)),
+        float(sum(row["correct"] is not None for row in rows)),
+        float(len(rows)),
+    ]
+
+
+def _elected(rows: Sequence[SampleRow], weights: Sequence[float]) -> bool:
+    """Is the answer with the largest sum of weights right?"""
+    votes: dict[str, float] = {}
+    first: dict[str, SampleRow] = {}
+    for row, weight in zip(rows, weights, strict=True):
+        if row["answer"] is not None:
+            key = vote_key(row["answer"])
+            votes[key] = votes.get(key, 0.0) + weight
+            first.setdefault(key, row)
+    return bool(votes) and bool(first[max(votes, key=lambda key: votes[key])]["correct"])
+
+
+def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
+    """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of the
+    first wrong step, −1 for none; a prediction of None is no judgement."""
+    splits = list(dict.fromkeys(row["split"] for row in rows))
+    counts: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        mine = counts.setdefault((row["split"], row["problem"]), [0.0] * (4 * len(splits) + 2))
+        at = 4 * splits.index(row["split"]) + (0 if row["label"] >= 0 else 2)
+        mine[at] += float(row["prediction"] == row["label"])
+        mine[at + 1] += 1.0
+        mine[-2] += float(row["prediction"] is not None)
+        mine[-1] += 1.0
+    statistics: dict[str, Statistic] = {}
+    for i, split in enumerate(splits):
+        statistics[f"{split}/error_accuracy"] = _share(4 * i, 4 * i + 1)
+        statistics[f"{split}/correct_accuracy"] = _share(4 * i + 2, 4 * i + 3)
+        statistics[f"{split}/f1"] = _f1(4 * i)
+    f1s = [_f1(4 * i) for i in range(len(splits))]
+    statistics["average/f1"] = lambda c: np.mean([f1(c) for f1 in f1s], axis=0)
+    statistics["parsed"] = _share(-2, -1)
+    return _figures(dict(enumerate(counts.values())), statistics, len(rows))
+
+
+def _figures(rows: dict[int, list[float]], statistics: Mapping[str, Statistic], n: int) -> dict[str, Estimate]:
+    found = {name: clustered(rows, statistic, name, n) for name, statistic in statistics.items()}
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def _share(top: int, bottom: int) -> Statistic:
+    def share(c: Counts) -> Counts:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(c[..., bottom] > 0, c[..., top] / c[..., bottom], np.nan)
+
+    return share
+
+
+def _f1(at: int) -> Statistic:
+    def f1(c: Counts) -> Counts:
+        wrong, right = _share(at, at + 1)(c), _share(at + 2, at + 3)(c)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(wrong + right == 0, 0.0, 2 * wrong * right / (wrong + right))
+
+    return f1

@@ -1,0 +1,77 @@
+"""A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers, read without executing it.
+
+tiktoken keeps no list of merges: it merges whichever two neighbours make the token of lowest rank. A byte-level BPE of
+``tokenizers`` does the same when every split of a token into two known ones is a merge, in the order of the ranks. Left out:
+pieces where two different splits of one token overlap, which may be merged from the other end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from cotrain.core.errors import DataError, ModelError
+from cotrain.disk.pickles import Made, Name, kind_of, read_pickle
+
+
+def read_encoding(file: Path) -> PreTrainedTokenizerFast:
+    """A pickled ``tiktoken.Encoding`` as a fast tokenizer that gives the same ids, read without executing it.
+
+    Raises DataError for any other pickle, ModelError for a pattern or ids that ``tokenizers`` cannot express.
+    """
+    value = read_pickle(file.read_bytes(), str(file))
+    if not isinstance(value, Made) or value.by != Name("tiktoken.core", "Encoding"):
+        raise DataError(
+            f"{file}: expected a pickled tiktoken.core.Encoding, found {kind_of(value)}; nothing was executed. "
+            "Name a directory with tokenizer.json with --tokenizer"
+        )
+    state: dict[str, Any] = value.state if isinstance(value.state, dict) else {}
+    parts: list[Any] = [state.get(key) for key in ("mergeable_ranks", "special_tokens", "pat_str")]
+    ranks, special, pattern = parts
+    if not (_table(ranks, bytes) and _table(special, str) and isinstance(pattern, str)):
+        raise DataError(f"{file}: the encoding has no mergeable_ranks, special_tokens and pat_str; use --tokenizer")
+    try:
+        return _fast(ranks, special, pattern)
+    except ModelError as error:
+        raise ModelError(f"{file}: {error}; use --tokenizer") from error
+
+
+def _table(value: Any, key: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(k, key) and isinstance(i, int) for k, i in value.items())
+
+
+def _fast(ranks: dict[bytes, int], special: dict[str, int], pattern: str) -> PreTrainedTokenizerFast:
+    """tiktoken merges whichever neighbours make the token of lowest rank, so every split of a token is a merge of its."""
+    if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([i]) not in ranks for i in range(256)):
+        raise ModelError("the ranks are not 0 … n − 1 with every byte among them")
+    letters = _byte_letters()
+    spelled = {token: "".join(letters[byte] for byte in token) for token in ranks}
+    merges = [
+        (spelled[token[:cut]], spelled[token[cut:]])
+        for token in sorted(ranks, key=ranks.__getitem__)
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]
+    core = Tokenizer(models.BPE({spelled[t]: i for t, i in ranks.items()}, merges, ignore_merges=True))
+    try:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    except Exception as error:  # the library raises no narrower class
+        raise ModelError(f"the pattern cannot be read by tokenizers ({error})") from error
+    core.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    core.decoder = decoders.ByteLevel()
+    ordered = sorted(special, key=special.__getitem__)
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ordered])
+    moved = [token for token in ordered if core.token_to_id(token) != special[token]]
+    if moved:
+        raise ModelError(f"the special token {moved[0]!r} does not follow the other ids without a gap")
+    return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False)
+
+
+def _byte_letters() -> list[str]:
+    """The letter that stands for each byte in a byte-level vocabulary (GPT-2): printable ones for themselves."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in kept else next(others)) for byte in range(256)]

@@ -1,0 +1,200 @@
+"""``cotrain convert nanochat``: a checkpoint of karpathy/nanochat as a plain directory of transformers' NanoChat.
+
+nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
+``tiktoken.Encoding``, beside the folder of checkpoints. Both pickles are read without executing anything
+(``torch_file.py``, ``encoding.py``). The architecture is the one of
+nanochat's first months, for which transformers has a class; the names of later parts (``resid_lambdas``,
+``value_embeds``, ``smear_gate`` …) and sliding windows are refused by name, because the class would leave them out.
+
+What the checkpoint does not say stands here as nanochat's code has it: rotary base 10,000, logits capped at 15,
+a feed-forward of 4 · n_embd, ``F.rms_norm`` with its own ε, which is float32's whatever the dtype. Weights are written as
+float32, so that nothing is rounded. nanochat rounds its table of rotary angles to bfloat16; transformers does so only
+when it runs in bfloat16. Left out: optimiser state, and later architectures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from cotrain.core.errors import ModelError, RunDirectoryError
+from cotrain.core.flags import Parser
+from cotrain.models.encoding import read_encoding
+from cotrain.models.load import save_model
+from cotrain.models.torch_file import read_tensors
+
+SIZES = {
+    "vocab_size": "vocab_size",
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_kv_head": "num_key_value_heads",
+    "sequence_len": "max_position_embeddings",
+}  # nanochat's name → that of transformers
+LAYER = {
+    "attn.c_q": "self_attn.q_proj",
+    "attn.c_k": "self_attn.k_proj",
+    "attn.c_v": "self_attn.v_proj",
+    "attn.c_proj": "self_attn.o_proj",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
+BOS, USER, ASSISTANT = "<|bos|>", ("<|user_start|>", "<|user_end|>"), ("<|assistant_start|>", "<|assistant_end|>")
+CHAT_TEMPLATE = (
+    "{{- bos_token -}}"
+    "{%- set system = messages[0]['content'] + '\n\n' if messages[0]['role'] == 'system' else '' -%}"
+    "{%- for message in (messages[1:] if system else messages) -%}"
+    "{%- if message['role'] != ['user', 'assistant'][loop.index0 % 2] -%}"
+    "{{- raise_exception('user and assistant must alternate, found ' + message['role']) -}}"
+    "{%- endif -%}"
+    "{{- '<|' + message['role'] + '_start|>' -}}{{- system if loop.first else '' -}}{{- message['content'] -}}"
+    "{{- '<|' + message['role'] + '_end|>' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|assistant_start|>' -}}{%- endif -%}"
+)
+
+
+def command(words: Sequence[str]) -> int:
+    """``cotrain convert``."""
+    parser = Parser(prog="cotrain convert", description="A checkpoint of another project as a plain model directory.")
+    parser.add_argument("format", choices=["nanochat"])
+    parser.add_argument("directory", metavar="DIR", help="with model_*.pt and meta_*.json")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
+    parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
+    parser.add_argument("--step", type=int, help="which checkpoint (default: the last)")
+    given = parser.strict(words)
+    print(f"written to {convert(given.directory, given.out, tokenizer=given.tokenizer, step=given.step)}")
+    return 0
+
+
+def convert(
+    directory: Path | str, out: Path | str, *, tokenizer: Path | str | None = None, step: int | None = None
+) -> Path:
+    """Write the checkpoint in ``directory`` as a model directory ``out``; ``step`` is the last one by default.
+
+    Raises ModelError for another architecture or a tokenizer that does not fit, DataError for files that cannot be read
+    safely, RunDirectoryError when ``out`` is not empty.
+    """
+    source, target = Path(directory), Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    file, meta = _files(source, step)
+    words = _tokenizer(source, None if tokenizer is None else Path(tokenizer))
+    config = _config(meta, words)
+    weights = _renamed(read_tensors(file), config, file)
+    with torch.device("meta"):
+        model = NanoChatForCausalLM(config)
+    model.load_state_dict(weights, strict=True, assign=True)
+    if model.generation_config is not None and words.bos_token_id is not None:
+        ends = [i for i in (words.eos_token_id, words.bos_token_id) if i is not None]
+        model.generation_config.eos_token_id = ends  # a document ends where the next one begins
+    save_model(model, words, target)
+    return target
+
+
+def _files(source: Path, step: int | None) -> tuple[Path, Path]:
+    """The weights of one step, and what was written about them."""
+    found = {
+        int(m[1]): path for path in source.glob("model_*.pt") if (m := re.fullmatch(r"model_(\d+)\.pt", path.name))
+    }
+    if not found:
+        raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
+    if step is not None and step not in found:
+        raise ModelError(f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(found)))})")
+    file = found[max(found) if step is None else step]
+    meta = file.with_name(file.name.replace("model_", "meta_")).with_suffix(".json")
+    if not meta.is_file():
+        raise ModelError(f"{file}: {meta.name} is missing beside it; it holds the sizes of the model")
+    return file, meta
+
+
+def _config(meta: Path, words: PreTrainedTokenizerBase) -> NanoChatConfig:
+    try:
+        given = json.loads(meta.read_text(encoding="utf-8"))["model_config"]
+        sizes: dict[str, Any] = {new: int(given[old]) for old, new in SIZES.items()}
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ModelError(f"{meta}: no readable model_config with {', '.join(SIZES)} ({error})") from error
+    unknown = sorted(set(given) - set(SIZES) - {"window_pattern"})
+    if unknown or set(str(given.get("window_pattern", "L"))) - {"L"}:
+        what = f"the setting {unknown[0]!r}" if unknown else f"sliding windows ({given['window_pattern']!r})"
+        raise ModelError(f"{meta}: {what} is of an architecture that transformers' NanoChat does not have")
+    if min(sizes.values()) < 1 or sizes["hidden_size"] % sizes["num_attention_heads"]:
+        raise ModelError(f"{meta}: the sizes do not go together: {given}")
+    if len(words) != sizes["vocab_size"]:
+        raise ModelError(f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(words)} tokens")
+    return NanoChatConfig(
+        **sizes,
+        intermediate_size=4 * sizes["hidden_size"],
+        rms_norm_eps=torch.finfo(torch.float32).eps,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        final_logit_softcapping=15.0,
+        bos_token_id=words.bos_token_id,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        tie_word_embeddings=False,
+    )
+
+
+def _renamed(stored: Mapping[str, torch.Tensor], config: NanoChatConfig, file: Path) -> dict[str, torch.Tensor]:
+    """The weights under the names of transformers, as float32; vocabularies padded for speed are cut to their size."""
+    head = config.hidden_size // config.num_attention_heads
+    wide, narrow = config.hidden_size, (config.num_key_value_heads or config.num_attention_heads) * head
+    shapes = {"attn.c_k": (narrow, wide), "attn.c_v": (narrow, wide)}
+    shapes |= {"mlp.c_fc": (4 * wide, wide), "mlp.c_proj": (wide, 4 * wide)}
+    rows = config.vocab_size
+    expected = {
+        "transformer.wte.weight": ("model.embed_tokens.weight", (rows, wide)),
+        "lm_head.weight": ("lm_head.weight", (rows, wide)),
+    }
+    for layer in range(config.num_hidden_layers):
+        for old, new in LAYER.items():
+            name = f"model.layers.{layer}.{new}.weight"
+            expected[f"transformer.h.{layer}.{old}.weight"] = (name, shapes.get(old, (wide, wide)))
+    plain = {key.removeprefix("_orig_mod."): tensor for key, tensor in stored.items()}
+    unknown, missing = sorted(set(plain) - set(expected)), sorted(set(expected) - set(plain))
+    if unknown:
+        raise ModelError(
+            f"{file}: {len(unknown)} weights, such as {unknown[0]!r}, are of an architecture of nanochat that "
+            "transformers' NanoChat does not have; nothing was written"
+        )
+    if missing:
+        raise ModelError(f"{file}: {len(missing)} weights are missing, such as {missing[0]!r}")
+    renamed = {}
+    for old, (new, shape) in expected.items():
+        tensor = plain[old]
+        tensor = tensor[: shape[0]] if shape[0] == rows and tensor.dim() == 2 else tensor
+        if tuple(tensor.shape) != shape:
+            raise ModelError(f"{file}: {old} has the shape {list(plain[old].shape)}, expected {list(shape)}")
+        renamed[new] = tensor.float().contiguous()
+    return renamed
+
+
+def _tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase:
+    """From the directory given, the checkpoint's own, or where nanochat keeps it: two levels up, in ``tokenizer``."""
+    places = [source, source.resolve().parent.parent / "tokenizer"] if given is None else [given]
+    for place in places:
+        if (place / "tokenizer.pkl").is_file():
+            return _named(read_encoding(place / "tokenizer.pkl"))
+        if (place / "tokenizer.json").is_file():
+            return _named(PreTrainedTokenizerFast.from_pretrained(place))
+    raise ModelError(
+        f"{' and '.join(map(str, places))}: no tokenizer.pkl and no tokenizer.json; name their directory with --tokenizer"
+    )
+
+
+def _named(words: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """With nanochat's tokens in their parts, and its chat format where it has the tokens for it."""
+    known = words.get_vocab()
+    if BOS not in known:
+        raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat")
+    words.bos_token = words.pad_token = BOS
+    words.eos_token = ASSISTANT[1] if ASSISTANT[1] in known else BOS
+    if words.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
+        words.chat_template = CHAT_TEMPLATE
+    return words

@@ -1,0 +1,75 @@
+"""Activation checkpointing (Chen et al. 2016, arXiv 1604.06174) in evaluation mode: a layer keeps its input, and is computed
+again when the backward pass comes to it. One more forward pass buys memory that no longer grows with what is inside layers.
+
+transformers has the same behind ``gradient_checkpointing_enable``, but in training mode only, where dropout would be on: the
+learner's log-probabilities would not be those of the sampler. So the layers' forward is wrapped here, for the length of a
+pass. What a layer reads from the configuration (which attention function) is the same when it is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from cotrain.core.errors import ModelError
+
+
+def check_recompute(model: nn.Module) -> None:
+    """Raise ModelError for a model whose layers are not known to be pure functions of their inputs."""
+    if not _layers(model):
+        raise ModelError(
+            f"{type(model).__name__} has no layer that transformers can checkpoint; set gradient_checkpointing=false"
+        )
+
+
+@contextmanager
+def recomputing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
+    """Within the block, a forward pass with gradient keeps the inputs of layers only."""
+    layers = _layers(model) if wanted and torch.is_grad_enabled() else []
+    for layer in layers:
+        layer.forward = partial(
+            checkpoint,
+            layer.forward,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=partial(_contexts, _configs(layer)),
+        )
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def _configs(layer: nn.Module) -> list[PreTrainedConfig]:
+    """The configurations that a layer and its parts read, each once."""
+    found = [getattr(module, "config", None) for module in layer.modules()]
+    return list({id(config): config for config in found if isinstance(config, PreTrainedConfig)}.values())
+
+
+def _contexts(configs: list[PreTrainedConfig]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Of the pass itself, and of computing again: as it is now."""
+    return nullcontext(), _as_now(configs, [config._attn_implementation for config in configs])
+
+
+@contextmanager
+def _as_now(configs: list[PreTrainedConfig], names: list[str]) -> Iterator[None]:
+    before = [config._attn_implementation for config in configs]
+    for config, name in zip(configs, names, strict=True):
+        config._attn_implementation = name
+    try:
+        yield
+    finally:
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation = name

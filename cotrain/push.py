@@ -1,0 +1,75 @@
+"""``cotrain push``: what ``cotrain export`` writes, as a repository of the Hugging Face Hub.
+
+The export goes to a temporary directory and from there to the Hub in one commit; nothing else of the run is sent. Left
+out: branches, pull requests and data sets (``hf upload`` does these with any exported directory).
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from huggingface_hub import HfApi, get_token
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.flags import Parser
+from cotrain.export import export
+from cotrain.loop.directory import RunDirectory
+
+
+class Hub(Protocol):
+    """The part of ``HfApi`` that a push needs."""
+
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any: ...
+
+    def repo_info(self, repo_id: str) -> Any: ...
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> Any: ...
+
+
+def command(words: Sequence[str]) -> int:
+    """``cotrain push``."""
+    parser = Parser(prog="cotrain push", description="Export a policy of a run to the Hugging Face Hub.")
+    parser.add_argument("directory", metavar="RUN")
+    parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
+    parser.add_argument("--repo", required=True, metavar="OWNER/NAME")
+    parser.add_argument("--private", action="store_true", help="only you can see it")
+    given = parser.strict(words)
+    print(f"pushed to {push(given.directory, given.role, given.repo, private=given.private)}")
+    return 0
+
+
+def push(directory: Path | str, role: str, repo: str, *, private: bool = False, hub: Hub | None = None) -> str:
+    """Upload the policy that plays ``role`` to the model repository ``repo``; returns its address.
+
+    Raises ConfigError when there is no token, the Hub refuses or cannot be reached, or ``private`` is asked for a repository
+    that is already public; and what ``export`` raises. Nothing is created on the Hub before the export stands.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
+        raise ConfigError(f"--repo {repo!r}: expected owner/name, as in my-name/my-verifier")
+    run = RunDirectory.open(directory)
+    if hub is None:
+        if get_token() is None:
+            raise ConfigError(
+                "no token of the Hugging Face Hub: log in with `hf auth login`, or set HF_TOKEN "
+                "(a token with write access, from https://huggingface.co/settings/tokens)"
+            )
+        hub = HfApi()
+    with tempfile.TemporaryDirectory(prefix="cotrain-push-") as folder:
+        made = export(run.path, role, Path(folder) / "model")
+        try:
+            hub.create_repo(repo, private=private, exist_ok=True)
+            if private and not hub.repo_info(repo).private:
+                raise ConfigError(
+                    f"--repo {repo} exists and is public; nothing was sent. Leave out --private, or rename"
+                )
+            hub.upload_folder(repo_id=repo, folder_path=made, commit_message=f"{role} of a cotrain run")
+        except ConfigError:
+            raise
+        except Exception as error:  # the client raises its own errors, and those of whichever HTTP library it uses
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ConfigError(f"the Hub did not take {repo}: {first:.200}; check name, token and network") from error
+    return f"https://huggingface.co/{repo}"

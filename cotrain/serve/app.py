@@ -1,0 +1,307 @@
+"""The server: routes, streams, errors, and who may ask.
+
+::
+
+    GET  /health   /v1/models   /v1/models/NAME
+    POST /v1/chat/completions   /v1/completions   /v1/verify
+
+It listens on this machine alone unless told otherwise, and knows no passwords. Two things keep web pages that a browser
+happens to show from using it: a Host header that is not this server's name is refused (a page whose own name was made to
+point here, "DNS rebinding"), and so is a body that is not declared as JSON (a form that another page posts).
+
+Left out: TLS, keys, quotas and several processes, which belong to a proxy in front of it; tools and images.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cotrain import __version__, api
+from cotrain.core.errors import ConfigError, CotrainError, UserError
+from cotrain.engine import contract
+from cotrain.play.idle_loop import together
+from cotrain.serve import asked, shapes
+from cotrain.serve.asked import Asked, BadRequest
+from cotrain.serve.models import Choice, Model, Served
+from cotrain.serve.verify import verify
+
+MAX_BODY = 4 * 2**20  # bytes
+LOCAL = ("localhost", "127.0.0.1", "::1")
+_LISTEN_EVERYWHERE = ("0.0.0.0", "::")
+_GONE = Response(status_code=499)  # nobody is there to read it
+T = TypeVar("T")
+
+
+def serve(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] = (), device: str = "cpu") -> int:
+    """Load a run and serve it until a signal comes. ``hosts``: further names in Host headers that are answered.
+
+    Raises ConfigError when the address is taken or not this machine's.
+    """
+    listener = listen(host, port)  # before the models are loaded
+    with listener:
+        trainer = api.trained(directory, device=device)
+        served = Served(trainer)
+        where = f"[{host}]" if ":" in host else host
+        print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")
+        print(f"http://{where}:{listener.getsockname()[1]}/v1  (Ctrl-C to leave)", flush=True)
+        if host not in LOCAL:
+            print("cotrain: this server asks nobody for a password and now answers other machines", flush=True)
+        config = uvicorn.Config(
+            application(served, (host, *hosts)), log_level="warning", timeout_graceful_shutdown=5, server_header=False
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+        served.engine.close()
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one. Raises ConfigError."""
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"--port is {port}; expected 0 (any free one) to {2**16 - 1}")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {why}; choose another --host or --port (0: a free one)"
+        ) from None
+
+
+def application(served: Served, hosts: Sequence[str] = ()) -> ASGIApp:
+    """The ASGI application. ``hosts``: names in Host headers that it answers besides this machine's own."""
+    created = int(time.time())
+
+    async def models(request: Request) -> Response:
+        listed = [shapes.model(entry, created) for entry in served.models.values()]
+        return JSONResponse({"object": "list", "data": listed})
+
+    async def model(request: Request) -> Response:
+        return JSONResponse(shapes.model(served.find(request.path_params["name"]), created))
+
+    async def health(request: Request) -> Response:
+        trainer = served.trainer
+        state = {"recipe": trainer.recipe.name, "step": trainer.finished, "requests": served.started}
+        return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open})
+
+    async def chat(request: Request) -> Response:
+        given, messages = asked.chat(await _body(request))
+        entry = served.find(given.model)
+
+        async def prepare() -> list[contract.Request]:
+            return served.requests(entry, [served.conversation(entry, messages)], given)
+
+        def shape(choice: Choice, index: int) -> dict[str, Any]:
+            return shapes.chat_choice(served.renderer(entry), choice, index)
+
+        def delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
+            said = {"content": text} if text is not None else {}
+            first = {"role": "assistant", "content": ""} if text is None and finish is None else said
+            return {"index": index, "delta": first, "finish_reason": finish, "logprobs": None}
+
+        wanted = await served.engine.do(prepare())
+        return await _answered(served, request, entry, given, wanted, "chat.completion", shape, delta)
+
+    async def completions(request: Request) -> Response:
+        given, prompts = asked.completions(await _body(request))
+        entry = served.find(given.model)
+
+        async def prepare() -> list[contract.Request]:
+            return served.requests(entry, [served.raw(entry, prompt) for prompt in prompts], given)
+
+        def shape(choice: Choice, index: int) -> dict[str, Any]:
+            prompt = prompts[index // given.n]
+            text = prompt if isinstance(prompt, str) else None
+            return shapes.text_choice(served.renderer(entry), choice, index, given.echo, text)
+
+        def delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
+            return {"index": index, "text": text or "", "finish_reason": finish, "logprobs": None}
+
+        wanted = await served.engine.do(prepare())
+        return await _answered(served, request, entry, given, wanted, "text_completion", shape, delta)
+
+    async def verification(request: Request) -> Response:
+        result = await _unless_gone(request, verify(served, await _body(request)))
+        return _GONE if result is None else JSONResponse(result)
+
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/verify", verification, methods=["POST"]),
+        ],
+        exception_handlers={UserError: _refused, CotrainError: _broken, HTTPException: _no_route, Exception: _broken},
+    )
+    return _guarded(app, hosts)
+
+
+Shape = Callable[[Choice, int], dict[str, Any]]
+Delta = Callable[[int, str | None, str | None], dict[str, Any]]  # (choice, text, finish)
+
+
+async def _answered(
+    served: Served,
+    request: Request,
+    entry: Model,
+    given: Asked,
+    wanted: Sequence[contract.Request],
+    kind: str,
+    shape: Shape,
+    delta: Delta,
+) -> Response:
+    """Chat and plain completions, as one JSON or as a stream."""
+    head = {
+        "id": f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{wanted[0].address.task}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": entry.name,
+        "system_fingerprint": f"{served.trainer.recipe.name}-step-{served.trainer.finished}",
+    }
+    if given.stream:
+        head["object"] = "chat.completion.chunk" if kind.startswith("chat") else kind
+        events = _events(served, entry, given, wanted, head, delta)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def all_choices() -> dict[str, Any]:
+        choices = await together([served.answer(entry, one, given) for one in wanted])
+        shaped = [shape(choice, index) for index, choice in enumerate(choices)]
+        return {**head, "choices": shaped, "usage": shapes.usage(choices)}
+
+    result = await _unless_gone(request, served.engine.do(all_choices()))
+    return _GONE if result is None else JSONResponse(result)
+
+
+async def _events(
+    served: Served, entry: Model, given: Asked, wanted: Sequence[contract.Request], head: dict[str, Any], delta: Delta
+) -> AsyncIterator[bytes]:
+    """Server-sent events: pieces of the choices as they come, in any order; ends with ``[DONE]``."""
+    loop, pieces = asyncio.get_running_loop(), asyncio.Queue[tuple[int, str | None, str | None]]()
+
+    def event(choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return f"data: {json.dumps({**head, 'choices': choices, **more}, ensure_ascii=False)}\n\n".encode()
+
+    async def one(index: int, request: contract.Request) -> Choice:
+        def tell(text: str) -> None:
+            loop.call_soon_threadsafe(pieces.put_nowait, (index, text, None))
+
+        choice = await served.answer(entry, request, given, tell)
+        loop.call_soon_threadsafe(pieces.put_nowait, (index, None, choice.finish))
+        return choice
+
+    async def all_choices() -> list[Choice]:
+        return await together([one(index, request) for index, request in enumerate(wanted)])
+
+    work = asyncio.ensure_future(served.engine.do(all_choices()))
+    work.add_done_callback(lambda _: pieces.put_nowait((-1, None, None)))
+    try:
+        if head["object"] == "chat.completion.chunk":
+            for index in range(len(wanted)):
+                yield event([delta(index, None, None)])
+        while (piece := await pieces.get())[0] >= 0:
+            yield event([delta(*piece)])
+        choices = await work
+        if given.usage:
+            yield event([], usage=shapes.usage(choices))
+        yield b"data: [DONE]\n\n"
+    except CotrainError as error:
+        yield f"data: {json.dumps(shapes.error(str(error), status=500))}\n\n".encode()
+    finally:
+        work.cancel()
+
+
+async def _body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json")
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > MAX_BODY:
+            raise BadRequest(f"the body has more than {MAX_BODY} bytes; send less", status=413)
+    return bytes(found)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result; None, and the work is cancelled, when the client hangs up before it."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=0.5)
+            if not task.done() and await request.is_disconnected():
+                return None
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    param, code, status = None, None, 400
+    if isinstance(error, BadRequest):
+        param, code, status = error.param, error.code, error.status
+    return JSONResponse(shapes.error(str(error), status=status, param=param, code=code), status_code=status)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return JSONResponse(shapes.error(f"{type(error).__name__}: {error}", status=500), status_code=500)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}; this server has GET /health, /v1/models and POST "
+    body = shapes.error(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+def _guarded(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
+    """Answers only requests whose Host header names this server; any IP address where it listens on all of them, as no
+    name can have been made to point there."""
+    names = {name.lower() for name in (*LOCAL, *hosts)}
+    everywhere = any(name in _LISTEN_EVERYWHERE for name in hosts)
+
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            name = host_of(Headers(scope=scope).getlist("host"))
+            if name not in names and not (everywhere and _is_address(name)):
+                message = f"Host {name!r} is not a name of this server; start it with --allow-host to answer to others"
+                await JSONResponse(shapes.error(message, status=400), status_code=400)(scope, receive, send)
+                return
+        await app(scope, receive, send)
+
+    return guard
+
+
+def host_of(headers: Sequence[str]) -> str:
+    """The name in a request's only Host header, without port and brackets; "" when it is not exactly one."""
+    if len(headers) != 1:
+        return ""
+    name = headers[0].strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,209 @@
+"""Reading what a client asks: JSON bodies of OpenAI's API and of ``/v1/verify``, checked field by field.
+
+A parameter that would change the answer and is not implemented is refused, never ignored; so is one that nobody knows.
+``null`` is the same as leaving a parameter out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.errors import UserError, unknown_message
+from cotrain.text.render import Message
+
+MAX_CHOICES = 128  # n times prompts
+MAX_TOP = 20  # alternatives of a token
+MAX_STOPS = 16
+_SPOKEN = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "logprobs", "stream", "stream_options")
+CHAT = ("model", "messages", "max_completion_tokens", "top_logprobs", *_SPOKEN)
+COMPLETIONS = ("model", "prompt", "echo", *_SPOKEN)
+VERIFY = ("model", "problem", "solution", "steps", "answer", "reference", "n", "temperature", "seed")
+_WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+_NEUTRAL: dict[str, tuple[Any, ...]] = {  # not implemented: the values that ask for nothing
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "best_of": (1,),
+    "suffix": ("",),
+}
+
+
+class BadRequest(UserError, ValueError):
+    """What is wrong with a request, and with which parameter."""
+
+    def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param, self.status, self.code = param, status, code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What chat and completions have in common; None: the model's own setting."""
+
+    model: str
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    seed: int | None
+    stop: tuple[str, ...]
+    n: int
+    top: int | None  # alternatives of each token's log-probability; None: no log-probabilities
+    stream: bool
+    usage: bool  # in a stream
+    echo: bool = False
+
+
+def decode(body: bytes, known: Sequence[str]) -> dict[str, Any]:
+    """The JSON object of a body, without its nulls. Raises BadRequest."""
+    try:
+        found = json.loads(body)
+        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON in UTF-8: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(f"the body is a JSON {type(found).__name__}; expected an object")
+    body_of = {name: value for name, value in found.items() if value is not None}
+    for name, value in body_of.items():
+        if name in known or name in _WITHOUT_EFFECT:
+            continue
+        if name not in _NEUTRAL:
+            raise BadRequest(unknown_message("parameter", name, known), name)
+        if value not in _NEUTRAL[name]:
+            raise BadRequest(f"{name} is {_short(value)}: not implemented by this server; leave it out", name)
+    return body_of
+
+
+def chat(body: bytes) -> tuple[Asked, list[Message]]:
+    found = decode(body, CHAT)
+    wanted, top = boolean(found, "logprobs"), integer(found, "top_logprobs", 0, MAX_TOP)
+    if top is not None and not wanted:
+        raise BadRequest("top_logprobs is given without logprobs; set logprobs to true", "top_logprobs")
+    limit = integer(found, "max_completion_tokens", 1, 2**31)
+    asked = _asked(
+        found, (top or 0) if wanted else None, integer(found, "max_tokens", 1, 2**31) if limit is None else limit
+    )
+    messages = found.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest(f"messages is {_short(messages)}; expected a list of at least one message", "messages")
+    read = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    if read[-1].role == "assistant":
+        raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
+    return asked, read
+
+
+def completions(body: bytes) -> tuple[Asked, list[str | tuple[int, ...]]]:
+    """The prompts as texts or token ids."""
+    found = decode(body, COMPLETIONS)
+    echo = boolean(found, "echo")
+    limit = integer(found, "max_tokens", 0 if echo else 1, 2**31)
+    asked = _asked(found, integer(found, "logprobs", 0, MAX_TOP), 16 if limit is None else limit, echo)
+    prompt = found.get("prompt")
+    many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    prompts = [_prompt(one) for one in (prompt if many else [prompt])]  # type: ignore[union-attr]
+    if len(prompts) * asked.n > MAX_CHOICES:
+        raise BadRequest(f"{len(prompts)} prompts times n {asked.n} are more than {MAX_CHOICES} choices", "prompt")
+    return asked, prompts
+
+
+def text(found: Mapping[str, Any], name: str) -> str | None:
+    value = found.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequest(f"{name} is {_short(value)}; expected a string", name)
+    return value
+
+
+def texts(found: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    value = found.get(name)
+    if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        raise BadRequest(f"{name} is {_short(value)}; expected a list of strings", name)
+    return None if value is None else tuple(value)
+
+
+def boolean(found: Mapping[str, Any], name: str) -> bool:
+    value = found.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f"{name} is {_short(value)}; expected true or false", name)
+    return value
+
+
+def integer(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    value = found.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+        raise BadRequest(f"{name} is {_short(value)}; expected an integer from {least} to {most}", name)
+    return value
+
+
+def real(found: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    value = found.get(name)
+    if value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+    if not number or not math.isfinite(value) or not least <= value <= most:
+        raise BadRequest(f"{name} is {_short(value)}; expected a number from {least:g} to {most:g}", name)
+    return float(value)
+
+
+def _asked(found: Mapping[str, Any], top: int | None, max_tokens: int | None, echo: bool = False) -> Asked:
+    model, stop = text(found, "model"), found.get("stop", [])
+    if model is None:
+        raise BadRequest("model is missing; GET /v1/models lists those there are", "model")
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
+        raise BadRequest(f"stop is {_short(stop)}; expected at most {MAX_STOPS} strings, none empty", "stop")
+    top_p, stream = real(found, "top_p", 0.0, 1.0), boolean(found, "stream")
+    if top_p == 0.0:
+        raise BadRequest("top_p is 0; expected a number above 0, or temperature 0 for greedy tokens", "top_p")
+    if stream and (top is not None or echo):
+        raise BadRequest("logprobs and echo do not go with stream; leave out one of them", "stream")
+    options = found.get("stream_options", {})
+    if not isinstance(options, dict) or options.keys() - {"include_usage", "include_obfuscation"}:
+        raise BadRequest(f"stream_options is {_short(options)}; expected {{'include_usage': true}}", "stream_options")
+    return Asked(
+        model=model,
+        temperature=real(found, "temperature", 0.0, 100.0),
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=integer(found, "seed", -(2**63), 2**63 - 1),
+        stop=tuple(stops),
+        n=integer(found, "n", 1, MAX_CHOICES) or 1,
+        top=top,
+        stream=stream,
+        usage=boolean({k: v for k, v in options.items() if v is not None}, "include_usage"),
+        echo=echo,
+    )
+
+
+def _message(message: Any, where: str) -> Message:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in ("system", "developer", "user", "assistant"):
+        raise BadRequest(f"{where}: role is {_short(role)}; expected system, developer, user or assistant", "messages")
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise BadRequest(f"{where}: content is {_short(content)}; expected a text or a list of text parts", "messages")
+    return Message("system" if role == "developer" else role, content)
+
+
+def _prompt(prompt: Any) -> str | tuple[int, ...]:
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if isinstance(prompt, list) and prompt and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt):
+        return tuple(prompt)
+    raise BadRequest(
+        f"prompt is {_short(prompt)}; expected a text, token ids, or a list of either, none empty", "prompt"
+    )
+
+
+def _short(value: Any) -> str:
+    shown = "missing" if value is None else repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -1,0 +1,37 @@
+"""The command ``cotrain serve``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.flags import Parser
+
+
+def serve(words: Sequence[str]) -> int:
+    """Serve a run's roles with OpenAI's API, and /v1/verify."""
+    parser = Parser(prog="cotrain serve", description=serve.__doc__)
+    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all, without any password")
+    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    given = parser.strict(words)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        from cotrain.serve import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise ConfigError(f"cotrain serve needs {error.name}; install it with: pip install 'cotrain[serve]'") from None
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.set_num_threads(given.threads or len(os.sched_getaffinity(0)))
+    return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=given.device)

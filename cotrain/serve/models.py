@@ -1,0 +1,253 @@
+"""What is served: each role of a run as a model, and each policy that speaks.
+
+::
+
+    "solver"             a role: every user message is put into its prompt template, as in training; its own sampling
+    "policy/generator"   a policy: messages as they are, in its chat template and nothing else
+
+A role whose template has other fields than one (a verifier's problem and solution) is asked through ``/v1/verify``, or by
+its policy. Contents of messages are encoded by the ``Renderer``, so none of them can become a control token.
+
+Everything that touches a tokenizer or a model runs in the engine's thread: tokenizers are not safe for several, and the
+switch that keeps control tokens out of contents is a state of theirs.
+
+The t-th token of choice i is drawn with the t-th number of (seed, i), whatever else is in the batch. Log-probabilities are
+the model's own, of one more forward pass: neither temperature nor top-p has been applied to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import torch
+
+from cotrain.core.address import Address, seed_of
+from cotrain.core.errors import unknown_message
+from cotrain.core.types import Completion, Sampling
+from cotrain.engine.contract import Request
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.role import Role
+from cotrain.serve.asked import Asked, BadRequest
+from cotrain.serve.batches import EngineThread
+from cotrain.serve.reply import Reply
+from cotrain.text.prompts import fields_of, fill
+from cotrain.text.render import Message, Renderer
+
+SERVED_STEP = -(2**40)  # the step in the addresses of what is served
+MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit
+_SLICE = 2**24  # logits that are normalised at a time
+_JUDGE = frozenset({"problem", "solution"})
+_TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
+
+Alternatives = list[tuple[int, float]]  # the likeliest tokens with their log-probabilities
+Tell = Callable[[int, str], object]  # (choice, what is new of its text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One entry of ``/v1/models``."""
+
+    name: str
+    policy: str
+    sampling: Sampling  # where a client says nothing
+    role: Role | None  # None: the policy itself
+    head: str  # "lm", "reward" or "program"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset() if self.role is None else fields_of(self.role.prompt)
+
+    @property
+    def talks(self) -> bool:
+        return self.head == "lm" and (self.role is None or len(self.fields) == 1)
+
+    @property
+    def judges(self) -> bool:
+        return self.head != "program" and _JUDGE <= self.fields <= _JUDGE | _TOLD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One answer."""
+
+    prompt_ids: tuple[int, ...]  # [P]
+    token_ids: tuple[int, ...]  # [T] up to and with the token that completes a stop string
+    text: str
+    finish: str
+    logprobs: list[tuple[float, Alternatives]] | None  # [T]; of prompt and answer [P - 1 + T] where a prompt was echoed
+
+
+class Served:
+    """The models of one run, and an engine in a thread of its own."""
+
+    def __init__(self, trainer: CoTrainer) -> None:
+        self.trainer = trainer
+        self.engine = EngineThread(trainer.engine)
+        self.models = _models(trainer)
+        self._numbers = count(1)
+        self.started = 0  # requests so far
+
+    def find(self, name: str) -> Model:
+        """Raises BadRequest (404, as OpenAI's API does)."""
+        if name not in self.models:
+            message = unknown_message("model", name, self.models)
+            raise BadRequest(message, "model", status=404, code="model_not_found")
+        return self.models[name]
+
+    def conversation(self, model: Model, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt ids [P]. Raises BadRequest for a model that does not talk."""
+        if not model.talks:
+            raise BadRequest(_not_talking(model), "model")
+        if model.role is not None:
+            (name,) = model.fields
+            template, system = model.role.prompt, model.role.system
+            messages = [
+                Message("user", fill(template, **{name: m.content})) if m.role == "user" else m for m in messages
+            ]
+            messages = messages if system is None else [Message("system", system), *messages]
+        return self.renderer(model).render(messages)
+
+    def raw(self, model: Model, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+        """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
+        if model.head != "lm":
+            raise BadRequest(_not_talking(model), "model")
+        renderer = self.renderer(model)
+        if not isinstance(prompt, str):
+            return prompt
+        bos = renderer.tokenizer.bos_token_id
+        begun = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
+        return (*([bos] if begun else []), *renderer.encode(prompt))
+
+    def renderer(self, model: Model) -> Renderer:
+        renderer = self.trainer.cast.renderers[model.policy]
+        assert isinstance(renderer, Renderer)  # programs have none and are refused before
+        return renderer
+
+    def requests(self, model: Model, prompts: Sequence[tuple[int, ...]], asked: Asked) -> list[Request]:
+        """One request for each prompt and choice. Raises BadRequest or ConfigError for what the engine would refuse."""
+        number, renderer = self.number(), self.renderer(model)
+        seed = seed_of(self.trainer.recipe.seed, "serve", number) if asked.seed is None else asked.seed
+        found = []
+        for place, prompt_ids in enumerate(prompts):
+            request = Request(
+                policy=model.policy,
+                prompt_ids=prompt_ids,
+                sampling=self._sampling(model, len(prompt_ids), asked),
+                stop_ids=renderer.stop_ids,
+                seed=0,
+                address=Address(step=SERVED_STEP, task=number, member=place, role=model.name, call=0),
+            )
+            self.engine.engine.check(request)
+            found += [_choice(request, seed, i) for i in range(asked.n)]
+        return found
+
+    async def answer(
+        self, model: Model, request: Request, asked: Asked, tell: Callable[[str], object] | None = None
+    ) -> Choice:
+        """Sample one request in the engine's thread; ``tell`` hears the text as it grows, its end included."""
+        prompt_ids = request.prompt_ids
+        reply, completion = Reply(self.renderer(model), asked.stop), None
+        drawn: list[int] = []
+
+        def read(ids: Sequence[int]) -> bool:
+            drawn[:] = ids
+            new = reply.read(ids)
+            if new and tell is not None:
+                tell(new)
+            return reply.stopped
+
+        if asked.max_tokens != 0:  # 0: the client wants nothing but the echo
+            reads = tell is not None or asked.stop
+            completion = await (self.engine.watch(request, read) if reads else self.engine.sample(request))
+        ids = tuple(drawn) if completion is None else completion.token_ids
+        if (new := reply.read(ids, final=True)) and tell is not None:
+            tell(new)
+        ids = ids[: reply.count]
+        return Choice(
+            prompt_ids=prompt_ids,
+            token_ids=ids,
+            text=reply.text,
+            finish=_finish(reply, completion),
+            logprobs=None if asked.top is None else self._logprobs(model, prompt_ids, ids, asked.echo, asked.top),
+        )
+
+    def number(self) -> int:
+        """A new number for the addresses of a request."""
+        self.started = next(self._numbers)
+        return self.started
+
+    @torch.inference_mode()
+    def _logprobs(
+        self, model: Model, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
+    ) -> list[tuple[float, Alternatives]]:
+        """Of ``ids``, and with ``echo`` of the prompt from its second token on. Runs in the engine's thread."""
+        cast, whole = self.trainer.cast, (*prompt, *ids)
+        first = 1 if echo else len(prompt)
+        if len(whole) <= first:
+            return []
+        if activate := cast.activate.get(model.policy):
+            activate()
+        module = cast.models[model.policy]
+        inputs = torch.tensor([whole], device=next(module.parameters()).device)
+        logits = module(input_ids=inputs, use_cache=False, logits_to_keep=len(whole) - first + 1).logits[0, :-1]
+        found: list[tuple[float, Alternatives]] = []
+        for part in logits.split(max(1, _SLICE // logits.shape[-1])):
+            logp = part.float().log_softmax(-1)
+            targets = inputs[0, first + len(found) :][: len(part), None]
+            values, best = logp.topk(top)
+            ranked = zip(best.tolist(), values.tolist(), strict=True)
+            said = logp.gather(1, targets)[:, 0].tolist()
+            found += [(own, list(zip(*pair, strict=True))) for own, pair in zip(said, ranked, strict=True)]
+        return found
+
+    def _sampling(self, model: Model, prompt: int, asked: Asked) -> Sampling:
+        context, own = self.engine.engine.context(model.policy), model.sampling
+        room, wanted = context - prompt, asked.max_tokens
+        if room < (wanted or 1):
+            raise BadRequest(
+                f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} of "
+                f"{model.policy!r}; lower max_tokens or shorten the prompt",
+                "max_tokens" if room > 0 else "messages",
+                code="context_length_exceeded",
+            )
+        return Sampling(
+            max_tokens=wanted or min(own.max_tokens, room),
+            temperature=own.temperature if asked.temperature is None else asked.temperature,
+            top_p=own.top_p if asked.top_p is None else asked.top_p,
+        )
+
+
+def _choice(request: Request, seed: int, i: int) -> Request:
+    return replace(request, seed=seed_of("serve", seed, i), address=replace(request.address, call=i))
+
+
+def _finish(reply: Reply, completion: Completion | None) -> str:
+    return "stop" if reply.stopped else "length" if completion is None else completion.finish
+
+
+def _models(trainer: CoTrainer) -> Mapping[str, Model]:
+    """Roles first, then policies that speak."""
+    recipe = trainer.recipe
+    heads = {name: "program" if spec.program is not None else spec.head for name, spec in recipe.policies.items()}
+    found = {
+        name: Model(name=name, policy=role.policy, sampling=role.sampling, role=role, head=heads[role.policy])
+        for name, role in recipe.roles.items()
+    }
+    for policy, head in heads.items():
+        if head == "lm":
+            limits = [role.sampling.max_tokens for role in recipe.roles.values() if role.policy == policy]
+            sampling = Sampling(max_tokens=max(limits, default=MAX_TOKENS))
+            name = f"policy/{policy}"
+            found[name] = Model(name=name, policy=policy, sampling=sampling, role=None, head=head)
+    return found
+
+
+def _not_talking(model: Model) -> str:
+    if model.head != "lm":
+        what = "is a program" if model.head == "program" else "scores and does not speak"
+        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.judges else "")
+    fields = ", ".join(sorted(model.fields)) or "none"
+    other = "ask /v1/verify, or " if model.judges else ""
+    return f"role {model.name!r} has the fields {fields} and not one; {other}give whole messages to 'policy/{model.policy}'"

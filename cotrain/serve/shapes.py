@@ -1,0 +1,85 @@
+"""The JSON that OpenAI's clients expect, made from choices. Functions of tokens run in the engine's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cotrain.serve.models import Alternatives, Choice, Model
+from cotrain.text.render import Renderer
+
+
+def usage(choices: Sequence[Choice]) -> dict[str, int]:
+    """Prompts are counted once each, however many choices they have."""
+    prompts = sum(len(ids) for ids in {id(c.prompt_ids): c.prompt_ids for c in choices}.values())
+    sampled = sum(len(choice.token_ids) for choice in choices)
+    return {"prompt_tokens": prompts, "completion_tokens": sampled, "total_tokens": prompts + sampled}
+
+
+def chat_choice(renderer: Renderer, choice: Choice, index: int) -> dict[str, Any]:
+    spoken = renderer.offsets(choice.token_ids)  # tokens behind a stop string's beginning are not shown
+    content = None
+    if choice.logprobs is not None:
+        shown = [k for k, end in enumerate(spoken) if end <= len(choice.text) or choice.finish == "length"]
+        content = [_chat_token(renderer, choice.token_ids[k], *choice.logprobs[k]) for k in shown]
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "finish_reason": choice.finish,
+        "logprobs": None if content is None else {"content": content, "refusal": None},
+    }
+
+
+def text_choice(renderer: Renderer, choice: Choice, index: int, echo: bool, prompt: str | None) -> dict[str, Any]:
+    """``prompt``: the text that was asked, where it was one."""
+    before = (renderer.decode(choice.prompt_ids) if prompt is None else prompt) if echo else ""
+    logprobs = None
+    if choice.logprobs is not None:
+        ids = (*(choice.prompt_ids if echo else ()), *choice.token_ids)
+        unknown: list[tuple[float | None, Alternatives | None]] = [(None, None)] if echo else []
+        values: list[tuple[float | None, Alternatives | None]] = [*unknown, *choice.logprobs]
+        own = [
+            None if said is None or best is None else {token_text(renderer, t): p for t, p in [*best, (token, said)]}
+            for token, (said, best) in zip(ids, values, strict=True)
+        ]
+        logprobs = {
+            "tokens": [token_text(renderer, token) for token in ids],
+            "token_logprobs": [said for said, _ in values],
+            "top_logprobs": own,
+            "text_offset": [0, *renderer.offsets(ids)][: len(ids)],
+        }
+    return {"index": index, "text": before + choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
+
+
+def token_text(renderer: Renderer, token: int) -> str:
+    """The text of a single token, control tokens included; ``token_id:N`` for one that is no text on its own."""
+    text = renderer.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text if isinstance(text, str) and text and "\ufffd" not in text else f"token_id:{token}"
+
+
+def model(entry: Model, created: int) -> dict[str, Any]:
+    """An entry of ``/v1/models``; what is not OpenAI's stands under "cotrain"."""
+    ours = {
+        "role": None if entry.role is None else entry.name,
+        "policy": entry.policy,
+        "chat": entry.talks,
+        "completions": entry.head == "lm",
+        "verify": entry.judges,
+        "max_tokens": entry.sampling.max_tokens,
+        "temperature": entry.sampling.temperature,
+    }
+    return {"id": entry.name, "object": "model", "created": created, "owned_by": "cotrain", "cotrain": ours}
+
+
+def error(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _chat_token(renderer: Renderer, token: int, logprob: float, best: Alternatives) -> dict[str, Any]:
+    return _named(renderer, token, logprob) | {"top_logprobs": [_named(renderer, *pair) for pair in best]}
+
+
+def _named(renderer: Renderer, token: int, logprob: float) -> dict[str, Any]:
+    text = token_text(renderer, token)
+    return {"token": text, "logprob": logprob, "bytes": None if text.startswith("token_id:") else list(text.encode())}

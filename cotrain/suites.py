@@ -1,0 +1,364 @@
+"""Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
+
+The solver of a run answers every problem of a suite once greedily and ``samples`` times at its own temperature, and the
+run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given.
+What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
+(``loop/scores.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
+where it was interrupted, and only prints what is finished.
+
+Left out: few-shot prompts, a model without a run, tools. A sample that does not fit its model's context counts as wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__, api
+from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
+from cotrain.disk.jsonl import JsonlWriter, read_jsonl
+from cotrain.loop.directory import RunDirectory, estimates_json
+from cotrain.loop.evaluation import EVALUATION_STEP
+from cotrain.loop.scores import GREEDY, SampleRow, processbench_scores, solver_scores
+from cotrain.play.executor import Executor, Roles
+from cotrain.play.judges import confidence, shown
+from cotrain.play.protocols import examine, review
+from cotrain.tasks import processbench
+from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.hub import is_hub_name
+from cotrain.tasks.jsonl import read_splits, task_of
+from cotrain.tasks.processbench import Sample, read_samples
+from cotrain.tasks.rows import SCHEMAS
+from cotrain.text.nonce import nonce
+from cotrain.text.parsers import final_answer
+
+SUITES = (*SCHEMAS, "processbench")
+CHUNK = 64  # problems that are played, and written, at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """How a suite is played."""
+
+    samples: int = 8  # k of avg@k, pass@k, …; 0: the greedy answer alone
+    reviews: int = 1  # of each solution; in ProcessBench one greedy review, or the plurality of several sampled ones
+    solver: str = "solver"  # role
+    verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
+    problems: int | None = None  # the first so many, in ProcessBench so many spread over each split; None for all
+
+    def __post_init__(self) -> None:
+        if self.samples < 0 or self.reviews < 1 or (self.problems is not None and self.problems < 1):
+            raise ConfigError(
+                f"suite: samples {self.samples} >= 0, reviews {self.reviews} >= 1, problems >= 1 expected"
+            )
+
+
+def evaluate_suites(
+    directory: Path | str,
+    suites: Sequence[str],
+    data: Sequence[str] = (),
+    *,
+    play: Play | None = None,
+    device: str = "cpu",
+) -> list[dict[str, Any]]:
+    """Score a run's latest checkpoint on suites. ``data``: see ``suite_data``.
+
+    Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``. Raises UnknownName,
+    ConfigError, DataError before anything is played.
+    """
+    play = play or Play()
+    paths = suite_data(suites, data)
+    folder, trainer, judge = RunDirectory.open(directory), api.trained(directory, device=device), AnswerJudge()
+    items = {name: _some(load_suite(name, paths[name], judge), play.problems) for name in paths}
+    policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
+    made = {"run": str(folder.path), "step": trainer.finished, "seed": trainer.recipe.seed, "cotrain": __version__}
+    results = []
+    for name, mine in items.items():
+        settings = made | {"data": paths[name]} | settings_of(name, mine, trainer.judge, play, policies)
+        rows = played(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings)
+        figures = processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples)
+        results.append({"suite": name, "settings": settings, "figures": estimates_json(figures)})
+        folder.write(f"suite-{name}.json", results[-1])
+    judge.close()
+    return results
+
+
+# -- data
+
+
+def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str]]:
+    """Where the data of each suite is. ``data`` entries: ``NAME=PATH`` for one suite; a directory with a folder or file of a
+    suite's name in it; a path or Hub name where only one suite is asked for. Without any, the public release on the Hub."""
+    found: dict[str, list[str]] = {}
+    for name in suites:
+        if name not in SUITES:
+            raise UnknownName("suite", name, SUITES)
+        found[name] = []
+    for entry in data:
+        name, equals, path = entry.partition("=")
+        inside = {s: p for s in found for p in (Path(entry) / s, Path(entry) / f"{s}.jsonl") if p.exists()}
+        if equals and not Path(entry).exists():
+            if name not in found:
+                raise UnknownName(f"suite in --data {entry}:", name, found)
+            found[name].append(path)
+        elif inside:
+            for s, p in inside.items():
+                found[s].append(str(p))
+        elif len(found) == 1:
+            found[suites[0]].append(entry)
+        else:
+            raise ConfigError(f"--data {entry}: which of {', '.join(found)} is it? Write it as NAME={entry}")
+    for name, paths in found.items():
+        hub = processbench.HUB if name == "processbench" else SCHEMAS[name].hub
+        if not paths and data:
+            raise ConfigError(f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH")
+        if not paths and not hub:
+            raise ConfigError(f"suite {name!r} needs --data FILE")
+        found[name] = paths or [hub]
+    return found
+
+
+def load_suite(name: str, paths: Sequence[str], judge: AnswerJudge) -> list[Task] | list[Sample]:
+    """Everything in the files of a suite; of a directory or a data set its test split. Raises DataError."""
+    if name == "processbench":
+        return read_samples(paths)
+    tasks: list[Task] = []
+    for path in paths:
+        file = Path(path).expanduser().resolve()
+        if not is_hub_name(path) and file.is_dir():
+            file /= "test.jsonl"
+        read = read_splits(path if is_hub_name(path) else str(file), SCHEMAS[name].question, SCHEMAS[name].answer)
+        rows = read["test"] if "test" in read else next(iter(read.values()))
+        tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
+    return tasks
+
+
+def _some(items: list[Task] | list[Sample], count: int | None) -> list[Task] | list[Sample]:
+    """The first ``count``; of ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
+    splits: dict[str, list[Sample]] = {}
+    for item in items:
+        if not isinstance(item, Sample):
+            return items[:count]
+        splits.setdefault(item.split, []).append(item)
+    chosen = [(mine, min(count or len(mine), len(mine))) for mine in splits.values()]
+    return [mine[i * len(mine) // n] for mine, n in chosen for i in range(n)]
+
+
+def settings_of(
+    name: str, items: Sequence[Task] | Sequence[Sample], executor: Executor, play: Play, models: dict[str, str]
+) -> dict[str, Any]:
+    """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
+    verdicts."""
+    judging, asked = name == "processbench", play.verifier in executor.roles
+    needed = [play.verifier] if judging else [play.solver, *([play.verifier] if asked and play.samples else [])]
+    roles = {}
+    for role in needed:
+        if role not in executor.roles:
+            raise UnknownName(f"role (of suite {name!r})", role, executor.roles)
+        spec = executor.roles[role]
+        if spec.parse is None:
+            raise ConfigError(
+                f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role"
+            )
+        roles[role] = {
+            "policy": spec.policy,
+            "model": models.get(role, spec.policy),
+            "temperature": 0.0 if judging and play.reviews == 1 else spec.sampling.temperature,
+            "top_p": spec.sampling.top_p,
+            "max_tokens": spec.sampling.max_tokens,
+            "prompt": spec.prompt,
+        }
+    texts = [[i.problem, *i.steps, str(i.label)] if isinstance(i, Sample) else [i.prompt, i.answer] for i in items]
+    return {
+        "problems": len(items),
+        "digest": hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest(),
+        **({} if judging else {"samples": play.samples, "grader": f"math-verify {metadata.version('math-verify')}"}),
+        **({"reviews": play.reviews} if play.verifier in roles else {}),
+        "roles": roles,
+    }
+
+
+# -- play
+
+
+def played(
+    path: Path, name: str, items: Sequence[Any], executor: Executor, play: Play, settings: dict[str, Any]
+) -> list[SampleRow]:
+    """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
+    make: Callable[..., list[SampleRow]] = judge_given if name == "processbench" else attempts
+    each = 1 if name == "processbench" else play.samples + 1
+    rows = _kept(path, settings, each, len(items))
+    if len(rows) == each * len(items):
+        return rows
+    path.unlink(missing_ok=True)
+    with JsonlWriter(path) as file:
+        file.append({"settings": settings})
+        for row in rows:
+            file.append(row)
+        for start in range(len(rows) // each, len(items), CHUNK):
+            new = make(executor, items[start : start + CHUNK], play, step=EVALUATION_STEP - start // CHUNK, split=name)
+            for row in new:
+                file.append(row)
+            file.sync()
+            rows += new
+    return rows
+
+
+def _kept(path: Path, settings: dict[str, Any], each: int, items: int) -> list[SampleRow]:
+    """Rows of whole chunks that were made with these settings, ``each`` of an item."""
+    found = read_jsonl(path) if path.exists() else []
+    if not found or found[0] != {"settings": settings}:
+        return []
+    whole = len(found) - 1 if len(found) - 1 >= each * items else (len(found) - 1) // (each * CHUNK) * each * CHUNK
+    return list(found[1 : 1 + whole])
+
+
+def attempts(executor: Executor, tasks: Sequence[Task], play: Play, *, step: int, split: str) -> list[SampleRow]:
+    """A solver's rows: of each problem its samples, then the greedy answer."""
+    verifier = play.verifier if play.verifier in executor.roles else None
+    how = {"solver": play.solver, "reviews": play.reviews}
+    sampled = executor.play(
+        attempt, tasks, step=step, split=f"suite/{split}", members=play.samples, verifier=verifier, **how
+    )
+    greedy = executor.greedy().play(attempt, tasks, step=step, split=f"suite/{split}", members=1, verifier=None, **how)
+    found = [(e, e.member) for e in sampled] + [(e, GREEDY) for e in greedy]
+    found.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY))  # stable: samples stay in order
+    return [_attempt_row(tasks[e.task], e, s, play.solver, None if s == GREEDY else verifier) for e, s in found]
+
+
+async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> None:
+    """Solve, grade, and let the verifier review what can be read. What is too long stays away."""
+    try:
+        solution = await getattr(roles, solver)(problem=task.prompt)
+        correct = await examine(task, roles, solution)
+        if verifier is not None and correct is not None and solution.parsed.ok:
+            await review(task, roles, solution, n=reviews, role=verifier)
+    except TooLong:
+        return
+
+
+def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifier: str | None) -> SampleRow:
+    said = next((t for t in episode.traces if t.role == solver), None)
+    reviews = [t for t in episode.traces if t.role == verifier]
+    scores = [float(t.parsed.get("score", 0.5)) for t in reviews]  # a review that cannot be read says one half
+    score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
+    row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
+    if said is None:
+        failure = episode.failure or "prompt too long"
+        return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
+    return row | {
+        "answer": final_answer(said.text),
+        "correct": said.truth.get("correct"),
+        "verdicts": [t.parsed.get("final") for t in reviews],
+        "failure": episode.failure or said.failure or said.parsed.get("failure"),
+        "finish": said.finish,
+        "text": said.text,
+    }
+
+
+def judge_given(executor: Executor, samples: Sequence[Sample], play: Play, *, step: int, split: str) -> list[SampleRow]:
+    """A verifier's rows on given solutions."""
+    given = {sample.id: sample for sample in samples}
+    tasks = [
+        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, judge=_Nobody()) for s in samples
+    ]
+    reader = executor.greedy() if play.reviews == 1 else executor
+    episodes = reader.play(
+        locate, tasks, step=step, split=f"suite/{split}", members=1, given=given, verifier=play.verifier, n=play.reviews
+    )
+    return [_judged_row(given[e.task_id], e) for e in episodes]
+
+
+async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier: str, n: int) -> None:
+    """The verifier judges each step of a given solution."""
+    sample, judge = given[task.id], getattr(roles, verifier)
+    answer = final_answer(sample.steps[-1])
+    text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
+    told = shown(nonce(0, sample.id), solution=text) if "nonce" in judge.fields else {"solution": text}
+    try:
+        turns = await judge.many(n, problem=task.prompt, count=len(sample.steps), **told)
+    except TooLong:
+        return
+    for turn in turns:
+        verdict = turn.parsed
+        if verdict.ok:
+            turn.show(final=verdict.final, score=confidence(turn), steps=list(verdict.steps))
+        else:
+            turn.show(failure=verdict.reason)
+
+
+def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
+    first = [_first_wrong(trace) for trace in episode.traces]
+    votes = Counter(index for index in first if index is not None)
+    failures = [t.parsed["failure"] for t in episode.traces if "failure" in t.parsed]
+    return {
+        "id": sample.id,
+        "split": sample.split,
+        "problem": sample.problem,
+        "label": sample.label,
+        "prediction": max(votes, key=lambda index: votes[index]) if votes else None,
+        "final_answer_correct": sample.final_answer_correct,
+        "finals": [t.parsed.get("final") for t in episode.traces],
+        "scores": [t.parsed.get("score") for t in episode.traces],
+        "failure": episode.failure or next(iter(failures), None if episode.traces else "prompt too long"),
+        "texts": [t.text for t in episode.traces],
+    }
+
+
+def _first_wrong(trace: Trace) -> int | None:
+    """The first step called wrong, −1 for none, None where no step was judged."""
+    steps = trace.parsed.get("steps")
+    return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
+
+
+class _Nobody:
+    """Of given solutions there is nothing to grade."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=None, reason="not asked")
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return None
+
+
+# -- report
+
+
+def lines_of(result: dict[str, Any]) -> list[str]:
+    """A suite's scores below the settings they were made with."""
+    settings = result["settings"]
+    counts = ", ".join(f"{settings[key]} {key}" for key in ("problems", "samples", "reviews") if key in settings)
+    lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
+    for role, how in settings["roles"].items():
+        drawn = f"temperature {how['temperature']}, top_p {how['top_p']}, at most {how['max_tokens']} tokens"
+        lines.append(f"  {role}: {how['policy']} ({how['model']}), {drawn}")
+    for key, value in result["figures"].items():
+        figure = f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+        lines.append(f"  {key:40s} {figure:>22s}  n={value['n']}")
+    return lines
+
+
+def command(given: argparse.Namespace) -> int:
+    """``cotrain eval RUN --suite …``, its flags parsed; returns the exit code."""
+    play = Play(
+        samples=given.samples,
+        reviews=given.reviews,
+        solver=given.solver,
+        verifier=given.verifier,
+        problems=given.problems,
+    )
+    names = [name.strip() for name in given.suite.split(",")]
+    results = evaluate_suites(given.directory, names, given.data, play=play, device=given.device)
+    if given.json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(line for result in results for line in lines_of(result)))
+    return 0

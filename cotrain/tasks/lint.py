@@ -1,0 +1,239 @@
+r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE …]``.
+
+Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
+questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's, gold
+answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and digits, and,
+where these are few, the same signs of arithmetic: "3+4" is not "3-4". The 13-grams are those of GPT-3 (arXiv 2005.14165,
+appendix C), over words without case and punctuation; questions of fewer words have none.
+
+Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.flags import Parser
+from cotrain.tasks.grading import WORKERS, GradingPool, vote_key
+from cotrain.tasks.processbench import sample_of
+from cotrain.tasks.rows import ANY, Schema, lines_of, object_of, row_of, schema_of
+
+GRAM = 13
+SHOWN = 5  # examples of each finding in the human report; JSON has them all
+SHORT = 40  # letters and digits; in a longer question signs of arithmetic differ by typesetting rather than by meaning
+_WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^]"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One kind of fault and where it is."""
+
+    level: str  # "error" or "warning"
+    kind: str
+    meaning: str
+    where: tuple[str, ...]  # one line for each row
+
+    def lines(self) -> list[str]:
+        more = len(self.where) - SHOWN
+        head = (
+            f"{self.level}: {self.kind}: {len(self.where)} {'row' if len(self.where) == 1 else 'rows'}: {self.meaning}"
+        )
+        return [head, *(f"    {one}" for one in self.where[:SHOWN]), *([f"    … and {more} more"] if more > 0 else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that was found in one file."""
+
+    path: str
+    rows: int  # that are not blank, malformed ones included
+    findings: tuple[Finding, ...]
+    lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
+    histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
+
+    def count(self, level: str) -> int:
+        """Rows with findings of this level, a row once for each finding."""
+        return sum(len(f.where) for f in self.findings if f.level == level)
+
+    def json(self) -> dict[str, Any]:
+        return {**asdict(self), "errors": self.count("error"), "warnings": self.count("warning")}
+
+    def lines(self) -> list[str]:
+        out = [f"{self.path}: {self.rows} rows"]
+        for finding in self.findings:
+            out += finding.lines()
+        if self.lengths:
+            out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
+            widest = max(self.histogram.values())
+            out += [f"{r:>12s} {n:6d} {'#' * -(-40 * n // widest)}" for r, n in self.histogram.items()]
+        return [*out, f"{self.count('error')} errors, {self.count('warning')} warnings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    number: int  # row in its file, from 1
+    text: str
+    key: str  # the same for the same question
+    answer: str | None
+    words: tuple[str, ...]
+
+
+def check_file(
+    path: str | Path,
+    against: Sequence[str | Path] = (),
+    *,
+    schema: Schema = ANY,
+    workers: int = WORKERS,
+    deadline_s: float = 5.0,
+) -> Report:
+    """Check one file of JSON lines (``.gz`` too), of questions and answers or of ProcessBench.
+
+    Raises DataError where a file is missing, unreadable or empty; every other fault is a finding.
+    """
+    questions, malformed, rows = _read(Path(path), schema)
+    found = [Finding(level="error", kind="malformed", meaning="left unread by what follows", where=tuple(malformed))]
+    found += _repeats(questions)
+    for other in against:
+        found += _overlaps(questions, Path(other), schema)
+    found += _unreadable(questions, workers, deadline_s)
+    lengths, histogram = _lengths(questions)
+    return Report(
+        path=str(path), rows=rows, findings=tuple(f for f in found if f.where), lengths=lengths, histogram=histogram
+    )
+
+
+def _read(path: Path, schema: Schema) -> tuple[list[_Question], list[str], int]:
+    """The questions that can be read, what is wrong with the other rows, and how many rows there are."""
+    questions: list[_Question] = []
+    malformed: list[str] = []
+    rows = 0
+    for number, line in lines_of(path):
+        rows += 1
+        where = f"row {number}"
+        try:
+            row = object_of(line, where)
+            if "steps" in row and "label" in row:
+                asked, answer = sample_of(row, where, "").problem, None
+            else:
+                read = row_of(row, schema.question, schema.answer, where)
+                asked, answer = read.question, read.answer
+        except DataError as error:
+            malformed.append(str(error))
+            continue
+        words = tuple(_WORD.findall(asked.casefold()))
+        questions.append(_Question(number=number, text=asked, key=key_of(asked), answer=answer, words=words))
+    if not rows:
+        raise DataError(f"{path}: no rows; expected JSON lines, one object a line")
+    return questions, malformed, rows
+
+
+def key_of(question: str) -> str:
+    """What two askings of one question have in common."""
+    plain = "".join(_CHARACTER.findall(question.casefold()))
+    return plain if len(plain) >= SHORT else "".join(_SIGN.findall(question.casefold()))
+
+
+def _repeats(questions: Sequence[_Question]) -> list[Finding]:
+    first: dict[str, _Question] = {}
+    same, other = [], []
+    for question in questions:
+        earlier = first.setdefault(question.key, question)
+        if earlier is question:
+            continue
+        exact = ", word for word" if " ".join(earlier.text.split()) == " ".join(question.text.split()) else ""
+        same.append(f"row {question.number} asks what row {earlier.number} asks{exact}")
+        if question.answer is not None and earlier.answer is not None:
+            mine, theirs = vote_key(question.answer), vote_key(earlier.answer)
+            if mine != theirs:
+                other.append(
+                    f"rows {earlier.number} and {question.number}: {earlier.answer!r}, {question.answer!r}"[:200]
+                )
+    return [
+        Finding(level="warning", kind="duplicate", meaning="the question was asked before", where=tuple(same)),
+        Finding(level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(other)),
+    ]
+
+
+def _overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[Finding]:
+    theirs, malformed, _ = _read(other, schema)
+    if not theirs:
+        raise DataError(f"{other}: no row can be read, the first because of: {malformed[0]}")
+    asked = {question.key: question.number for question in reversed(theirs)}
+    grams = {gram: question.number for question in reversed(theirs) for gram in _grams(question.words)}
+    exact, partly = [], []
+    for question in questions:
+        if question.key in asked:
+            exact.append(f"row {question.number} asks what its row {asked[question.key]} asks")
+        elif (shared := next((g for g in _grams(question.words) if g in grams), None)) is not None:
+            partly.append(f"row {question.number} and its row {grams[shared]}: {' '.join(shared)}"[:200])
+    return [
+        Finding(level="error", kind="overlap", meaning=f"{other} asks the same", where=tuple(exact)),
+        Finding(
+            level="warning",
+            kind=f"{GRAM}-gram",
+            meaning=f"shares {GRAM} words in a row with {other}",
+            where=tuple(partly),
+        ),
+    ]
+
+
+def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [words[i : i + GRAM] for i in range(len(words) - GRAM + 1)]
+
+
+def _unreadable(questions: Sequence[_Question], workers: int, deadline_s: float) -> list[Finding]:
+    """Gold answers that give no grade, each compared once with an answer that every grader can read."""
+    rows: dict[str, list[int]] = {}
+    for question in questions:
+        if question.answer is not None:
+            rows.setdefault(question.answer, []).append(question.number)
+    with GradingPool(workers=workers, deadline_s=deadline_s) as pool, ThreadPoolExecutor(workers) as threads:
+        grades = list(threads.map(lambda gold: pool.grade(gold, "0"), rows))
+    where: dict[str, list[tuple[int, str]]] = {}
+    for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
+        if grade.value is None:
+            where.setdefault(grade.reason or "ungraded", []).extend((n, gold) for n in numbers)
+    return [
+        Finding(
+            level="warning",
+            kind=f"answer: {reason}",
+            meaning="the grader makes nothing of the gold answer; such a task gives no reward",
+            where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
+        )
+        for reason, found in sorted(where.items())
+    ]
+
+
+def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:
+    sizes = sorted(len(question.text.split()) for question in questions)
+    if not sizes:
+        return {}, {}
+    last = len(sizes) - 1
+    named = {"min": sizes[0], "median": sizes[last // 2], "p95": sizes[round(0.95 * last)], "max": sizes[-1]}
+    powers = Counter(size.bit_length() for size in sizes)
+    ranges = range(min(powers), max(powers) + 1)
+    return named, {f"{1 << (b - 1)}-{(1 << b) - 1}": powers[b] for b in ranges}
+
+
+def command(words: Sequence[str]) -> int:
+    """``cotrain check data FILE``: 1 where there are errors, else 0."""
+    if words[:1] != ["data"] and not {"-h", "--help"} & {*words}:
+        raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
+    parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
+    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain")
+    parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
+    parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.strict(words[1:])
+    schema = ANY if given.schema is None else schema_of(given.schema)
+    found = check_file(given.file, given.against, schema=schema)
+    print(json.dumps(found.json(), indent=2, ensure_ascii=False) if given.json else "\n".join(found.lines()))
+    return 1 if found.count("error") else 0

@@ -1,0 +1,233 @@
+r"""Rows of question and answer: the columns of public benchmarks, and reading a file of them with every fault named.
+
+::
+
+    math500        problem → question                answer → answer
+    svamp          Body + Question, joined           Answer
+    olympiadbench  question                          final_answer, a list
+
+``SCHEMAS`` says for each benchmark which columns hold what, in the public release and in the common copies. Columns are
+written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of texts,
+joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text with the answer N.
+
+Every malformed row is an error with its file, row and column; nothing is skipped. A column ``paraphrase``, a string or a list
+of strings, puts the same question in other words; other columns are ignored. Left out: CSV, parquet, one JSON array for a
+whole file (``datasets`` reads them all, see ``hub.py``), tolerances and units.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import DataError, UnknownName
+from cotrain.text.parsers import write_solution
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Which columns of a benchmark hold the question and the gold answer, and where its public release is."""
+
+    question: str
+    answer: str
+    hub: str = ""  # "owner/name" or "owner/name:config"
+
+
+SCHEMAS = {
+    "jsonl": Schema("question|problem", "answer"),
+    "gsm8k": Schema("question|problem", "answer", "openai/gsm8k:main"),
+    "gsm-plus": Schema("question", "answer", "qintongli/GSM-Plus"),
+    "gsm-symbolic": Schema("question", "answer", "apple/GSM-Symbolic:main"),
+    "svamp": Schema("question_concat|Body+Question|body+question|question", "Answer|answer|result", "ChilleD/SVAMP"),
+    "asdiv": Schema("body+question|question", "answer", "EleutherAI/asdiv"),
+    "mawps": Schema("question|input", "answer|result|target", "MU-NLPC/Calc-mawps"),
+    "math500": Schema("problem|question", "answer", "HuggingFaceH4/MATH-500"),
+    "aime": Schema("problem|question|Problem", "answer|Answer", "HuggingFaceH4/aime_2024"),
+    "amc": Schema("problem|question", "answer", "math-ai/amc23"),
+    "olympiadbench": Schema("problem|question", "answer|final_answer[]", "Hothan/OlympiadBench:OE_TO_maths_en_COMP"),
+    "minerva": Schema("problem|question", "answer", "math-ai/minervamath"),
+}
+ANY = Schema(  # whatever a file may call them
+    "question_concat|Body+Question|body+question|question|problem|Question|Problem|prompt|input",
+    "answer|Answer|final_answer[]|result|target",
+)
+
+
+def schema_of(name: str) -> Schema:
+    """Raises UnknownName for a benchmark that ``SCHEMAS`` does not have."""
+    if name not in SCHEMAS:
+        raise UnknownName("benchmark", name, SCHEMAS)
+    return SCHEMAS[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One problem of a file."""
+
+    question: str
+    answer: str  # the gold answer alone
+    solution: str | None  # worked text in step tags, from GSM8K's format
+    paraphrases: tuple[str, ...] = ()
+
+
+def normal(question: str) -> str:
+    """A question up to case and whitespace: what counts as the same question when splits are kept apart."""
+    return " ".join(question.split()).casefold()
+
+
+def read_rows(path: Path, question: str, answer: str) -> list[Row]:
+    """Read and check a file of JSON lines, ``.gz`` or plain. Blank lines are allowed, and so is a byte order mark.
+
+    Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
+    UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type.
+    """
+    rows = []
+    for number, line in lines_of(path):
+        where = f"{path}, row {number}"
+        rows.append(row_of(object_of(line, where), question, answer, where))
+    if not rows:
+        raise DataError(f"{path}: no rows; expected JSON lines with the fields {question!r} and {answer!r}")
+    return rows
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, each with its number. Raises DataError for a file that cannot be read."""
+    if not path.exists():
+        near = (
+            get_close_matches(path.name, [p.name for p in path.parent.glob("*")], n=1) if path.parent.is_dir() else []
+        )
+        raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if not path.is_file():
+        raise DataError(f"{path}: not a regular file; expected JSON lines, one object a line")
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}); expected a gzip file of JSON lines") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def object_of(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of a line. Raises DataError that begins with ``where``."""
+    if b"\x00" in line or line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{where}, column {max(line.find(0), 0) + 1}: a NUL byte; save the file as UTF-8, not UTF-16")
+    try:
+        row = json.loads(line.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}, column {error.start + 1}: not UTF-8; save the file as UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}, column {error.colno}: broken JSON ({error.msg}); expected one object on one line"
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"{where}: JSON nested too deeply; expected a flat object") from error
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from error
+    if not isinstance(row, dict):
+        raise DataError(f'{where}: expected an object such as {{"question": …}}, found {kind_of(row)}')
+    return row
+
+
+def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
+    """Question and answer of an object, by the columns that hold them. Raises DataError that begins with ``where``."""
+    _, asked = field_of(row, question, where, numbers=False)
+    column, given = field_of(row, answer, where, numbers=True)
+    paraphrases = _paraphrases(row, asked, f"{where}, field 'paraphrase'")
+    work, mark, gold = given.rpartition("####")
+    if not mark:
+        return Row(question=asked, answer=given.strip(), solution=None, paraphrases=paraphrases)
+    gold = gold.strip().replace(",", "")
+    if not gold:
+        raise DataError(f"{where}, field {column!r}: nothing after the last '####'; expected the final answer there")
+    lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
+    solution = write_solution(lines, gold) if lines else None
+    return Row(question=asked, answer=gold, solution=solution, paraphrases=paraphrases)
+
+
+def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) -> tuple[str, str]:
+    """The columns that a row has of those in ``columns`` ("a|b", "a+b", "a[]"), and their text."""
+    for choice in columns.split("|"):
+        names = choice.split("+")
+        if all(name.removesuffix("[]") in row for name in names):
+            return choice, " ".join(_column(row, name, where, numbers=numbers) for name in names)
+    first = columns.split("|")[0].split("+")[0].removesuffix("[]")
+    near = get_close_matches(first, row, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'})")
+
+
+def _column(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
+    plain = name.removesuffix("[]")
+    value, where = row[plain], f"{where}, field {plain!r}"
+    if plain == name or not isinstance(value, list):
+        return text_of(value, where, numbers=numbers)
+    if not value:
+        raise DataError(f"{where}: expected at least one text, found an empty list")
+    return ", ".join(text_of(one, where, numbers=numbers) for one in value)
+
+
+def _paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, ...]:
+    """The optional column ``paraphrase``, without those that repeat the question."""
+    given = row.get("paraphrase", [])
+    if not isinstance(given, str | list):
+        raise DataError(
+            f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none"
+        )
+    texts = [text_of(text, where, numbers=False) for text in ([given] if isinstance(given, str) else given)]
+    return tuple(text for text in texts if normal(text) != normal(question))
+
+
+def without_calculator(line: str) -> str:
+    """A line of GSM8K's worked text without its calculator marks: "48/2 = <<48/2=24>>24" → "48/2 = 24"."""
+    kept, at = [], 0
+    while (start := line.find("<<", at)) >= 0 and (end := line.find(">>", start)) >= 0:
+        kept.append(line[at:start])
+        at = end + 2
+    return "".join(kept) + line[at:]
+
+
+def text_of(value: Any, where: str, *, numbers: bool) -> str:
+    """A text that is not blank, or with ``numbers`` a number as text. Raises DataError that begins with ``where``."""
+    if numbers and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")
+    if not value.strip():
+        raise DataError(f"{where}: expected text, found a blank string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}, character {error.start + 1}: half of a surrogate pair, which is no text") from error
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """What kind of JSON a value is, in words."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(
+            f"field {next(n for n in names if names.count(n) > 1)!r} twice in one object; keep one of them"
+        )
+    return row
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON; write a number or null")

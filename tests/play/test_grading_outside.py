@@ -1,0 +1,103 @@
+"""Many answers are graded at once, outside of the process, and no batch depends on how long that took."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from cotrain.core.types import Grade, Sampling
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.recipes.grpo import grpo
+from cotrain.tasks.grading import AnswerJudge, GradingPool, grade_outside
+from tests.helpers import CharRenderer, letter_tasks, tiny_model
+
+
+class Slow(AnswerJudge):
+    """Judges by the first letter after up to 5 ms, as ``seed`` draws it."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.rng, self.now, self.most = random.Random(seed), 0, 0
+
+    def grade(self, task, text):
+        return Grade(value=text[:1] < "M")
+
+    async def agrade(self, task, text):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(self.rng.random() * 0.005)
+        self.now -= 1
+        return self.grade(task, text)
+
+
+async def solve_and_review(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    grade = await roles.grade(task, solution.text)
+    solution.reward("outcome", float(grade.value))
+    if grade.value:
+        await roles.verifier.many(2, problem=task.prompt, solution=solution.text)
+    await roles.solver(problem=solution.text[:5])
+
+
+def play(judge, grader):
+    roles = {
+        "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=12)),
+        "verifier": Role(policy="b", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=8)),
+    }
+    engine = EmbeddedEngine({"a": tiny_model(seed=0), "b": tiny_model(seed=1)}, max_rows=4)
+    tasks = [replace(task, judge=judge) for task in letter_tasks(4)]
+    executor = Executor(engine, {"a": CharRenderer(), "b": CharRenderer()}, roles, 0, grader=grader)
+    episodes = executor.play(solve_and_review, tasks, step=0, members=2)
+    return episodes, {key: count for key, count in engine.counts().items() if not key.endswith("seconds")}
+
+
+def test_no_batch_depends_on_how_long_a_grade_takes():
+    expected = play(Slow(0), None)  # one grade after the other, in this thread
+    for seed in (1, 2):
+        judge = Slow(seed)
+        assert play(judge, grade_outside) == expected
+        assert judge.most > 3
+
+
+def test_hostile_answers_of_one_step_cost_one_deadline(monkeypatch):
+    judge = AnswerJudge(workers=4, deadline_s=2.0)
+    task = replace(letter_tasks(1)[0], answer="\\frac12", judge=judge)
+    bombs, good = ["9^{9^{9^9}}"] * 4, ["\\frac24"] * 4
+
+    async def grade_all(answers):
+        return await asyncio.gather(*(grade_outside(task, f"\\boxed{{{answer}}}") for answer in answers))
+
+    asyncio.run(grade_all([f"\\frac{{{n}}}{{7}}" for n in range(8)]))  # loads all four
+    start = time.perf_counter()
+    grades = asyncio.run(grade_all([answer for pair in zip(bombs, good, strict=True) for answer in pair]))
+    seconds = time.perf_counter() - start
+    judge.close()
+    assert [g.value for g in grades[1::2]] == [True] * 4
+    assert {(g.value, g.reason) for g in grades[::2]} == {(None, "timeout")}
+    assert seconds < 6.0  # one after the other they would take 8 s of deadlines
+
+
+def test_a_run_grades_outside_and_counts_what_failed(tmp_path, monkeypatch):
+    from cotrain.tasks.jsonl import JsonlTasks
+
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"question": "{n} and 1", "answer": "x^{n}"}}\n' for n in range(40)))
+    asked = []
+
+    async def agrade(self, gold, answer):
+        asked.append(answer)
+        return Grade(value=None, reason="timeout")
+
+    monkeypatch.setattr(GradingPool, "agrade", agrade)
+    monkeypatch.setattr(GradingPool, "grade", lambda *_: pytest.fail("graded in the loop's thread"))
+    monkeypatch.setattr("cotrain.tasks.grading.final_answer", lambda text: "y")
+    trainer = CoTrainer(grpo(steps=1, tasks=JsonlTasks(path), tasks_per_step=2, group_size=2))
+    row = trainer.step().row
+    assert len(asked) == 4 and row["failures/solver: timeout"] == 4

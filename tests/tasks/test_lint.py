@@ -1,0 +1,113 @@
+"""``cotrain check data``: every kind of fault is found where it is, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain.cli import main
+from cotrain.core.errors import DataError
+from cotrain.tasks.lint import check_file, key_of
+
+LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
+
+
+def write(path, *rows):
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def found(report):
+    return {f.kind: list(f.where) for f in report.findings}
+
+
+def test_each_fault_is_found_where_it_is(tmp_path):
+    file = write(
+        tmp_path / "a.jsonl",
+        {"question": "One?", "answer": "1"},
+        '{"question": "Two?", "answer" "2"}',
+        {"question": "Three?", "anwser": "3"},
+        {"question": "Four?", "answer": " "},
+        "",
+        {"question": "  one", "answer": "1.0"},
+        {"question": "One?", "answer": "2"},
+        {"question": "Five?", "answer": "\\frac{"},
+        {"question": "What is 3+4?", "answer": "7"},
+        {"question": "What is 3-4?", "answer": "-1"},
+    )
+    report = check_file(file)
+    assert found(report) == {
+        "malformed": [
+            "row 2, column 31: broken JSON (Expecting ':' delimiter); expected one object on one line",
+            "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser')",
+            "row 4, field 'answer': expected text, found a blank string",
+        ],
+        "duplicate": ["row 6 asks what row 1 asks", "row 7 asks what row 1 asks, word for word"],
+        "two answers": ["rows 1 and 7: '1', '2'"],
+        "answer: gold not readable": ["row 8: '\\\\frac{'"],
+    }
+    assert (report.rows, report.count("error"), report.count("warning")) == (9, 3, 4)
+    assert report.lengths == {"min": 1, "median": 1, "p95": 3, "max": 3}
+    assert report.histogram == {"1-1": 4, "2-3": 2}
+
+
+def test_overlap_with_another_file(tmp_path):
+    mine = write(
+        tmp_path / "train.jsonl",
+        {"problem": LONG.upper().replace(";", " –"), "answer": 1},
+        {"problem": "In the hills " + LONG, "answer": 1},
+        {"problem": "A farmer has nine fields.", "answer": 1},
+    )
+    theirs = write(
+        tmp_path / "test.jsonl", {"question": "Why?", "answer": 2}, "{broken", {"question": LONG, "answer": 1}
+    )
+    report = check_file(mine, [theirs])
+    assert found(report) == {
+        "overlap": ["row 1 asks what its row 3 asks"],
+        "13-gram": ["row 2 and its row 3: a farmer has nine fields and sows each of them with two sacks"],
+    }
+    assert [f.level for f in report.findings] == ["error", "warning"]
+    assert check_file(theirs).count("error") == 1  # its own broken row
+    with pytest.raises(DataError, match="no row can be read, the first because of: row 1, column 2"):
+        check_file(mine, [write(tmp_path / "bad.jsonl", "{broken")])
+
+
+def test_what_is_the_same_question():
+    assert key_of("What is $3 + 4$?") == key_of("what is 3+4") != key_of("What is 3-4?")
+    assert key_of(LONG) == key_of(LONG.replace(" ", "  ").replace(";", ",")) != key_of(LONG.replace("nine", "ten"))
+    assert key_of(LONG + " $12^{th}$") == key_of(LONG + " $12$th")
+
+
+def test_processbench_files(tmp_path):
+    row = {"id": "a", "problem": "P", "steps": ["s"], "label": 0}
+    file = write(tmp_path / "gsm8k.jsonl", row, row | {"label": 1}, row | {"problem": "p."})
+    assert found(check_file(file)) == {
+        "malformed": ["row 2, field 'label': expected −1 … 0, found 1"],
+        "duplicate": ["row 3 asks what row 1 asks"],
+    }
+
+
+def test_the_command(tmp_path, capsys):
+    good = write(tmp_path / "good.jsonl", {"question": "Q", "answer": "1"})
+    assert main(["check", "data", str(good)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 errors, 0 warnings"
+    repeats = write(tmp_path / "repeats.jsonl", *[{"Body": "B", "Question": "Q", "Answer": "1"}] * 9)
+    assert main(["check", "data", str(repeats)]) == 0  # warnings alone
+    out = capsys.readouterr().out
+    assert "warning: duplicate: 8 rows: the question was asked before" in out and "    … and 3 more" in out
+    assert main(["check", "data", str(repeats), "--against", str(repeats), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["errors"], said["warnings"], len(said["findings"][1]["where"])) == (9, 8, 9)
+    assert main(["check", "data", str(repeats), "--schema", "svamp"]) == 0
+    assert main(["check", "data", str(repeats), "--schema", "gsm8k"]) == 1
+    capsys.readouterr()
+    for words, message in (
+        (["check"], "say what to check"),
+        (["check", "data", str(tmp_path / "goof.jsonl")], "did you mean 'good.jsonl'"),
+        (["check", "data", str(good), "--schema", "gsm"], "did you mean"),
+        (["check", "data", str(write(tmp_path / "none.jsonl"))], "no rows"),
+    ):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert message in line

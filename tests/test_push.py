@@ -1,0 +1,89 @@
+"""``cotrain push``: the export and nothing else reaches the Hub, and what is wrong is one line."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cotrain import api, push
+from cotrain.cli import main
+from cotrain.recipes.tango import tango
+from cotrain.tasks.words.source import study_problems
+
+
+class FakeHub:
+    """Takes what HfApi takes."""
+
+    def __init__(self, public=False, error=None):
+        self.calls, self.files, self.public, self.error = [], {}, public, error
+
+    def create_repo(self, repo_id, *, private, exist_ok):
+        self.calls.append(("create", repo_id, private, exist_ok))
+        self.private = private and not self.public
+        if self.error:
+            raise self.error
+
+    def repo_info(self, repo_id):
+        return SimpleNamespace(private=self.private)
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        self.calls.append(("upload", repo_id, commit_message))
+        self.folder = Path(folder_path)
+        self.files = {path.name: path.read_bytes() for path in self.folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("push") / "run"
+    small = {"tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "seed": 3}
+    api.run(tango(steps=1, warmup=1, reviews=2, tasks=study_problems((2, 2)), **small), folder)
+    return folder
+
+
+def test_the_export_and_nothing_else_is_uploaded(run, monkeypatch, capsys):
+    hub = FakeHub()
+    monkeypatch.setattr(push, "get_token", lambda: "hf_secret")
+    monkeypatch.setattr(push, "HfApi", lambda: hub)
+    assert main(["push", str(run), "--role", "verifier", "--repo", "me/judge", "--private"]) == 0
+    assert capsys.readouterr().out == "pushed to https://huggingface.co/me/judge\n"
+    assert hub.calls == [("create", "me/judge", True, True), ("upload", "me/judge", "verifier of a cotrain run")]
+    expected = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "cotrain.json"}
+    assert expected <= set(hub.files) and not {"recipe.json", "provenance.json", "metrics.jsonl"} & set(hub.files)
+    assert "# verifier of tango" in hub.files["README.md"].decode() and b"hf_secret" not in b"".join(hub.files.values())
+    assert not hub.folder.exists()
+
+
+def test_refusals_are_one_line_and_send_nothing(run, monkeypatch, capsys):
+    def fails(hub, *words):
+        monkeypatch.setattr(push, "HfApi", lambda: hub)
+        assert main(["push", str(run), *words]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert not hub.files
+        return line
+
+    judge = ("--role", "verifier", "--repo", "me/judge")
+    monkeypatch.setattr(push, "get_token", lambda: None)
+    line = fails(FakeHub(), *judge)
+    assert "hf auth login" in line and "HF_TOKEN" in line
+    monkeypatch.setattr(push, "get_token", lambda: "hf_x")
+    assert "expected owner/name" in fails(FakeHub(), "--role", "verifier", "--repo", "judge")
+    assert "expected owner/name" in fails(FakeHub(), "--role", "verifier", "--repo", "me/../judge")
+    hub = FakeHub()
+    assert "did you mean" in fails(hub, "--role", "verifer", "--repo", "me/judge") and not hub.calls
+    assert "is public; nothing was sent" in fails(FakeHub(public=True), *judge, "--private")
+    for error in (OSError("403 Forbidden\nstory"), ConnectionError("no route"), RuntimeError("client closed")):
+        line = fails(FakeHub(error=error), *judge)
+        assert str(error).splitlines()[0] in line and "check name, token and network" in line
+
+
+def test_the_real_api_has_these_methods():
+    import inspect
+
+    from huggingface_hub import HfApi
+
+    for name, needed in (
+        ("create_repo", {"private", "exist_ok"}),
+        ("repo_info", {"repo_id"}),
+        ("upload_folder", {"repo_id", "folder_path", "commit_message"}),
+    ):
+        assert needed <= set(inspect.signature(getattr(HfApi, name)).parameters)

@@ -1,0 +1,281 @@
+"""Suites on answers made by hand: the scores are exactly those worked out beside them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Sampling
+from cotrain.loop.scores import GREEDY, processbench_scores, solver_scores
+from cotrain.play.executor import Executor
+from cotrain.play.parts import parse_review, parse_solution
+from cotrain.play.role import Role
+from cotrain.recipes.tango import tango
+from cotrain.suites import Play, load_suite, played, settings_of, suite_data
+from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.words.source import study_problems
+from cotrain.text.parsers import write_solution
+from cotrain.text.plain import ByteRenderer
+
+
+class Nothing:
+    """An engine of which nothing is asked: programs answer."""
+
+    def advance(self):
+        return False
+
+
+def cast(solver, verifier=None):
+    """An executor whose roles answer from files: functions of the call's fields."""
+    programs = {"solver": lambda fields, rng: solver(fields)}
+    sampling = Sampling(max_tokens=9)
+    roles = {"solver": Role(policy="solver", prompt="{problem}", sampling=sampling, parse=parse_solution)}
+    if verifier is not None:
+        programs["verifier"] = lambda fields, rng: verifier(fields)
+        roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=sampling, parse=parse_review)
+    return Executor(Nothing(), dict.fromkeys(programs, ByteRenderer()), roles, 0, programs=programs)
+
+
+def answers_from(file):
+    """A solver that gives the answers of a problem in turn; None is text without an answer."""
+    left = {problem: list(answers) for problem, answers in file.items()}
+
+    def say(fields):
+        answer = left[fields["problem"]].pop(0)
+        return "I give up" if answer is None else write_solution(["because"], answer)
+
+    return say
+
+
+def verdict(*steps, final=True):
+    word = {True: "CORRECT", False: "INCORRECT"}
+    return "".join(f"<step>{word[s]}</step>" for s in steps) + f"<final>{word[final]}</final>"
+
+
+def values(figures):
+    return {name: figure.value for name, figure in figures.items()}
+
+
+def score(executor, name, items, play, tmp_path):
+    settings = settings_of(name, items, executor, play, {})
+    rows = played(tmp_path / f"suite-{name}.jsonl", name, items, executor, play, settings)
+    return rows, values(processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples))
+
+
+# -- solving
+
+# problem: gold, four samples, greedy answer; "18" and "18.0" are one vote, and so are "\frac12" and "\frac{1}{2}" not
+SHEET = {
+    "P1": ("18", ["18", "17", "18.0", "3"], "18"),  # avg 2/4, majority 18
+    "P2": ("5", ["4", "5", "4", None], "4"),  # avg 1/4, majority 4
+    "P3": ("\\frac12", ["7", "0.5", "8", "9"], "0.5"),  # avg 1/4, four answers once each: the first, 7
+    "P4": ("1", ["2", "2", "3", "4"], None),  # never
+}
+TRUSTED = {"18.0", "5", "0.5"}  # the verifier calls these right, and everything else wrong
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    path = tmp_path / "sheet.jsonl"
+    path.write_text("".join(json.dumps({"question": q, "answer": gold}) + "\n" for q, (gold, *_) in SHEET.items()))
+    return path
+
+
+def test_known_scores_of_a_solver(sheet, tmp_path):
+    judge = AnswerJudge(workers=1, deadline_s=20.0)
+    tasks = load_suite("gsm8k", [str(sheet)], judge)
+    solver = answers_from({problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()})
+
+    def verifier(fields):
+        return verdict(True, final=any(f"<answer>{a}</answer>" in fields["solution"] for a in TRUSTED))
+
+    rows, scores = score(cast(solver, verifier), "gsm8k", tasks, Play(samples=4), tmp_path)
+    judge.close()
+    assert scores == {
+        "greedy": 2 / 4,
+        "avg@4": 4 / 16,
+        "pass@4": 3 / 4,
+        "maj@4": 1 / 4,
+        "best@4": 3 / 4,
+        "weighted@4": 3 / 4,  # P3: 0.5 has the only weight; P4: nobody is right
+        "answered": 18 / 20,
+        "graded": 1.0,
+    }
+    assert len(rows) == 4 * 5 and [row["sample"] for row in rows[:5]] == [0, 1, 2, 3, GREEDY]
+    assert [row["score"] for row in rows[:5]] == [0.0, 0.0, 1.0, 0.0, None]
+    assert rows[8]["answer"] is None and rows[8]["correct"] is False and rows[8]["failure"] == "no steps"
+    kept = [json.loads(line) for line in (tmp_path / "suite-gsm8k.jsonl").read_text().splitlines()]
+    assert kept[0]["settings"]["samples"] == 4 and kept[1:] == rows
+    assert values(solver_scores(kept[1:], 4)) == scores  # the file alone gives them again
+
+
+def test_without_a_verifier_and_without_samples(sheet, tmp_path):
+    judge = AnswerJudge(workers=1, deadline_s=20.0)
+    tasks = load_suite("gsm8k", [str(sheet)], judge)
+    solver = answers_from({problem: [greedy] for problem, (*_, greedy) in SHEET.items()})
+    _, scores = score(cast(solver), "gsm8k", tasks, Play(samples=0), tmp_path)
+    assert scores == {"greedy": 2 / 4, "answered": 3 / 4, "graded": 1.0}
+    judge.close()
+
+
+def test_ungraded_answers_count_as_wrong_and_are_shown():
+    row = {"id": "a", "sample": 0, "answer": "1", "correct": None, "score": None}
+    scores = values(solver_scores([row, row | {"sample": 1, "correct": True}], 2))
+    assert scores == {"avg@2": 0.5, "pass@2": 1.0, "maj@2": 0.0, "answered": 1.0, "graded": 0.5}
+    with pytest.raises(ValueError, match="problem a has 1 samples, expected 2"):
+        solver_scores([row], 2)
+
+
+def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path, monkeypatch):
+    monkeypatch.setattr("cotrain.suites.CHUNK", 2)
+    judge = AnswerJudge(workers=1, deadline_s=20.0)
+    tasks = load_suite("gsm8k", [str(sheet)], judge)
+    file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
+    rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, Play(samples=4), tmp_path)
+    path = tmp_path / "suite-gsm8k.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"\n".join(whole.split(b"\n")[:14]) + b'\n{"torn')  # settings, 2 problems, 3 rows of the third
+    rest = {problem: file[problem] for problem in ("P3", "P4")}
+    assert score(cast(answers_from(rest)), "gsm8k", tasks, Play(samples=4), tmp_path) == (rows, scores)
+    assert path.read_bytes() == whole
+    assert score(cast(answers_from({})), "gsm8k", tasks, Play(samples=4), tmp_path) == (rows, scores)
+    fewer = {problem: answers[1:] for problem, answers in file.items()}
+    again, _ = score(cast(answers_from(fewer)), "gsm8k", tasks, Play(samples=3), tmp_path)
+    assert len(again) == 4 * 4  # other settings: from the start
+    judge.close()
+
+
+# -- ProcessBench
+
+GIVEN = [  # split, steps, label, what the verifier says of them
+    ("gsm8k", 3, 1, verdict(True, False, True, final=False)),  # found
+    ("gsm8k", 3, 1, verdict(False, False, True, final=False)),  # too early
+    ("gsm8k", 2, 0, verdict(True, True)),  # missed
+    ("gsm8k", 2, 0, "well …"),  # no judgement
+    ("gsm8k", 2, -1, verdict(True, True)),  # right
+    ("gsm8k", 2, -1, verdict(True, False, final=True)),  # blamed
+    ("math", 2, 1, verdict(True, False, final=False)),
+    ("math", 1, -1, verdict(True)),
+    ("math", 1, -1, verdict(True, final=False)),  # a wrong final verdict blames no step
+    ("math", 1, -1, verdict(True, True)),  # a verdict too many is no review
+]
+
+
+@pytest.fixture
+def given(tmp_path):
+    folder = tmp_path / "processbench"
+    folder.mkdir()
+    for split in ("gsm8k", "math"):
+        rows = [
+            {"id": f"{split}-{i}", "problem": f"P{i}", "steps": ["s"] * k, "label": label, "final_answer_correct": True}
+            for i, (name, k, label, _) in enumerate(GIVEN)
+            if name == split
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_known_scores_of_a_verifier(given, tmp_path):
+    samples = load_suite("processbench", [str(given)], AnswerJudge())
+    said = iter([reply for *_, reply in GIVEN])
+    rows, scores = score(cast(None, lambda fields: next(said)), "processbench", samples, Play(), tmp_path)
+    gsm8k, math = 2 * (1 / 4) * (1 / 2) / (1 / 4 + 1 / 2), 2 * 1 * (2 / 3) / (1 + 2 / 3)
+    assert scores == pytest.approx(
+        {
+            "gsm8k/error_accuracy": 1 / 4,
+            "gsm8k/correct_accuracy": 1 / 2,
+            "gsm8k/f1": gsm8k,  # 1/3
+            "math/error_accuracy": 1.0,
+            "math/correct_accuracy": 2 / 3,
+            "math/f1": math,  # 0.8
+            "average/f1": (gsm8k + math) / 2,
+            "parsed": 8 / 10,
+        },
+        abs=1e-15,
+    )
+    assert [row["prediction"] for row in rows] == [1, 0, -1, None, -1, 1, 1, -1, -1, None]
+    assert rows[3]["failure"] == "no final verdict" and rows[9]["failure"] == "step count"
+
+
+def test_several_reviews_vote(given, tmp_path):
+    samples = load_suite("processbench", [str(given / "math.jsonl")], AnswerJudge())[:1]
+    said = iter([verdict(False, True), verdict(True, False), "…", verdict(True, False), verdict(True, True)])
+    rows, scores = score(cast(None, lambda f: next(said)), "processbench", samples, Play(reviews=5), tmp_path)
+    assert rows[0]["prediction"] == 1 and scores == {"math/error_accuracy": 1.0, "parsed": 1.0}
+
+
+# -- data and the command
+
+
+def test_which_data_belongs_to_which_suite(tmp_path):
+    for name in ("gsm8k", "math500"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "svamp.jsonl").touch()
+    one = str(tmp_path / "svamp.jsonl")
+    assert suite_data(["gsm8k", "math500"], [str(tmp_path)]) == {
+        name: [str(tmp_path / name)] for name in ("gsm8k", "math500")
+    }
+    assert suite_data(["svamp", "aime"], [str(tmp_path), f"aime={one}", "aime=b"]) == {
+        "svamp": [one],
+        "aime": [one, "b"],
+    }
+    assert suite_data(["aime"], [one, "b"]) == {"aime": [one, "b"]}
+    assert suite_data(["gsm8k", "processbench"], []) == {
+        "gsm8k": ["openai/gsm8k:main"],
+        "processbench": ["Qwen/ProcessBench"],
+    }
+    for suites, data, message in (
+        (["gsm8"], [], "did you mean 'gsm8k'"),
+        (["gsm8k", "aime"], [one], "which of gsm8k, aime is it"),
+        (["gsm8k"], [f"aime={one}"], "unknown suite"),
+        (["gsm8k", "aime"], [f"aime={one}"], "suite 'gsm8k' has no data"),
+        (["jsonl"], [], "needs --data FILE"),
+    ):
+        with pytest.raises((UnknownName, ConfigError), match=message):
+            suite_data(suites, data)
+
+
+def test_roles_that_cannot_be_scored(given):
+    samples = load_suite("processbench", [str(given)], AnswerJudge())
+    with pytest.raises(UnknownName, match="role"):
+        settings_of("processbench", samples, cast(None), Play(), {})
+    silent = cast(None, lambda f: "")
+    silent.roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=Sampling(max_tokens=9))
+    with pytest.raises(ConfigError, match="has no parser"):
+        settings_of("processbench", samples, silent, Play(), {})
+    with pytest.raises(ConfigError, match="reviews 0 >= 1"):
+        Play(reviews=0)
+
+
+def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
+    run = tmp_path / "run"
+    tasks = study_problems((2, 2))
+    api.run(
+        tango(steps=1, warmup=0, tasks=tasks, tasks_per_step=2, group_size=2, reviews=2, evaluation_tasks=1, seed=3),
+        run,
+    )
+    long = tmp_path / "long.jsonl"
+    problems = [tasks.get("test", i) for i in range(3)]
+    rows = [{"question": t.prompt, "answer": t.answer} for t in problems] + [{"question": "word " * 900, "answer": "1"}]
+    long.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["eval", str(run), "--suite", "processbench,gsm8k", "--samples", "2"]
+    words += ["--data", f"processbench={given}", f"gsm8k={long}", "--problems", "4"]
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    judged, solved = json.loads(capsys.readouterr().out)
+    assert {"gsm8k/f1", "average/f1", "parsed"} <= set(judged["figures"])
+    assert {"greedy", "avg@2", "pass@2", "maj@2", "best@2", "weighted@2"} <= set(solved["figures"])
+    assert judged["settings"]["problems"] == 8  # four of each split
+    assert solved["settings"]["roles"]["verifier"]["model"] == "embedded" and solved["settings"]["problems"] == 4
+    kept = [json.loads(line) for line in (run / "suite-gsm8k.jsonl").read_text().splitlines()]
+    assert [row["failure"] for row in kept[-3:]] == ["prompt too long"] * 3
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "gsm8k: 4 problems, 2 samples, 1 reviews, after step 1" in out and "temperature 1.0, top_p 1.0" in out
+    assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
+    assert main([*words[:2], "--data", str(long)]) == 2
+    assert "--data goes with --suite" in capsys.readouterr().err
