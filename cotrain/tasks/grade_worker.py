@@ -3,7 +3,8 @@
 Answers are written by a model and may be anything: ``9^{9^{9^9}}`` keeps sympy busy for ever, and a thread cannot be
 killed. So this runs in a process of its own, in its own session, with limits on CPU time, memory and files. Loading
 math-verify takes longer than most deadlines, so that process loads it once and has a fork of itself do the work: after a
-deadline only the fork is killed, and the next one is there within milliseconds. Both speak JSON lines:
+deadline only the fork is killed, and the next one is there within milliseconds. The deadline is one of CPU time, so that
+a busy machine does not turn right answers into ungraded ones; ``PATIENCE`` times as long by the clock ends it too. Both speak JSON lines:
 ``{"id", "gold", "answer"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox: it only ever reads mathematics.
 
 Left out: math-verify's own timeouts (signals), since the deadline covers parsing as well; forks on Windows, where the pool
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
+PATIENCE = 4.0  # seconds by the clock for each of the deadline's
 Verdict = tuple[bool | None, str | None]  # (value, reason when there is none)
 
 # What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
@@ -61,7 +63,11 @@ def main(deadline_s: float, memory_bytes: int) -> None:
 def _reply(judge: Callable[[str, str], Verdict], line: str, deadline_s: float) -> dict[str, Any]:
     request = json.loads(line)
     _limit("CPU", math.ceil(time.process_time() + deadline_s) + 1)  # in case nobody is left to kill us
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, deadline_s)  # ends the process, wherever it is: nothing handles the signal
     value, reason = judge(request["gold"], request["answer"])
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return {"id": request["id"], "value": value, "reason": reason}
 
 
@@ -91,14 +97,19 @@ class _Fork:
                 requests.write(line)
         except OSError:
             return "grader died"
-        if not select.select([self._said], [], [], deadline_s)[0]:
+        if not select.select([self._said], [], [], PATIENCE * deadline_s)[0]:
             return "timeout"
-        reply: dict[str, Any] | str = json.loads(os.read(self._said, 1 << 16) or '"grader died"')  # one short line
-        return reply
+        if line := os.read(self._said, 1 << 16).decode():  # one short line
+            reply: dict[str, Any] = json.loads(line)
+            return reply
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return "timeout" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF else "grader died"
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         os.close(self._ask)
         os.close(self._said)
 

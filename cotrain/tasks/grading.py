@@ -30,11 +30,12 @@ from typing import IO, Any
 
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.types import Grade, StepJudgement, Task
+from cotrain.tasks.grade_worker import PATIENCE
 from cotrain.text.parsers import final_answer, last_boxed
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 MEMORY_BYTES = 3 << 30  # address space of a worker
-GRACE_S = 2.0  # after the deadline, for a worker to say that it has passed
+GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
 START_S = 120.0  # a worker that has not loaded by then is given up
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
@@ -67,8 +68,8 @@ class GradingPool:
     def grade(self, gold: str, answer_text: str) -> Grade:
         """Compare an answer (the answer alone, not the text around it) with the gold answer.
 
-        Takes ``deadline_s`` at most (and ``GRACE_S`` where the worker is stuck) once a worker is free and loaded. Raises
-        UserError when math-verify cannot be loaded, RuntimeError after ``close``.
+        Takes ``deadline_s`` of CPU time at most, and ``PATIENCE`` times as long by the clock, once a worker is free and
+        loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
         """
         if (quick := quick_grade(gold, answer_text)) is not None:
             return quick
@@ -194,7 +195,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
             self._requests.write(request.encode("ascii"))
             self._requests.flush()
-        reply = self._reply(self._deadline_s + GRACE_S)
+        reply = self._reply(PATIENCE * self._deadline_s + GRACE_S)
         if isinstance(reply, str):
             return Grade(value=None, reason=reply)
         if reply.get("id") != self._asked:

@@ -106,7 +106,7 @@ def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
         for bomb in ("9^{9^{9^9}}", "(10^9)!", "(" * 3000 + "1" + ")" * 3000):
             start = time.perf_counter()
             assert pool.grade("6", bomb) == Grade(value=None, reason="timeout")
-            assert time.perf_counter() - start < 1.0
+            assert time.perf_counter() - start < 4 * 0.5 + 1.0  # 0.5 s of CPU time, on however busy a machine
             assert pool.grade("\\frac12", "\\frac24") == RIGHT
 
 
