@@ -1,4 +1,4 @@
-"""What this machine reaches: float32 matrix products, and memory bandwidth by the size of what is gone through.
+"""What this machine reaches: matrix products (float32), and memory bandwidth by the size of what is gone through.
 
     python benchmarks/ceilings.py [--threads N] [--device cuda] [--quick]
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from work import answer, now
@@ -32,12 +32,18 @@ def best(work: Callable[[], object], device: str, seconds: float) -> float:
             return least
 
 
-def product_rate(device: str, seconds: float) -> float:
+def product_rate(
+    device: str,
+    seconds: float,
+    dtype: torch.dtype = torch.float32,
+    products: Sequence[tuple[int, int, int]] = PRODUCTS,
+) -> float:
     """FLOPs a second."""
     rates = []
-    for rows, inner, columns in PRODUCTS:
-        a, b = torch.randn(rows, inner, device=device), torch.randn(inner, columns, device=device)
-        out = torch.empty(rows, columns, device=device)
+    for rows, inner, columns in products:
+        a = torch.randn(rows, inner, device=device, dtype=dtype)
+        b = torch.randn(inner, columns, device=device, dtype=dtype)
+        out = torch.empty(rows, columns, device=device, dtype=dtype)
 
         def multiply(a: torch.Tensor = a, b: torch.Tensor = b, out: torch.Tensor = out) -> object:
             return torch.mm(a, b, out=out)

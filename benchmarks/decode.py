@@ -10,13 +10,14 @@ answer is one token long: what the tokens after the first cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 from work import Work, answer, middle, now, side, work_of
 
 from cotrain.core.address import Address, seed_of
-from cotrain.core.types import Sampling
+from cotrain.core.types import Completion, Sampling
 from cotrain.engine.contract import Request
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.models.load import load_model
@@ -26,28 +27,40 @@ Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts,
 
 
 def by_engine(model: PreTrainedModel, work: Work, device: str) -> Sampler:
-    engine = EmbeddedEngine({"a": model}, max_rows=work.rows, device=device)
+    return sampler_of(EmbeddedEngine({"a": model}, max_rows=work.rows, device=device), work)
+
+
+def sampler_of(engine: EmbeddedEngine, work: Work) -> Sampler:
+    """Of an engine whose policy is "a"."""
 
     def sample(prompts: Sequence[tuple[int, ...]], lengths: Sequence[int]) -> int:
         requests = [
-            Request(
-                policy="a",
-                prompt_ids=prompt,
-                sampling=Sampling(max_tokens=length),
-                stop_ids=(),
-                seed=seed_of("decode", i),
-                address=Address(step=0, task=i // work.group, member=i % work.group, role="solver", call=0),
-            )
+            request_of(i, prompt, work, max_tokens=length)
             for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
         ]
-        loop = IdleLoop(engine.advance)
-        try:
-            completions = loop.run_until_complete(together(engine.sample(request) for request in requests))
-        finally:
-            loop.finish()
-        return sum(len(completion.token_ids) for completion in completions)
+        return sum(len(completion.token_ids) for completion in completions_of(engine, requests))
 
     return sample
+
+
+def request_of(number: int, prompt: tuple[int, ...], work: Work, **sampling: Any) -> Request:
+    return Request(
+        policy="a",
+        prompt_ids=prompt,
+        sampling=Sampling(**sampling),
+        stop_ids=(),
+        seed=seed_of("decode", number),
+        address=Address(step=0, task=number // work.group, member=number % work.group, role="solver", call=0),
+    )
+
+
+def completions_of(engine: EmbeddedEngine, requests: Sequence[Request]) -> list[Completion]:
+    """All at once."""
+    loop = IdleLoop(engine.advance)
+    try:
+        return loop.run_until_complete(together(engine.sample(request) for request in requests))
+    finally:
+        loop.finish()
 
 
 def by_generate(model: PreTrainedModel, work: Work, device: str) -> Sampler:

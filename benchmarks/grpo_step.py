@@ -78,7 +78,7 @@ class Imposed:
         return await self.engine.sample(replace(request, sampling=Sampling(max_tokens=length)))
 
 
-def recipe_of(work: Work, model: str, steps: int) -> Recipe:
+def recipe_of(work: Work, model: str, steps: int, bf16: bool = False) -> Recipe:
     return Recipe(
         name="benchmark",
         tasks=Prompts(work.prompts(work.tasks * steps)),
@@ -86,7 +86,7 @@ def recipe_of(work: Work, model: str, steps: int) -> Recipe:
         seed=0,
         tasks_per_step=work.tasks,
         group_size=work.group,
-        policies={POLICY: trainable(model, lr=LR)},
+        policies={POLICY: trainable(model, lr=LR, autocast=bf16)},
         roles={"solver": Role(policy=POLICY, prompt="{problem}", sampling=Sampling(max_tokens=work.longest))},
         objectives={POLICY: Objective(policy=POLICY, on="solver", by=Grpo(mix={"outcome": 1.0}))},
         schedule=single(respond, POLICY),
@@ -123,7 +123,7 @@ def main() -> None:
     given = side(__doc__.splitlines()[0]).parse_args()
     work, device = work_of(given), given.device
     trainer = CoTrainer(
-        recipe_of(work, given.model, given.warmup + given.steps),
+        recipe_of(work, given.model, given.warmup + given.steps, given.bf16),
         device=device,
         wrap=lambda engine: Imposed(engine, work),
     )

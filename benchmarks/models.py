@@ -1,4 +1,5 @@
-"""The models of the benchmarks: random Llamas around the shape of the embedded base, and a tokenizer of made-up words.
+"""The models of the benchmarks: random Llamas around the shape of the embedded base, one of Qwen2.5-0.5B's sizes, and a
+tokenizer of made-up words.
 
     python benchmarks/models.py 5M DIR
 
@@ -15,7 +16,7 @@ from floors import Shape
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Config
 from work import PAD, STOP, VOCABULARY, word
 
 from cotrain.models.config import new_model, small_config
@@ -27,23 +28,27 @@ SIZES = {
     "5M": Shape(depth=6, width=256, heads=8, kv_heads=4, feed_forward=768, vocabulary=VOCABULARY),
     "25M": Shape(depth=8, width=512, heads=8, kv_heads=4, feed_forward=1536, vocabulary=VOCABULARY),
 }
+GPU_SIZES = {
+    "wide": Shape(depth=2, width=32, heads=4, kv_heads=2, feed_forward=64, vocabulary=2 * VOCABULARY),
+    "0.5B": Shape(depth=24, width=896, heads=14, kv_heads=2, feed_forward=4864, vocabulary=151936),  # of Qwen2.5
+}
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    words = Tokenizer(WordLevel({word(i): i for i in range(VOCABULARY + 1)}, unk_token=word(PAD)))
+def tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    words = Tokenizer(WordLevel({word(i): i for i in range(vocabulary + 1)}, unk_token=word(PAD)))
     words.pre_tokenizer = WhitespaceSplit()
     words.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, eos_token=word(VOCABULARY), pad_token=word(PAD), padding_side="left"
+        tokenizer_object=words, eos_token=word(vocabulary), pad_token=word(PAD), padding_side="left"
     )
 
 
 def make(size: str, directory: Path) -> Path:
     """Write the model of a size, if it is not there, and return its directory."""
     if not (directory / "config.json").is_file():
-        shape = SIZES[size]
+        shape = (SIZES | GPU_SIZES)[size]
         config = small_config(
-            VOCABULARY,
+            shape.vocabulary,
             depth=shape.depth,
             width=shape.width,
             heads=shape.heads,
@@ -52,8 +57,26 @@ def make(size: str, directory: Path) -> Path:
             pad_id=PAD,
             eos_id=STOP,
         )
-        save_model(new_model(config, seed=0), tokenizer(), directory)
+        save_model(new_model(config, seed=0), tokenizer(shape.vocabulary), directory)
     return directory
+
+
+def qwen(shape: Shape) -> Qwen2Config:
+    """A Qwen2 with tied embeddings, to be made in memory: from a directory of this type transformers reads no tokenizer
+    but Qwen2's own."""
+    return Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        pad_token_id=PAD,
+        bos_token_id=PAD,
+        eos_token_id=STOP,
+    )
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def main() -> None:
             weight_decay=0.0,
             max_grad_norm=1.0,
             shuffle_dataset=False,
-            bf16=False,
+            bf16=given.bf16,
             gradient_checkpointing=False,
             use_cpu=not device.startswith("cuda"),
             save_strategy="no",

@@ -24,8 +24,8 @@ LAYOUTS = ("shared", "padded")
 BUDGET: int = PolicySpec.__dataclass_fields__["micro_tokens"].default  # of tokens in a pass, as a run has it
 
 
-def learner_of(model: PreTrainedModel, layout: str) -> TorchLearner:
-    learner = TorchLearner(model, lr=1e-4, micro_tokens=BUDGET)
+def learner_of(model: PreTrainedModel, layout: str, budget: int = BUDGET, autocast: bool = False) -> TorchLearner:
+    learner = TorchLearner(model, lr=1e-4, micro_tokens=budget, autocast=autocast)
     if layout == "padded":
         learner.scorer.shared = False
     return learner

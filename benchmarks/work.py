@@ -86,6 +86,7 @@ def side(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=3, help="steps that are")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true", help="bfloat16 arithmetic over float32 weights")
     return parser
 
 
@@ -120,14 +121,19 @@ def middle(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
 
 
+def versions() -> dict[str, str]:
+    """Of the packages that matter, those that are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
 def answer(**figures: Any) -> None:
     """The last line of a side."""
     import torch
 
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    print(json.dumps({**figures, "threads": torch.get_num_threads(), "versions": versions}), flush=True)
+    print(json.dumps({**figures, "threads": torch.get_num_threads(), "versions": versions()}), flush=True)

@@ -10,7 +10,7 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.core.types import TaskSource
 from cotrain.disk import transaction
 from cotrain.loop import run as loop
-from cotrain.loop.directory import RunDirectory, estimates_json
+from cotrain.loop.directory import RunDirectory, estimates_json, refuse_other
 from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Observer, Outcome
@@ -60,7 +60,9 @@ def rebuild(directory: Path | str) -> Recipe:
             f"{directory} was started from a bare Recipe; resume it from Python with cotrain.resume({str(directory)!r}, recipe=…)"
         )
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
-    return override(find(origin["target"])(**arguments), origin["settings"])
+    made = override(find(origin["target"])(**arguments), origin["settings"])
+    refuse_other(Path(directory), saved, made)
+    return made
 
 
 def _argument(value: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cotrain import api
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.types import Grade, StepJudgement, Task, Trace
 from cotrain.functional.aggregate import majority, mean
 from cotrain.loop.trainer import CoTrainer
@@ -65,8 +65,10 @@ def talk(
         if not problem:
             problem = example
             print(visible(problem))
-        for line in answer(trainer, executor, problem, turn):
-            print(line)
+        try:
+            print("\n".join(answer(trainer, executor, problem, turn)))
+        except UserError as error:  # such as a problem that is too long; the next one may do
+            print(f"({error})")
         sys.stdout.flush()
         turn += 1
 
@@ -76,7 +78,9 @@ def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> l
     task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, judge=Unjudged())
     phase = trainer.recipe.evaluation
     (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, members=1, **phase.options)
-    solution = next(t for t in episode.traces if t.role == "solver")
+    solution = next((t for t in episode.traces if t.role == "solver"), None)
+    if solution is None:
+        return [f"(no answer: {visible(episode.failure or 'the solver was not asked')})"]
     reviews = [t for t in episode.traces if t.parent == str(solution.address)]
     steps = solution.parsed.get("steps")
     if not steps:
@@ -96,6 +100,6 @@ def _said(reviews: Sequence[Trace]) -> str:
     if not finals:
         return f"no verdict ({reviews[0].parsed.get('failure')})"
     verdict = {1.0: "CORRECT", 0.0: "INCORRECT", None: "undecided"}[majority(finals)]
-    votes = f" ({sum(finals)} of {len(reviews)} reviews say CORRECT)" if len(reviews) > 1 else ""
+    votes = f" ({int(sum(finals))} of {len(reviews)} reviews say CORRECT)" if len(reviews) > 1 else ""
     score = mean([r.parsed["score"] for r in reviews if r.parsed.get("score") is not None])
     return verdict + votes + (f", probability of CORRECT {score:.2f}" if score is not None else "")

@@ -4,7 +4,7 @@ Each arm is ``name`` or ``name:parameter=value,…``. Every (arm, seed) is an or
 one thread, as many at a time as there are cores; a run that was interrupted is resumed, a finished one is not repeated.
 An arm that spends fewer tokens an update than the dearest one (GRPO has no verifier to pay for) is run on until it has
 spent as many, so that both questions have an answer: who is better after U updates of the generator, and who after
-the same number of sampled tokens.
+the same number of sampled tokens. Where costs differ too much for that, every run ends at a number of tokens instead.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def compare(
     seeds: int,
     out: Path,
     updates: int = 60,
+    tokens: int | None = None,
     equal_tokens: bool = True,
     evaluate_every: int = 10,
     settings: Sequence[str] = (),
@@ -91,15 +92,19 @@ def compare(
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Run every arm with seeds 0 … seeds−1 and write ``compare.json``, ``report.html``, ``table.md`` and the curves as
-    SVG in ``out``. Returns the content of the first."""
-    if seeds < 1 or updates < 1:
-        raise ConfigError(f"compare: seeds {seeds} and updates {updates} must be at least 1")
+    SVG in ``out``. Returns the content of the first.
+
+    With ``tokens`` every run ends when it has sampled so many, however many updates that makes; ``updates`` is then
+    how long decays run, and what the figures at equal updates go up to."""
+    if seeds < 1 or updates < 1 or (tokens is not None and tokens < 1):
+        raise ConfigError(f"compare: seeds {seeds}, updates {updates} and tokens {tokens} must be at least 1")
     parsed = [parse_arm(text) for text in arms]
     if len({arm.label for arm in parsed}) < len(parsed):
         raise ConfigError(f"compare: an arm is named twice in {list(arms)}")
     recipes = {arm.label: find(arm.target)(**arm.arguments).for_updates(updates) for arm in parsed}
     out.mkdir(parents=True, exist_ok=True)
-    _claim(out, {"arms": list(arms), "updates": updates, "evaluate_every": evaluate_every, "settings": list(settings)})
+    claim = {"arms": list(arms), "updates": updates, "evaluate_every": evaluate_every, "settings": list(settings)}
+    _claim(out, claim | ({} if tokens is None else {"tokens": tokens}))
     count = workers or len(os.sched_getaffinity(0))
 
     def job(arm: Arm, seed: int, steps: int, folder: Path) -> list[str]:
@@ -107,7 +112,8 @@ def compare(
             return [sys.executable, "-m", "cotrain.cli", "resume", str(folder)]
         fixed = ["--seed", str(seed), "--steps", str(steps), "--evaluate-every", str(evaluate_every), "--threads", "1"]
         horizon = f"horizon={recipes[arm.label].steps}"  # decays do not stretch when an arm runs on
-        chosen = [word for setting in (*settings, horizon) for word in ("--set", setting)]
+        budget = () if tokens is None else (f"tokens={tokens}",)
+        chosen = [word for setting in (*settings, horizon, *budget) for word in ("--set", setting)]
         return [
             sys.executable,
             "-m",
@@ -125,8 +131,8 @@ def compare(
     base = {(arm.label, seed): out / _slug(arm.label) / f"seed-{seed}" for arm, seed in pairs}
     most = max(len(recipe.roles) for recipe in recipes.values())  # more roles, more tokens an update
     dear = [arm for arm in parsed if len(recipes[arm.label].roles) == most]
-    cheap = [arm for arm in parsed if arm not in dear] if equal_tokens else []
-    steps = {label: recipe.steps for label, recipe in recipes.items()}
+    cheap = [arm for arm in parsed if arm not in dear] if equal_tokens and tokens is None else []
+    steps = {label: recipe.steps if tokens is None else tokens for label, recipe in recipes.items()}
     first = [(a, s, steps[a.label], base[a.label, s]) for a, s in pairs if a not in cheap]
     _work([(folder, job(a, s, n, folder)) for a, s, n, folder in first if not _done(folder)], count, say)
     if cheap:
@@ -135,7 +141,13 @@ def compare(
             steps[arm.label] = _steps_for(recipes[arm.label], budget, out / _slug(arm.label))
         later = [(a, s, steps[a.label], base[a.label, s]) for a, s in pairs if a in cheap]
         _work([(folder, job(a, s, n, folder)) for a, s, n, folder in later if not _done(folder)], count, say)
-    result: dict[str, Any] = {"updates": updates, "seeds": seeds, "settings": list(settings), "recipes": {}}
+    result: dict[str, Any] = {
+        "updates": updates,
+        "tokens": tokens,
+        "seeds": seeds,
+        "settings": list(settings),
+        "recipes": {},
+    }
     for arm in parsed:
         leading = recipes[arm.label].objectives[recipes[arm.label].leading].policy
         result["recipes"][arm.label] = {"seeds": [_collect(base[arm.label, s], s, leading) for s in range(seeds)]}
@@ -232,11 +244,19 @@ def _collect(folder: Path, seed: int, policy: str) -> dict[str, Any]:
             figures = {key.removeprefix("eval/"): value for key, value in row.items() if key.startswith("eval/")}
             curve.append([int(row[f"updates/{policy}"]), int(row["tokens"]), figures])
     summary = _summary(folder)
+    laps = [
+        value
+        for row in read_jsonl(folder / "timings.jsonl")
+        for key, value in row.items()
+        if "/" not in key and key != "step"
+    ]
     return {
         "seed": seed,
         "curve": curve,
         "tokens": summary["tokens"],
         "steps": summary["steps"],
+        "updates": summary["updates"].get(policy, 0),
+        "minutes": sum(laps) / 60,
         "before": {key: value["value"] for key, value in summary["before"].items()},
         "after": {key: value["value"] for key, value in summary["after"].items()},
     }

@@ -12,7 +12,14 @@ from cotrain.models.load import describe_model, resolve
 from cotrain.play.parts import EMBEDDED
 
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
-OPTIONAL = {"reasoning-gym": "gym"}
+OPTIONAL = {  # package → extra
+    "reasoning-gym": "gym",
+    "datasets": "hub",
+    "starlette": "serve",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "trackio": "trackio",
+}
 
 
 def examine() -> int:
@@ -41,8 +48,10 @@ def examine() -> int:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     print(f"disk          {free:.1f} GiB free here")
     for name in EMBEDDED:
-        about_model = describe_model(resolve(name))
-        print(f"model         {name}: {about_model}")
+        made = describe_model(resolve(name))
+        print(
+            f"model         {name}: {made['class']}, {made['parameters']:,} parameters, sha256 {made['sha256'][:12]}…"
+        )
     return 1 if missing else 0
 
 

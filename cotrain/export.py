@@ -22,6 +22,7 @@ from cotrain.loop.directory import RunDirectory
 from cotrain.loop.trainer import CoTrainer
 from cotrain.models.load import load_model, save_model
 from cotrain.play.parts import FORMAT_MARK, speaks_short
+from cotrain.tasks.hub import is_hub_name
 from cotrain.text.render import Renderer
 
 CARD = "README.md"
@@ -73,8 +74,8 @@ def card(trainer: CoTrainer, policy: str, run: RunDirectory) -> str:
     mine = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
-    front += [f"base_model: {spec.model}"] if "/" in spec.model and not Path(spec.model).exists() else []
-    front += ["tags:", "- cotrain", f"- {recipe.name}", "---"]
+    front += [f"base_model: {spec.model}"] if is_hub_name(spec.model) else []
+    front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
     origin = recipe.origin
     arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
     lines = [
@@ -106,7 +107,8 @@ def card(trainer: CoTrainer, policy: str, run: RunDirectory) -> str:
     lines += _figures(summary, mine) if summary else ["The run is not finished; nothing was measured at its end."]
     alarms = summary.get("alarms") or []
     lines += ["", "## Known weaknesses", ""]
-    lines += [f"- {_alarm(alarm)}" for alarm in alarms] or ["No alarm of the run's health checks fired."]
+    quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
+    lines += [f"- {_alarm(alarm)}" for alarm in alarms] or [f"- {quiet}"]
     lines += [
         "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other models they "
         "may differ. `gap` is how much more often it says CORRECT than is true.",

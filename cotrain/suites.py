@@ -23,24 +23,27 @@ from typing import Any
 
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
-from cotrain.disk.jsonl import JsonlWriter, read_jsonl
+from cotrain.disk.files import replace_file
+from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
-from cotrain.loop.scores import GREEDY, SampleRow, processbench_scores, solver_scores
+from cotrain.loop.scores import GREEDY, SampleRow, prmbench_scores, processbench_scores, solver_scores
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.judges import confidence, shown
 from cotrain.play.protocols import examine, review
-from cotrain.tasks import processbench
+from cotrain.tasks import prmbench, processbench
 from cotrain.tasks.grading import AnswerJudge
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
-from cotrain.tasks.processbench import Sample, read_samples
+from cotrain.tasks.processbench import Sample
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.nonce import nonce
 from cotrain.text.parsers import final_answer
 
-SUITES = (*SCHEMAS, "processbench")
+JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
+SUITES = (*SCHEMAS, *JUDGED)
 CHUNK = 64  # problems that are played, and written, at a time
 
 
@@ -84,11 +87,18 @@ def evaluate_suites(
     for name, mine in items.items():
         settings = made | {"data": paths[name]} | settings_of(name, mine, trainer.judge, play, policies)
         rows = played(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings)
-        figures = processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples)
+        figures = scores_of(name, rows, play)
         results.append({"suite": name, "settings": settings, "figures": estimates_json(figures)})
         folder.write(f"suite-{name}.json", results[-1])
     judge.close()
     return results
+
+
+def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Estimate]:
+    """The figures of a suite from its rows."""
+    if name in JUDGED:
+        return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
+    return solver_scores(rows, play.samples)
 
 
 # -- data
@@ -117,7 +127,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         else:
             raise ConfigError(f"--data {entry}: which of {', '.join(found)} is it? Write it as NAME={entry}")
     for name, paths in found.items():
-        hub = processbench.HUB if name == "processbench" else SCHEMAS[name].hub
+        hub = JUDGED[name].HUB if name in JUDGED else SCHEMAS[name].hub
         if not paths and data:
             raise ConfigError(f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH")
         if not paths and not hub:
@@ -128,8 +138,9 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 
 def load_suite(name: str, paths: Sequence[str], judge: AnswerJudge) -> list[Task] | list[Sample]:
     """Everything in the files of a suite; of a directory or a data set its test split. Raises DataError."""
-    if name == "processbench":
-        return read_samples(paths)
+    if name in JUDGED:
+        samples: list[Sample] = JUDGED[name].read_samples(paths)
+        return samples
     tasks: list[Task] = []
     for path in paths:
         file = Path(path).expanduser().resolve()
@@ -157,7 +168,7 @@ def settings_of(
 ) -> dict[str, Any]:
     """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
     verdicts."""
-    judging, asked = name == "processbench", play.verifier in executor.roles
+    judging, asked = name in JUDGED, play.verifier in executor.roles
     needed = [play.verifier] if judging else [play.solver, *([play.verifier] if asked and play.samples else [])]
     roles = {}
     for role in needed:
@@ -176,7 +187,12 @@ def settings_of(
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
         }
-    texts = [[i.problem, *i.steps, str(i.label)] if isinstance(i, Sample) else [i.prompt, i.answer] for i in items]
+    texts = [
+        [i.problem, *i.steps, str(i.label if i.wrong is None else i.wrong)]
+        if isinstance(i, Sample)
+        else [i.prompt, i.answer]
+        for i in items
+    ]
     return {
         "problems": len(items),
         "digest": hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest(),
@@ -193,16 +209,13 @@ def played(
     path: Path, name: str, items: Sequence[Any], executor: Executor, play: Play, settings: dict[str, Any]
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
-    make: Callable[..., list[SampleRow]] = judge_given if name == "processbench" else attempts
-    each = 1 if name == "processbench" else play.samples + 1
+    make: Callable[..., list[SampleRow]] = judge_given if name in JUDGED else attempts
+    each = 1 if name in JUDGED else play.samples + 1
     rows = _kept(path, settings, each, len(items))
     if len(rows) == each * len(items):
         return rows
-    path.unlink(missing_ok=True)
+    replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
     with JsonlWriter(path) as file:
-        file.append({"settings": settings})
-        for row in rows:
-            file.append(row)
         for start in range(len(rows) // each, len(items), CHUNK):
             new = make(executor, items[start : start + CHUNK], play, step=EVALUATION_STEP - start // CHUNK, split=name)
             for row in new:
@@ -248,7 +261,8 @@ async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None
 def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifier: str | None) -> SampleRow:
     said = next((t for t in episode.traces if t.role == solver), None)
     reviews = [t for t in episode.traces if t.role == verifier]
-    scores = [float(t.parsed.get("score", 0.5)) for t in reviews]  # a review that cannot be read says one half
+    said_of_it = [t.parsed.get("score") for t in reviews]
+    scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
     row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
     if said is None:
@@ -299,7 +313,8 @@ def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
     first = [_first_wrong(trace) for trace in episode.traces]
     votes = Counter(index for index in first if index is not None)
     failures = [t.parsed["failure"] for t in episode.traces if "failure" in t.parsed]
-    return {
+    marked = {} if sample.wrong is None else _marked(sample, episode)
+    return marked | {
         "id": sample.id,
         "split": sample.split,
         "problem": sample.problem,
@@ -311,6 +326,13 @@ def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
         "failure": episode.failure or next(iter(failures), None if episode.traces else "prompt too long"),
         "texts": [t.text for t in episode.traces],
     }
+
+
+def _marked(sample: Sample, episode: Episode) -> dict[str, Any]:
+    """The truth of every step beside the majority of verdicts on it; a tie is no objection."""
+    read = [t.parsed["steps"] for t in episode.traces if t.parsed.get("steps")]
+    steps = [2 * sum(map(bool, verdicts)) >= len(read) for verdicts in zip(*read, strict=True)] if read else None
+    return {"wrong": list(sample.wrong or ()), "count": len(sample.steps), "steps": steps}
 
 
 def _first_wrong(trace: Trace) -> int | None:

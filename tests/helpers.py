@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
@@ -14,12 +15,15 @@ from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.tasks.words.source import study_problems
 from cotrain.text.render import Message
 
 torch.set_num_threads(1)  # the models are tiny, and tests run beside other work
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
 VOCABULARY = 96
+EASY = replace(study_problems((2, 2)), max_value=20)  # problems that the tiny model was made for
+TINY = str(Path(__file__).parent / "assets" / "tiny")  # speaks every role's format (tests/make_tiny.py)
 CONTEXT = 128
 
 

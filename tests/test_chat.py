@@ -1,5 +1,8 @@
 """What ``cotrain chat`` shows for one problem: each step with its verdict, and what the reviews come to."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from cotrain import chat
@@ -57,3 +60,18 @@ def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
     assert "Ctrl-D" not in lines[0] and any(line.startswith("    answer: ") for line in lines)
     assert main(["chat", "anywhere", "--once", " "]) == 2
     assert "--once is empty" in capsys.readouterr().err
+
+
+def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer, monkeypatch, capsys):
+    said = iter(["word " * 900])
+    monkeypatch.setattr(chat.api, "trained", lambda directory: trainer)
+    assert chat.talk("anywhere", read=lambda prompt: next(said, None) or (_ for _ in ()).throw(EOFError())) == 0
+    assert "exceed the context" in capsys.readouterr().out
+
+    async def refuses(task, roles, **options):
+        raise RuntimeError("nobody\x1b[31m there")
+
+    recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
+    executor = Executor(trainer.engine, trainer.cast.renderers, recipe.roles, recipe.seed)
+    (line,) = chat.answer(SimpleNamespace(recipe=recipe), executor, "?", 10)
+    assert "no answer: RuntimeError: nobody" in line and "\x1b" not in line

@@ -7,7 +7,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.loop.trainer import CoTrainer
-from cotrain.tasks.words.source import study_problems
+from tests.helpers import EASY, TINY
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -30,7 +30,7 @@ def rival(tmp_path_factory):
 
 
 def test_the_method_from_scratch_learns(rival):
-    made = rival(steps=2, lr=1e-3, tasks=study_problems((2, 2)))
+    made = rival(model=TINY, steps=2, lr=1e-3, tasks=EASY)
     trainer = CoTrainer(made)
     rows = [trainer.step().row for _ in range(2)]
     assert not [key for row in rows for key in row if key.startswith("failures/")]

@@ -1,6 +1,8 @@
 """``cotrain export``: plain model directories that transformers and PEFT load, with the weights of the run."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,19 +12,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.export import export
+from cotrain.export import card, export
+from cotrain.loop.directory import RunDirectory
 from cotrain.models.load import resolve
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.tango import tango
-from cotrain.tasks.words.source import study_problems
+from tests.helpers import EASY, TINY
 
-SMALL = {"tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "seed": 3}
+SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "seed": 3}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "run"
-    api.run(tango(steps=2, warmup=1, reviews=2, verifier_lr=1e-2, tasks=study_problems((2, 2)), **SMALL), folder)
+    api.run(tango(steps=2, warmup=1, reviews=2, verifier_lr=1e-2, tasks=EASY, **SMALL), folder)
     return folder
 
 
@@ -46,20 +49,20 @@ def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
     text = (export(run, "verifier", tmp_path / "out") / "README.md").read_text()
     after = json.loads((run / "summary.json").read_text())["after"]["verifier/parsed"]
     assert "| verifier/parsed | " in text and f"{after['value']:.3f} [{after['low']:.3f}" in text
-    assert "| **verifier** | trainable | `embedded` | 1 | verifier |" in text
-    assert "| generator | trainable | `embedded` | 1 | solver |" in text
+    assert f"| **verifier** | trainable | `{TINY}` | 1 | verifier |" in text
+    assert f"| generator | trainable | `{TINY}` | 1 | solver |" in text
     assert '"kind": "words"' in text and "{problem}" in text
 
 
 def test_an_adapter_is_loaded_by_peft(tmp_path):
-    recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=study_problems((2, 2)), **SMALL)
+    recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(recipe, tmp_path / "run")
     out = export(tmp_path / "run", "solver", tmp_path / "adapter")
-    base = api.trained(tmp_path / "run").cast.bases["embedded"]
+    base = api.trained(tmp_path / "run").cast.bases[TINY]
     tokenizer = base.tokenizer
     base.activate("generator")
     expected = logits(base.module, tokenizer)
-    fresh = AutoModelForCausalLM.from_pretrained(resolve("embedded"), dtype=torch.float32)
+    fresh = AutoModelForCausalLM.from_pretrained(resolve(TINY), dtype=torch.float32)
     loaded = PeftModel.from_pretrained(fresh, out).eval()
     assert torch.allclose(logits(loaded, tokenizer), expected, atol=1e-5)
     assert "library_name: peft" in (out / "README.md").read_text()
@@ -70,8 +73,19 @@ def test_refusals(run, tmp_path, capsys):
     assert "did you mean" in capsys.readouterr().err
     with pytest.raises(RunDirectoryError, match="not an empty directory"):
         export(run, "solver", run)
-    api.run(cooper(steps=1, warmup=1, tasks=study_problems((2, 2)), **SMALL), tmp_path / "cooper")
+    api.run(cooper(steps=1, warmup=1, tasks=EASY, **SMALL), tmp_path / "cooper")
     for role, what in (("rater", "reward head"), ("corruptor", "program")):
         with pytest.raises(ConfigError, match=what):
             export(tmp_path / "cooper", role, tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+def test_the_card_of_an_unfinished_run_claims_nothing(run, tmp_path):
+    unfinished = shutil.copytree(run, tmp_path / "unfinished")
+    (unfinished / "summary.json").unlink()
+    trainer = api.trained(unfinished)
+    gone = replace(trainer.recipe.policies["verifier"], model="/gone/model")  # a path, and no name on the Hub
+    trainer.recipe = replace(trainer.recipe, policies={**trainer.recipe.policies, "verifier": gone})
+    text = card(trainer, "verifier", RunDirectory.open(unfinished))
+    assert "nothing was measured" in text and "No alarm" not in text and "summed up at the end" in text
+    assert "base_model" not in text

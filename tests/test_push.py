@@ -8,7 +8,7 @@ import pytest
 from cotrain import api, push
 from cotrain.cli import main
 from cotrain.recipes.tango import tango
-from cotrain.tasks.words.source import study_problems
+from tests.helpers import EASY, TINY
 
 
 class FakeHub:
@@ -35,8 +35,8 @@ class FakeHub:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("push") / "run"
-    small = {"tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "seed": 3}
-    api.run(tango(steps=1, warmup=1, reviews=2, tasks=study_problems((2, 2)), **small), folder)
+    small = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "seed": 3}
+    api.run(tango(steps=1, warmup=1, reviews=2, tasks=EASY, **small), folder)
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,16 +11,18 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
+from cotrain.loop.override import override
 from cotrain.loop.scores import GREEDY, processbench_scores, solver_scores
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.tango import tango
-from cotrain.suites import Play, load_suite, played, settings_of, suite_data
+from cotrain.suites import Play, lines_of, load_suite, played, settings_of, suite_data
 from cotrain.tasks.grading import AnswerJudge
-from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
+from cotrain.text.verdicts import Verdict
+from tests.helpers import EASY, TINY
 
 
 class Nothing:
@@ -68,11 +71,11 @@ def score(executor, name, items, play, tmp_path):
 
 # -- solving
 
-# problem: gold, four samples, greedy answer; "18" and "18.0" are one vote, and so are "\frac12" and "\frac{1}{2}" not
+# problem: gold, four samples, greedy answer; "18" and "18.0" are one vote. Numbers only: no grading process is started
 SHEET = {
     "P1": ("18", ["18", "17", "18.0", "3"], "18"),  # avg 2/4, majority 18
     "P2": ("5", ["4", "5", "4", None], "4"),  # avg 1/4, majority 4
-    "P3": ("\\frac12", ["7", "0.5", "8", "9"], "0.5"),  # avg 1/4, four answers once each: the first, 7
+    "P3": (".5", ["7", "0.5", "8", "9"], "0.50"),  # avg 1/4, four answers once each: the first, 7
     "P4": ("1", ["2", "2", "3", "4"], None),  # never
 }
 TRUSTED = {"18.0", "5", "0.5"}  # the verifier calls these right, and everything else wrong
@@ -86,15 +89,13 @@ def sheet(tmp_path):
 
 
 def test_known_scores_of_a_solver(sheet, tmp_path):
-    judge = AnswerJudge(workers=1, deadline_s=20.0)
-    tasks = load_suite("gsm8k", [str(sheet)], judge)
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerJudge())
     solver = answers_from({problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()})
 
     def verifier(fields):
         return verdict(True, final=any(f"<answer>{a}</answer>" in fields["solution"] for a in TRUSTED))
 
     rows, scores = score(cast(solver, verifier), "gsm8k", tasks, Play(samples=4), tmp_path)
-    judge.close()
     assert scores == {
         "greedy": 2 / 4,
         "avg@4": 4 / 16,
@@ -113,13 +114,19 @@ def test_known_scores_of_a_solver(sheet, tmp_path):
     assert values(solver_scores(kept[1:], 4)) == scores  # the file alone gives them again
 
 
+def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
+    executor = cast(answers_from({problem: ["1"] * 2 for problem in SHEET}), lambda fields: "hm")
+    undecided = replace(executor.roles["verifier"], parse=lambda text, fields: Verdict(final=None, score=None))
+    executor.roles["verifier"] = undecided
+    rows, _ = score(executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerJudge()), Play(samples=1), tmp_path)
+    assert [row["score"] for row in rows] == [0.5, None] * 4
+
+
 def test_without_a_verifier_and_without_samples(sheet, tmp_path):
-    judge = AnswerJudge(workers=1, deadline_s=20.0)
-    tasks = load_suite("gsm8k", [str(sheet)], judge)
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerJudge())
     solver = answers_from({problem: [greedy] for problem, (*_, greedy) in SHEET.items()})
     _, scores = score(cast(solver), "gsm8k", tasks, Play(samples=0), tmp_path)
     assert scores == {"greedy": 2 / 4, "answered": 3 / 4, "graded": 1.0}
-    judge.close()
 
 
 def test_ungraded_answers_count_as_wrong_and_are_shown():
@@ -132,13 +139,16 @@ def test_ungraded_answers_count_as_wrong_and_are_shown():
 
 def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path, monkeypatch):
     monkeypatch.setattr("cotrain.suites.CHUNK", 2)
-    judge = AnswerJudge(workers=1, deadline_s=20.0)
-    tasks = load_suite("gsm8k", [str(sheet)], judge)
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerJudge())
     file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
     rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, Play(samples=4), tmp_path)
     path = tmp_path / "suite-gsm8k.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b"\n".join(whole.split(b"\n")[:14]) + b'\n{"torn')  # settings, 2 problems, 3 rows of the third
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk full"):
+        patch.setattr("cotrain.suites.JsonlWriter.append", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        score(cast(answers_from(file)), "gsm8k", tasks, Play(samples=4), tmp_path)
+    assert len(path.read_bytes().splitlines()) == 1 + 2 * 5  # going on loses nothing that was finished
     rest = {problem: file[problem] for problem in ("P3", "P4")}
     assert score(cast(answers_from(rest)), "gsm8k", tasks, Play(samples=4), tmp_path) == (rows, scores)
     assert path.read_bytes() == whole
@@ -146,7 +156,6 @@ def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path
     fewer = {problem: answers[1:] for problem, answers in file.items()}
     again, _ = score(cast(answers_from(fewer)), "gsm8k", tasks, Play(samples=3), tmp_path)
     assert len(again) == 4 * 4  # other settings: from the start
-    judge.close()
 
 
 # -- ProcessBench
@@ -253,14 +262,20 @@ def test_roles_that_cannot_be_scored(given):
 
 def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     run = tmp_path / "run"
-    tasks = study_problems((2, 2))
-    api.run(
-        tango(steps=1, warmup=0, tasks=tasks, tasks_per_step=2, group_size=2, reviews=2, evaluation_tasks=1, seed=3),
-        run,
-    )
+    small = {
+        "model": TINY,
+        "tasks_per_step": 2,
+        "group_size": 2,
+        "reviews": 2,
+        "kl": 0.0,
+        "evaluation_tasks": 1,
+        "seed": 3,
+    }
+    recipe = tango(steps=1, warmup=0, tasks=EASY, **small)
+    api.run(override(recipe, ["evaluation.splits=[]", "evaluation.members=1"]), run)
     long = tmp_path / "long.jsonl"
-    problems = [tasks.get("test", i) for i in range(3)]
-    rows = [{"question": t.prompt, "answer": t.answer} for t in problems] + [{"question": "word " * 900, "answer": "1"}]
+    first = EASY.get("test", 0)
+    rows = [{"question": first.prompt, "answer": first.answer}, {"question": "word " * 900, "answer": "1"}]
     long.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["eval", str(run), "--suite", "processbench,gsm8k", "--samples", "2"]
     words += ["--data", f"processbench={given}", f"gsm8k={long}", "--problems", "4"]
@@ -270,12 +285,11 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     assert {"gsm8k/f1", "average/f1", "parsed"} <= set(judged["figures"])
     assert {"greedy", "avg@2", "pass@2", "maj@2", "best@2", "weighted@2"} <= set(solved["figures"])
     assert judged["settings"]["problems"] == 8  # four of each split
-    assert solved["settings"]["roles"]["verifier"]["model"] == "embedded" and solved["settings"]["problems"] == 4
+    assert solved["settings"]["roles"]["verifier"]["model"] == TINY and solved["settings"]["problems"] == 2
     kept = [json.loads(line) for line in (run / "suite-gsm8k.jsonl").read_text().splitlines()]
     assert [row["failure"] for row in kept[-3:]] == ["prompt too long"] * 3
-    assert main(words) == 0
-    out = capsys.readouterr().out
-    assert "gsm8k: 4 problems, 2 samples, 1 reviews, after step 1" in out and "temperature 1.0, top_p 1.0" in out
+    out = "\n".join(lines_of(solved))
+    assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 1" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     assert main([*words[:2], "--data", str(long)]) == 2
     assert "--data goes with --suite" in capsys.readouterr().err

@@ -54,10 +54,17 @@ def add_parameters(parser: argparse.ArgumentParser, build: Callable[..., Any], s
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, required=required)
         elif typing.get_origin(kind) is tuple:
             inner = typing.get_args(kind)
-            parser.add_argument(flag, type=inner[0], nargs=len(inner), default=default, required=required, help=" ")
+            parser.add_argument(
+                flag, type=inner[0], nargs=len(inner), default=default, required=required, help="(default: %(default)s)"
+            )
         elif kind in (int, float, str):
             parser.add_argument(
-                flag, type=kind, default=default, required=required, metavar=kind.__name__.upper(), help=" "
+                flag,
+                type=kind,
+                default=default,
+                required=required,
+                metavar=kind.__name__.upper(),
+                help="(default: %(default)s)",
             )
         else:
             names.remove(name)

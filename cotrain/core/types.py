@@ -39,7 +39,7 @@ class Grade:
     """Whether an answer is right: True, False, or None with the reason why it could not be graded."""
 
     value: bool | None
-    reason: str | None = None  # a short fixed phrase, set when value is None
+    reason: str | None = None  # a short fixed phrase, always set when value is None; with False it may say why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ several devices. Prompts are shared only within one admission; there is no prefi
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
@@ -22,9 +23,11 @@ import torch
 from torch import nn
 
 from cotrain.core.address import Address
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
+from cotrain.engine.copies import Copies
+from cotrain.engine.graphs import StaticLane, recorder_for
 from cotrain.engine.lane import Lane
 from cotrain.engine.rows import Row
 from cotrain.engine.scoring import ScoringLane
@@ -45,6 +48,8 @@ class EmbeddedEngine:
         max_rows: int = 256,
         device: str | torch.device = "cpu",
         autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
+        static: bool | None = None,
+        recorded: bool = True,
     ) -> None:
         """
         Args:
@@ -55,6 +60,9 @@ class EmbeddedEngine:
             max_rows: rows that one policy decodes at a time.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``, for all policies or by policy;
                 None, or no entry, computes in the weights' own.
+            static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
+                the other way with a warning.
+            recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
 
         Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
         """
@@ -62,8 +70,11 @@ class EmbeddedEngine:
             raise ConfigError(f"max_rows is {max_rows}; the engine needs at least 1 row")
         adapters = activate or {}
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
+        place = torch.device(device)
+        fixed = place.type == "cuda" if static is None else static
+        make = _Static(place, recorded) if fixed else Lane
         lanes: dict[str, Lane | ScoringLane] = {
-            name: Lane(name, model.to(device), max_rows=max_rows, autocast=kinds.get(name), activate=adapters.get(name))
+            name: make(name, model.to(device), max_rows=max_rows, autocast=kinds.get(name), activate=adapters.get(name))
             for name, model in models.items()
         }
         lanes |= {
@@ -103,7 +114,7 @@ class EmbeddedEngine:
         return True
 
     def step(self) -> bool:
-        """One admission or one decode step of every lane, for servers: what waits enters at once, so that no answer
+        """One admission or one decode step (on a GPU a few) of every lane, for servers: what waits enters at once, so that no answer
         waits for the end of another. What shares a batch then depends on the clock; training never calls this.
 
         Resolves what has finished; returns False when no request waits or runs. Errors: as ``advance``.
@@ -147,7 +158,8 @@ class EmbeddedEngine:
 
     def counts(self) -> dict[str, float]:
         """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
-        ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``."""
+        ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``; on a GPU
+        also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
         return {
             f"{policy}/{name}": float(count)
             for policy, lane in self._lanes.items()
@@ -158,6 +170,44 @@ class EmbeddedEngine:
         if policy not in self._lanes:
             raise UnknownName("policy", policy, self._lanes)
         return self._lanes[policy]
+
+
+class _Static:
+    """Makes lanes of fixed shapes, which share copies of a model and memory of recordings; other lanes for a model that
+    they cannot decode."""
+
+    def __init__(self, device: torch.device, recorded: bool) -> None:
+        self._recorder = recorder_for(device) if recorded else None
+        self._copies: dict[tuple[int, torch.dtype], Copies] = {}
+
+    def __call__(
+        self,
+        policy: str,
+        model: nn.Module,
+        *,
+        max_rows: int,
+        autocast: torch.dtype | None,
+        activate: Callable[[], object] | None,
+    ) -> Lane:
+        copies = self._copies.setdefault((id(model), autocast), Copies(model, autocast)) if autocast else None
+        try:
+            return StaticLane(
+                policy,
+                model,
+                max_rows=max_rows,
+                autocast=autocast,
+                activate=activate,
+                recorder=self._recorder,
+                copies=copies,
+            )
+        except ModelError as error:
+            lane = Lane(policy, model, max_rows=max_rows, autocast=autocast, activate=activate)
+            warnings.warn(
+                f"policy {policy!r}: not decoded in steps of fixed shape, so slowly on a GPU ({error})",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return lane
 
 
 def _resolve(finished: list[tuple[Lane | ScoringLane, Row]]) -> None:

@@ -72,9 +72,7 @@ class Lane:
         self._modules = list(model.modules())
         self.version = 0
         self.waiting: list[Row] = []
-        self.running = Rows(self.device)
-        self.counts = Counts()
-        self._cache = Columns(autocast)
+        self._reset()
         self._verify()
 
     # -- what the engine asks
@@ -149,6 +147,10 @@ class Lane:
         )
 
     # -- inside
+
+    def _reset(self) -> None:
+        """No row runs, nothing is stored or counted."""
+        self.running, self.counts, self._cache = Rows(self.device), Counts(), Columns(self.autocast)
 
     def _admit(self, rows: list[Row]) -> None:
         """Prefill the rows' distinct prompts and draw each row's first token."""
@@ -225,7 +227,7 @@ class Lane:
         except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
             raise ModelError(self._refusal(str(error).strip().splitlines()[0])) from error
         finally:
-            self._cache, self.running, self.counts = Columns(self.autocast), Rows(self.device), Counts()
+            self._reset()
         spread = (theirs - theirs.mean(-1, keepdim=True)).norm()
         wrong = (mine - theirs).norm() / spread
         narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4

@@ -20,15 +20,16 @@ from cotrain.engine.sampling import draw, uniforms
 
 @torch.no_grad()
 def complete(model: nn.Module, request: Request, version: int = 0) -> Completion:
-    """Answer one request with a causal language model of transformers on the CPU."""
-    sampling = request.sampling
-    temperature, top_p = torch.tensor([sampling.temperature]), torch.tensor([sampling.top_p])
+    """Answer one request with a causal language model of transformers, where it is."""
+    sampling, device = request.sampling, next(model.parameters()).device
+    temperature = torch.tensor([sampling.temperature], device=device)
+    top_p, seed = torch.tensor([sampling.top_p], device=device), torch.tensor([request.seed], device=device)
     token_ids: list[int] = []
     logprobs: list[float] = []
     while len(token_ids) < sampling.max_tokens and not (token_ids and token_ids[-1] in request.stop_ids):
-        ids = torch.tensor([[*request.prompt_ids, *token_ids]])
+        ids = torch.tensor([[*request.prompt_ids, *token_ids]], device=device)
         logits = model(input_ids=ids, use_cache=False).logits[:, -1]
-        uniform = uniforms(torch.tensor([request.seed]), torch.tensor([len(token_ids)]))
+        uniform = uniforms(seed, torch.tensor([len(token_ids)], device=device))
         token, logprob = draw(logits, uniform, temperature, top_p)
         token_ids.append(int(token))
         logprobs.append(float(logprob))

@@ -19,7 +19,7 @@ from cotrain.engine.cache import fill
 from cotrain.engine.contract import Request
 from cotrain.engine.sampling import uniforms
 
-_LAST, _DRAWN, _MOST, _PROMPT, _SEED = range(5)  # last token; tokens drawn, to draw at most, in the prompt; seed
+LAST, DRAWN, MOST, PROMPT, SEED = range(5)  # last token; tokens drawn, to draw at most, in the prompt; seed
 _NO_TOKEN = -1
 
 
@@ -61,17 +61,17 @@ class Rows:
     @property
     def last(self) -> Tensor:
         """[R, 1] the tokens to feed next."""
-        return self._state[:, _LAST : _LAST + 1]
+        return self._state[:, LAST : LAST + 1]
 
     @property
     def positions(self) -> Tensor:
         """[R, 1] where these tokens stand in their sequences."""
-        return (self._state[:, _PROMPT] + self._state[:, _DRAWN] - 1)[:, None]
+        return (self._state[:, PROMPT] + self._state[:, DRAWN] - 1)[:, None]
 
     def settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of the rows from ``first`` on: the uniforms of their next tokens, temperatures and top_p."""
         state, sampling = self._state[first:], self._sampling[first:]
-        return uniforms(state[:, _SEED], state[:, _DRAWN]), sampling[:, 0], sampling[:, 1]
+        return uniforms(state[:, SEED], state[:, DRAWN]), sampling[:, 0], sampling[:, 1]
 
     def enter(self, rows: Sequence[Row]) -> None:
         """Append rows that have drawn nothing yet."""
@@ -91,26 +91,26 @@ class Rows:
     def note(self, first: int, tokens: Tensor, logprobs: Tensor) -> None:
         """Append a token to every row from ``first`` on."""
         state = self._state[first:]
-        at = state[:, _DRAWN : _DRAWN + 1]
+        at = state[:, DRAWN : DRAWN + 1]
         self._tokens[first:].scatter_(1, at, tokens[:, None])
         self._logprobs[first:].scatter_(1, at, logprobs[:, None])
-        state[:, _LAST] = tokens
-        state[:, _DRAWN] += 1
+        state[:, LAST] = tokens
+        state[:, DRAWN] += 1
 
     def finished(self) -> list[int]:
         """The rows with nothing more to draw; they get their tokens."""
-        last, full = self._state[:, _LAST], self._state[:, _DRAWN] == self._state[:, _MOST]
+        last, full = self._state[:, LAST], self._state[:, DRAWN] == self._state[:, MOST]
         done = (full | (self._stops == last[:, None]).any(1)).nonzero()[:, 0]
         finished: list[int] = done.tolist()
         if finished:
-            drawn = (x[done].tolist() for x in (self._state[:, _DRAWN], self._tokens, self._logprobs))
+            drawn = (x[done].tolist() for x in (self._state[:, DRAWN], self._tokens, self._logprobs))
             for i, count, ids, values in zip(finished, *drawn, strict=True):
                 self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
         return finished
 
     def drawn(self) -> list[list[int]]:
         """The tokens of every row so far."""
-        counts: list[int] = self._state[:, _DRAWN].tolist()
+        counts: list[int] = self._state[:, DRAWN].tolist()
         tokens = self._tokens[:, : max(counts, default=0)].tolist()
         return [ids[:count] for ids, count in zip(tokens, counts, strict=True)]
 

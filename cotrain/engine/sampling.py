@@ -39,7 +39,15 @@ def uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
     return (_shift(hash_counter(seeds, positions), 12).double() + 0.5) * 2.0**-52
 
 
-def draw(logits: Tensor, uniform: Tensor, temperature: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor,
+    uniform: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    *,
+    some_greedy: bool | None = None,
+    some_cut: bool | None = None,
+) -> tuple[Tensor, Tensor]:
     """Draw one token per row.
 
     Args:
@@ -47,6 +55,8 @@ def draw(logits: Tensor, uniform: Tensor, temperature: Tensor, top_p: Tensor) ->
         uniform: [B] float64 in (0, 1).
         temperature: [B] float32; 0 is greedy, and then ``uniform`` and ``top_p`` are not used.
         top_p: [B] float32 in (0, 1]: the likeliest tokens that hold this mass between them are kept, at least one.
+        some_greedy, some_cut: may a row be greedy, and may another's ``top_p`` be below 1? None looks, which on a GPU
+            waits for it.
 
     Returns tokens [B] int64 and their log-probabilities [B] float32 under the distribution that was sampled from
     (divided by the temperature, cut and renormalised); greedy tokens under the plain softmax. Rows with a logit that
@@ -54,13 +64,17 @@ def draw(logits: Tensor, uniform: Tensor, temperature: Tensor, top_p: Tensor) ->
     """
     greedy = temperature == 0
     logp = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperature)[:, None], dim=-1)  # [B, V]
-    if bool(((top_p < 1) & ~greedy).any()):
+    if some_cut is None:
+        some_cut = bool(((top_p < 1) & ~greedy).any())
+    if some_cut:
         logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut(logp, top_p))
     total = logp.exp().mul_(_SCALE).to(torch.int64).cumsum(-1)  # [B, V]
     mass = total[:, -1]
     target = torch.minimum((uniform * mass).to(torch.int64), mass - 1)
     tokens = torch.searchsorted(total, target[:, None], right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
-    if bool(greedy.any()):
+    if some_greedy is None:
+        some_greedy = bool(greedy.any())
+    if some_greedy:
         tokens = torch.where(greedy, logp.argmax(-1), tokens)
     return tokens, logp.gather(1, tokens[:, None]).squeeze(1)
 

@@ -181,7 +181,8 @@ class TorchLearner:
         tokens = sum(len(s.token_ids) for s in term.samples)
         normaliser = Normaliser(tokens=float(tokens), sequences=float(len(term.samples)))
         entropy = term.algorithm.needs().entropy
-        sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
+        sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
         for indices in self.scorer.plan([(s.prompt_ids, s.token_ids) for s in term.samples]):
             began = perf_counter()
@@ -190,9 +191,9 @@ class TorchLearner:
             loss = term.algorithm.loss(predictions, entropies, move(batch, self.scorer.device), normaliser)
             middle = perf_counter()
             (loss.value * term.weight).backward()
-            sums["loss"] = sums["loss"] + loss.value.detach().double().cpu()
+            sums["loss"] = sums["loss"] + loss.value.detach().double()
             for name, value in loss.sums.items():
-                sums[name] = sums[name] + value.double().cpu() / tokens
+                sums[name] = sums[name] + value.double() / tokens
             forward, backward = forward + middle - began, backward + perf_counter() - middle
         return {f"{term.name}/{name}": float(value) for name, value in sums.items()} | {
             f"{term.name}/samples": normaliser.sequences,

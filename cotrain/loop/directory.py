@@ -22,7 +22,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,27 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
         "origin": origin,
         "settings": resolved(recipe),
     }
+
+
+def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is ``saved``.
+    A setting that did not exist when the run was begun has its default now and is no difference."""
+    now = json.loads(json.dumps(resolved(recipe)))
+    found = next(_differences("", saved["settings"], now), None)
+    if found is not None:
+        name, was, is_ = found
+        raise RunDirectoryError(
+            f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(is_)} in the recipe given or "
+            "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), or start anew"
+        )
+
+
+def _differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for key in was:
+            yield from _differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
+    elif was != now:
+        yield name, was, now
 
 
 def resolved(value: Any) -> Any:

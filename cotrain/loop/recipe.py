@@ -63,7 +63,8 @@ class Recipe:
     schedule: Schedule
     evaluation: Evaluation
     horizon: int | None = None  # steps over which decays run, None for ``steps``
-    evaluate_every: int = 0  # steps between evaluations on the validation split; 0 for none
+    tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
+    evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none
     description: str = ""
     origin: Origin | None = field(default=None, compare=False)
 
@@ -88,6 +89,7 @@ def check(recipe: Recipe) -> None:
         ("steps", recipe.steps, 1),
         ("tasks_per_step", recipe.tasks_per_step, 1),
         ("group_size", recipe.group_size, 1),
+        ("tokens", 1 if recipe.tokens is None else recipe.tokens, 1),
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")

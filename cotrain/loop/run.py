@@ -23,7 +23,14 @@ from cotrain.disk import transaction
 from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
-from cotrain.loop.directory import RunDirectory, estimates_json, provenance, recipe_json, weights_hash
+from cotrain.loop.directory import (
+    RunDirectory,
+    estimates_json,
+    provenance,
+    recipe_json,
+    refuse_other,
+    weights_hash,
+)
 from cotrain.loop.evaluation import has_split
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.measures import counts_json, paired_changes
@@ -90,6 +97,7 @@ def resume(
     directory = RunDirectory.open(out)
     observer = observer or Silent()
     saved: Any = directory.read("recipe.json")  # ``open`` has seen it
+    refuse_other(directory.path, saved, recipe)
     with RunLock(directory.path):
         made = directory.read("provenance.json") or {}
         if made.get("threads") not in (None, torch.get_num_threads()):
@@ -119,7 +127,7 @@ def _continue(
 ) -> Outcome:
     summary = directory.read("summary.json")
     if summary is not None:
-        observer.message(f"{directory.path} is finished: {recipe.steps} steps; see {directory.report}")
+        observer.message(f"{directory.path} is finished: {summary['steps']} steps; see {directory.report}")
         return Outcome(directory=directory.path, summary=summary)
     with _stop_on_signal() as stopping:
         trainer = build(stopping)
@@ -179,12 +187,13 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
     with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
         while True:
             step = trainer.finished - 1  # the last finished one, -1 at the start
-            if recipe.evaluate_every and trainer.finished % recipe.evaluate_every == 0 and measured < step + 1:
+            due = recipe.evaluate_every and (trainer.finished % recipe.evaluate_every == 0 or trainer.done)
+            if due and measured < step + 1:
                 row = _curve_row(trainer, step=step)
                 metrics.append(row)
                 observer.update(row)
                 measured = step + 1
-            if trainer.finished >= recipe.steps:
+            if trainer.done:
                 break
             if (
                 trainer.finished
@@ -207,7 +216,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
     summary = {
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "steps": recipe.steps,
+        "steps": trainer.finished,
         "tokens": trainer.tokens,
         "updates": dict(trainer.cast.updates),
         "before": before,

@@ -10,6 +10,9 @@
     processbench  error_accuracy    of the solutions with a wrong step, those whose first one was found
                   correct_accuracy  of the others, those in which no step was blamed
                   f1                harmonic mean of the two (arXiv 2412.06559); ``average/f1`` is the mean over splits
+    prmbench      f1, negative_f1   of single steps: of those that are right, and of those that are wrong
+                  prmscore          mean of the two (arXiv 2501.03124); by kind of error and overall, where there are both
+                  step_accuracy     share of the steps judged as they are
 
 What could not be read, graded or asked counts as wrong and stands beside as ``answered``, ``graded`` and ``parsed``. Ties go
 to the first sample. Intervals are cluster bootstraps over problems (``measures.clustered``).
@@ -103,6 +106,59 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
     statistics["average/f1"] = lambda c: np.mean([f1(c) for f1 in f1s], axis=0)
     statistics["parsed"] = _share(-2, -1)
     return _figures(dict(enumerate(counts.values())), statistics, len(rows))
+
+
+def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
+    """Figures of a verifier, from rows with ``split``, ``problem``, ``wrong`` (0-based indices of the wrong steps), ``count``
+    (of all steps) and ``steps`` (a verdict for each; None is no judgement, and as if each verdict were the opposite of true).
+
+    A kind of error whose solutions hold no wrong step has ``step_accuracy`` alone.
+    """
+    splits = [*dict.fromkeys(row["split"] for row in rows), "overall"]
+    counts: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        mine = counts.setdefault((row["split"], row["problem"]), [0.0] * (4 * len(splits) + 2))
+        for i in range(row["count"]):
+            right = i not in row["wrong"]
+            called = (not right) if row["steps"] is None else bool(row["steps"][i])
+            cell = 2 * (not right) + (called != right)  # right: found, missed; wrong: found, missed
+            mine[4 * splits.index(row["split"]) + cell] += 1.0
+            mine[4 * (len(splits) - 1) + cell] += 1.0
+        mine[-2] += float(row["steps"] is not None)
+        mine[-1] += 1.0
+    statistics: dict[str, Statistic] = {}
+    for i, split in enumerate(splits):
+        if any(mine[4 * i + 2] + mine[4 * i + 3] for mine in counts.values()):
+            positive, negative = _found(4 * i, 4 * i + 1, 4 * i + 3), _found(4 * i + 2, 4 * i + 3, 4 * i + 1)
+            statistics[f"{split}/f1"], statistics[f"{split}/negative_f1"] = positive, negative
+            statistics[f"{split}/prmscore"] = _mean_of(positive, negative)
+        statistics[f"{split}/step_accuracy"] = _correct(4 * i)
+    statistics["parsed"] = _share(-2, -1)
+    return _figures(dict(enumerate(counts.values())), statistics, len(rows))
+
+
+def _found(hits: int, misses: int, false: int) -> Statistic:
+    """2 hits / (2 hits + misses + false alarms): the F1 of one class."""
+
+    def f1(c: Counts) -> Counts:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            total = 2 * c[..., hits] + c[..., misses] + c[..., false]
+            return np.where(total > 0, 2 * c[..., hits] / total, np.nan)
+
+    return f1
+
+
+def _mean_of(one: Statistic, other: Statistic) -> Statistic:
+    return lambda c: (one(c) + other(c)) / 2
+
+
+def _correct(at: int) -> Statistic:
+    def share(c: Counts) -> Counts:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            total = c[..., at : at + 4].sum(axis=-1)
+            return np.where(total > 0, (c[..., at] + c[..., at + 2]) / total, np.nan)
+
+    return share
 
 
 def _figures(rows: dict[int, list[float]], statistics: Mapping[str, Statistic], n: int) -> dict[str, Estimate]:

@@ -110,6 +110,12 @@ class CoTrainer:
         roles, programs = self.recipe.roles, self.cast.programs()
         return Executor(engine, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
 
+    @property
+    def done(self) -> bool:
+        """Are all steps done, or all tokens spent?"""
+        budget = self.recipe.tokens
+        return self.finished >= self.recipe.steps or (budget is not None and self.tokens >= budget)
+
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
         step, clock = self.finished, _Clock()

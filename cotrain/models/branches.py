@@ -27,6 +27,8 @@ from cotrain.models.attention import is_plain
 from cotrain.models.config import ATTENTION
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers
+GROUPED = ("cpu",)  # devices whose fused kernels share key heads under a mask; on others torch would fall back to plain
+# products, whose scores of all pairs are kept for the backward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +127,16 @@ def branch_attention(
 ) -> tuple[torch.Tensor, None]:
     """Query ``[1, H, N, D]``, key and value ``[1, K, N, D]`` → ``[1, N, H, D]``."""
     heads, size, shared = query.shape[1], query.shape[3], query.shape[1] != key.shape[1]
+    repeat = heads // key.shape[1] if shared and query.device.type not in GROUPED else 1
     q, k, v = (t[0].transpose(0, 1).flatten(1) for t in (query, key, value))  # [N, heads · D]
 
     def pick(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """``[R, L]`` places → ``[R, heads, L, D]``. An embedding's backward pass adds up faster than an index's."""
         return F.embedding(index, flat).unflatten(2, (-1, size)).transpose(1, 2)
+
+    def look(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """The same of keys and values, each head as often as it is read where the kernel wants that."""
+        return pick(flat, index) if repeat == 1 else pick(flat, index).repeat_interleave(repeat, 1)
 
     results = []
     for asking, looked_at, mask in (
@@ -138,8 +145,8 @@ def branch_attention(
     ):
         if asking.shape[1]:
             found = F.scaled_dot_product_attention(
-                pick(q, asking), pick(k, looked_at), pick(v, looked_at),
-                attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=shared,
+                pick(q, asking), look(k, looked_at), look(v, looked_at), attn_mask=mask,
+                dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=shared and repeat == 1,
             )  # fmt: skip
             results.append(found.transpose(1, 2).reshape(-1, heads * size))
     return F.embedding(branches.back, torch.cat(results)).view(1, -1, heads, size), None

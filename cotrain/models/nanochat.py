@@ -124,7 +124,8 @@ def _config(meta: Path, words: PreTrainedTokenizerBase) -> NanoChatConfig:
     if unknown or set(str(given.get("window_pattern", "L"))) - {"L"}:
         what = f"the setting {unknown[0]!r}" if unknown else f"sliding windows ({given['window_pattern']!r})"
         raise ModelError(f"{meta}: {what} is of an architecture that transformers' NanoChat does not have")
-    if min(sizes.values()) < 1 or sizes["hidden_size"] % sizes["num_attention_heads"]:
+    heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    if min(sizes.values()) < 1 or sizes["hidden_size"] % heads or heads % keys:
         raise ModelError(f"{meta}: the sizes do not go together: {given}")
     if len(words) != sizes["vocab_size"]:
         raise ModelError(f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(words)} tokens")

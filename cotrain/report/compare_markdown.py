@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.report.compare_overview import COLUMNS, COUNTS, overview
 from cotrain.report.compare_reach import levels
 from cotrain.report.compare_table import (
     AT,
@@ -37,6 +38,7 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     roles = roles_in({row["metric"] for row in rows})
     wanted = [row for row in rows if is_main(row["metric"]) or _further(row, roles)]
     parts = [f"# {', '.join(text(name) for name in runs)}", _setting(compare, runs)]
+    parts += ["## Every recipe at the end of its runs", _overview(compare)]
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     for at in AT:
         if here := [row for row in wanted if row["at"] == at]:
@@ -47,6 +49,23 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     for whose, recipes in verdict_table(rows).items():
         parts += [f"## Verdicts at the end, {text(whose)}", _verdicts(recipes)]
     return "\n\n".join(parts) + "\n"
+
+
+def _overview(compare: Mapping[str, Any]) -> str:
+    """One row for each recipe; what it has nothing for is a dash."""
+    lines = [f"| recipe | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, row in overview(compare).items():
+        cells = []
+        for column in COLUMNS:
+            value = row.get(column)
+            if not isinstance(value, Estimate):
+                cells.append(text(value or "–"))
+            elif column in COUNTS:
+                cells.append(number(round(value.value, 1 if column == "minutes" else 0), share=False))
+            else:
+                cells.append(_cell(value, column != "gap"))
+        lines.append(f"| {text(name)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def text(label: object) -> str:

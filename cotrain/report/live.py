@@ -31,8 +31,8 @@ COLUMNS = ("accuracy", "balanced_accuracy")
 class Live:
     """Shows rows of metrics as they come. Use as a context: leaving it restores the terminal whatever happened."""
 
-    def __init__(self, total_steps: int, *, console: Console | None = None) -> None:
-        self._total = total_steps
+    def __init__(self, total_steps: int, tokens: int | None = None, *, console: Console | None = None) -> None:
+        self._total, self._tokens = total_steps, tokens
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
         self._display: rich_live.Live | None = None
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
@@ -86,7 +86,10 @@ class Live:
         step = _number(self._row.get("step"))
         if step is None or not self._seconds:
             return None
-        return max(0.0, self._total - step - 1) * sum(self._seconds) / len(self._seconds)
+        left, spent = max(0.0, self._total - step - 1), _number(self._row.get("tokens"))
+        if self._tokens is not None and spent:
+            left = min(left, max(0.0, self._tokens - spent) * (step + 1) / spent)
+        return left * sum(self._seconds) / len(self._seconds)
 
     def _screen(self) -> Group:
         row = self._row

@@ -33,7 +33,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotrain import __version__, api
-from cotrain.core.errors import ConfigError, CotrainError, UserError
+from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.engine import contract
 from cotrain.play.idle_loop import together
 from cotrain.serve import asked, shapes
@@ -65,8 +65,10 @@ def serve(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] =
         config = uvicorn.Config(
             application(served, (host, *hosts)), log_level="warning", timeout_graceful_shutdown=5, server_header=False
         )
-        uvicorn.Server(config).run(sockets=[listener])
-        served.engine.close()
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:  # a signal is raised again when the server has ended
+            served.engine.close()
     return 0
 
 
@@ -224,6 +226,9 @@ async def _events(
         yield b"data: [DONE]\n\n"
     except CotrainError as error:
         yield f"data: {json.dumps(shapes.error(str(error), status=500))}\n\n".encode()
+    except Exception as error:  # the status is sent: only an event can still tell it; the server's log has the rest
+        yield f"data: {json.dumps(shapes.error(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
+        raise
     finally:
         work.cancel()
 
@@ -257,6 +262,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     param, code, status = None, None, 400
     if isinstance(error, BadRequest):
         param, code, status = error.param, error.code, error.status
+    elif isinstance(error, TooLong):
+        code = "context_length_exceeded"
     return JSONResponse(shapes.error(str(error), status=status, param=param, code=code), status_code=status)
 
 

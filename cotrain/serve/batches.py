@@ -112,7 +112,7 @@ class EngineThread:
                 worked = self.engine.step()
                 self._drawn = self.engine.drawn() if self._watched else {}
             except Exception as error:  # noqa: BLE001  whatever a forward pass raises; the server goes on
-                self._failure, worked = f"{type(error).__name__}: {error}", True
+                self._failure, worked = f"{type(error).__name__}: {error}", bool(self._open)
                 for work in list(self._open):
                     work.cancel()
             if worked:

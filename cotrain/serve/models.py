@@ -37,6 +37,7 @@ from cotrain.text.render import Message, Renderer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit
+MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
 _SLICE = 2**24  # logits that are normalised at a time
 _JUDGE = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
@@ -127,10 +128,12 @@ class Served:
 
     def requests(self, model: Model, prompts: Sequence[tuple[int, ...]], asked: Asked) -> list[Request]:
         """One request for each prompt and choice. Raises BadRequest or ConfigError for what the engine would refuse."""
+        self.admit(len(prompts) * asked.n)
         number, renderer = self.number(), self.renderer(model)
-        seed = seed_of(self.trainer.recipe.seed, "serve", number) if asked.seed is None else asked.seed
         found = []
         for place, prompt_ids in enumerate(prompts):
+            own = seed_of(self.trainer.recipe.seed, "serve", number, place)
+            seed = own if asked.seed is None else asked.seed
             request = Request(
                 policy=model.policy,
                 prompt_ids=prompt_ids,
@@ -172,6 +175,12 @@ class Served:
             finish=_finish(reply, completion),
             logprobs=None if asked.top is None else self._logprobs(model, prompt_ids, ids, asked.echo, asked.top),
         )
+
+    def admit(self, count: int) -> None:
+        """Raises BadRequest (429, which clients take for "later") where too many answers wait already."""
+        if (there := self.engine.open) + count > MAX_OPEN:
+            message = f"{there} answers are under way and {count} more would be above {MAX_OPEN}; ask again later"
+            raise BadRequest(message, status=429, code="rate_limit_exceeded")
 
     def number(self) -> int:
         """A new number for the addresses of a request."""

@@ -72,7 +72,7 @@ def model(entry: Model, created: int) -> dict[str, Any]:
 
 
 def error(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

@@ -60,6 +60,7 @@ async def verify(served: Served, body: bytes) -> dict[str, Any]:
             fields |= shown(nonce(seed, "serve"), solution=solution)
         if reference is not None and "reference" in model.fields:
             fields["reference"] = reference
+        served.admit(n)
         turns = await served.engine.do(_ask(roles, model.name, n, fields))
     reviews = [_scored(turn) if model.head == "reward" else _review(turn) for turn in turns]
     return result | _together(reviews, [step.text.strip() for step in steps])
@@ -144,6 +145,6 @@ def _together(reviews: Sequence[dict[str, Any]], texts: Sequence[str]) -> dict[s
         ],
         "final": _WORDS[majority(finals)],
         "probability": mean([r["probability"] for r in reviews if r["probability"] is not None]),
-        "failure": next((r["failure"] for r in reviews), None) if reviews and not finals else None,
+        "failure": None if finals else next((r["failure"] for r in reviews if r["failure"]), None),
         "reviews": [r | {"steps": [_WORDS[step] for step in r["steps"]], "final": _WORDS[r["final"]]} for r in reviews],
     }

@@ -66,12 +66,12 @@ class BaseSettings:
     focus: WordProblems = field(
         default_factory=lambda: study_problems((2, 7))
     )  # the problems that later stages are about
-    focus_tokens: int = 1200 * BATCH
+    focus_tokens: int = 2400 * BATCH
     focus_lr: float = 0.006  # of Muon
     tuning_tokens: int = 250 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
     flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
-    roles_tokens: int = 500 * BATCH  # of base-roles
+    roles_tokens: int = 1500 * BATCH  # of base-roles
     roles_lr: float = 1e-3  # of AdamW
     missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
     habits: Habits = field(default_factory=Habits)

@@ -1,60 +1,98 @@
-"""The process that compares two mathematical answers with math-verify; ``grading.GradingPool`` starts and kills it.
+"""The process that compares answers with gold answers; ``grading.GradingPool`` starts and kills it.
 
 Answers are written by a model and may be anything: ``9^{9^{9^9}}`` keeps sympy busy for ever, and a thread cannot be
 killed. So this runs in a process of its own, in its own session, with limits on CPU time, memory and files. Loading
 math-verify takes longer than most deadlines, so that process loads it once and has a fork of itself do the work: after a
-deadline only the fork is killed, and the next one is there within milliseconds. The deadline is one of CPU time, so that
-a busy machine does not turn right answers into ungraded ones; ``PATIENCE`` times as long by the clock ends it too. Both speak JSON lines:
-``{"id", "gold", "answer"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox: it only ever reads mathematics.
+deadline only the fork is killed, with its group, and the next one is there within milliseconds. The deadline is one of CPU
+time, so that a busy machine does not turn right answers into ungraded ones; ``PATIENCE`` times as long by the clock ends it
+too. Both speak JSON lines: ``{"id", "gold", "answer"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox.
+
+What compares is a ``Judging``, named as ``module:function`` that loads it: math-verify here, programs and their tests in
+``program_worker.py``, environments of verifiers in ``verifiers_worker.py``.
 
 Left out: math-verify's own timeouts (signals), since the deadline covers parsing as well; forks on Windows, where the pool
 kills the whole process.
 
-Run as ``python -m cotrain.tasks.grade_worker DEADLINE_SECONDS MEMORY_BYTES``.
+Run as ``python -m cotrain.tasks.grade_worker DEADLINE_SECONDS MEMORY_BYTES [MODULE:FUNCTION [ARGUMENT]]``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import math
 import os
+import re
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 PATIENCE = 4.0  # seconds by the clock for each of the deadline's
-Verdict = tuple[bool | None, str | None]  # (value, reason when there is none)
+FILE_BYTES = 1 << 20  # of a file that a program writes
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+STRAYS_S = 2.0  # to end what an answer's program started; then the whole process gives up
+Verdict = tuple[bool | None, str | None]  # (value, reason)
+
+_BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\d)\s*(\\[a-zA-Z]+|\d)(?![a-zA-Z{])")  # \frac\pi 2
+
+_NO_MIXED = re.compile(r"(\d)\s*((?:\\left\s*)?\(\s*\\frac)")  # 2 (\frac{11}{2}) is 11; math-verify reads 2 + 11/2
 
 # What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
 _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def main(deadline_s: float, memory_bytes: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """How answers are compared."""
+
+    judge: Callable[[str, str], Verdict]  # of gold and answer
+    alone: bool = (
+        False  # the answer is run: a fork for each, without open files, in a folder of its own; what ends it is wrong
+    )
+
+    def blame(self, reason: str) -> dict[str, Any]:
+        """The verdict where there is no reply."""
+        if self.alone:
+            return {"value": False, "reason": reason.replace("grader", "program")}
+        return {"value": None, "reason": reason}
+
+
+def main(deadline_s: float, memory_bytes: int, loader: str, *argument: str) -> None:
     """Serve until standard input ends."""
     replies = _take_stdout()
+    module, _, function = loader.partition(":")
     try:
-        judge = load_judge()
+        judging: Judging = getattr(importlib.import_module(module), function)(*argument)
     except ImportError as error:
         _send(replies, {"ready": False, "error": str(error)})
         return
+    tempfile.gettempdir()  # found by writing a file, which is not possible any more after this
     _limit("AS", memory_bytes)
     _limit("FSIZE", 0)
     _limit("CORE", 0)
-    judge("\\frac12", "x^2+x")  # the first comparisons load half of sympy: not at the expense of somebody's deadline
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _send(replies, {"ready": True})
     fork: _Fork | None = None
     for line in sys.stdin:
         if sys.platform == "win32":
-            _send(replies, _reply(judge, line, deadline_s))
+            _send(replies, _reply(judging.judge, line, deadline_s))
             continue
-        fork = fork or _Fork(judge, deadline_s)
+        fork = fork or _Fork(judging, deadline_s)
         reply = fork.ask(line, deadline_s)
+        failed = isinstance(reply, str)
         if isinstance(reply, str):  # why there is none
+            reply = {"id": json.loads(line)["id"], **judging.blame(reply)}
+        if failed or judging.alone:
             fork.kill()
-            fork, reply = None, {"id": json.loads(line)["id"], "value": None, "reason": reply}
+            fork = None
         _send(replies, reply)
     if fork is not None:
         fork.kill()
@@ -72,20 +110,29 @@ def _reply(judge: Callable[[str, str], Verdict], line: str, deadline_s: float) -
 
 
 class _Fork:
-    """A copy of this process, with everything loaded, that answers requests until it is killed."""
+    """A copy of this process, with everything loaded, that answers until it is killed; alone, in a group of its own."""
 
-    def __init__(self, judge: Callable[[str, str], Verdict], deadline_s: float) -> None:
+    def __init__(self, judging: Judging, deadline_s: float) -> None:
         requests, ask = os.pipe()
         said, say = os.pipe()
+        self._folder = tempfile.mkdtemp(prefix="cotrain-") if judging.alone else None
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(ask)  # else it would never see the end of its requests
             try:
+                if judging.alone:
+                    os.setpgid(0, 0)
+                os.close(ask)  # else it would never see the end of its requests
+                _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 with os.fdopen(requests, encoding="ascii") as lines, os.fdopen(say, "w", encoding="ascii") as replies:
                     for line in lines:
-                        _send(replies, _reply(judge, line, deadline_s))
+                        if self._folder is not None:
+                            _shut_off(self._folder, say, deadline_s)
+                        _send(replies, _reply(judging.judge, line, deadline_s))
             finally:
                 os._exit(0)
+        if judging.alone:
+            with contextlib.suppress(OSError):  # the child has done it
+                os.setpgid(self.pid, self.pid)
         os.close(requests)
         os.close(say)
         self._ask, self._said = ask, said
@@ -99,19 +146,78 @@ class _Fork:
             return "grader died"
         if not select.select([self._said], [], [], PATIENCE * deadline_s)[0]:
             return "timeout"
-        if line := os.read(self._said, 1 << 16).decode():  # one short line
-            reply: dict[str, Any] = json.loads(line)
-            return reply
-        _, status = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return "timeout" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF else "grader died"
+        if said := os.read(self._said, 1 << 16):  # one short line
+            with contextlib.suppress(ValueError):
+                reply = json.loads(said)
+                if isinstance(reply, dict):
+                    return reply
+            return "grader died"
+        for _ in range(20):  # it has ended, or closed its files and goes on
+            if ended := os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                late = ended.si_code != os.CLD_EXITED and ended.si_status in (signal.SIGPROF, signal.SIGXCPU)
+                return "timeout" if late else "grader died"
+            time.sleep(0.01)
+        return "grader died"
 
     def kill(self) -> None:
-        if self.pid:
+        """End it and all that it started; what left its group is found where orphans are adopted (Linux)."""
+        if self._folder is None:
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        else:  # first the group, as long as its number is taken
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
         os.close(self._ask)
         os.close(self._said)
+        _end_strays()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _end_strays() -> None:
+    """End the processes that a fork has left behind, wherever they went. Ends this one where they come faster."""
+    until = time.monotonic() + STRAYS_S
+    while time.monotonic() < until:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for process in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                if int(process.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                    os.kill(int(process.parent.name), signal.SIGKILL)
+    os._exit(1)
+
+
+def _shut_off(folder: str, keep: int, deadline_s: float) -> None:
+    """What this process needs no more before it runs a program: open files, the environment, high limits."""
+    os.chdir(folder)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 1 << 16)
+    os.environ.clear()
+    os.environ.update(HOME=folder, TMPDIR=folder, PATH="/usr/bin:/bin", LANG="C.UTF-8")
+    tempfile.tempdir = folder
+    for what, value in (("FSIZE", FILE_BYTES), ("NOFILE", 64), ("NPROC", 0), ("CPU", math.ceil(deadline_s) + 2)):
+        _limit(what, value, hard=True)
+
+
+def _prctl(what: int, value: int) -> None:
+    """A setting of this process, on Linux."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(what, value, 0, 0, 0)
+
+
+def load_mathematics() -> Judging:
+    """Math-verify, warm. Raises ImportError when it is not installed."""
+    judge = load_judge()
+    judge("\\frac12", "x^2+x")  # the first comparisons load half of sympy: not at the expense of somebody's deadline
+    return Judging(judge=judge)
 
 
 def load_judge() -> Callable[[str, str], Verdict]:
@@ -121,6 +227,7 @@ def load_judge() -> Callable[[str, str], Verdict]:
     config = [LatexExtractionConfig(boxed_match_priority=0)]
 
     def read(text: str) -> list[Any]:
+        text = _NO_MIXED.sub(r"\1 \\cdot \2", _BARE_FRACTION.sub(r"\\frac{\1}{\2}", text))
         return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
 
     def judge(gold: str, answer: str) -> Verdict:
@@ -153,22 +260,22 @@ def _send(replies: TextIO, message: dict[str, Any]) -> None:
     replies.flush()
 
 
-def _limit(what: str, value: int) -> None:
-    """Set a soft resource limit; the hard limit stays. Windows has none: there the pool's deadline is all."""
+def _limit(what: str, value: int, *, hard: bool = False) -> None:
+    """Set a soft resource limit; the hard limit stays unless ``hard``. Windows has none: there the pool's deadline is all."""
     if sys.platform == "win32":
         return
     import resource
 
     kind = getattr(resource, f"RLIMIT_{what}")
-    hard = resource.getrlimit(kind)[1]
-    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    most = resource.getrlimit(kind)[1]
+    soft = value if most == resource.RLIM_INFINITY else min(value, most)
     try:
-        resource.setrlimit(kind, (soft, hard))
+        resource.setrlimit(kind, (soft, soft if hard else most))
     except ValueError:  # macOS refuses a limit on address space below what is mapped
         if what != "AS":
             raise
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
     os._exit(0)  # there is nothing to clear up, and Python takes its time for it

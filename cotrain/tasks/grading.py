@@ -1,7 +1,7 @@
 r"""Is an answer right? Plain numbers and equal texts at once, everything else by math-verify in a disposable process.
 
 A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``None`` is a fact about the grader, with
-its reason: "timeout", "grader died", "out of memory", "grader error", "gold not readable". The caller masks such a
+its reason: "timeout", "too large", "grader died", "out of memory", "grader error", "gold not readable". The caller masks such a
 sample; a grader that failed never turns into a wrong answer.
 
 After its deadline the fork that does the work is killed and another takes its place (``grade_worker.py``), so that one
@@ -19,11 +19,13 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
@@ -31,9 +33,11 @@ from typing import IO, Any
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.types import Grade, StepJudgement, Task
 from cotrain.tasks.grade_worker import PATIENCE
+from cotrain.tasks.sizes import too_large
 from cotrain.text.parsers import final_answer, last_boxed
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
+MATHEMATICS = "cotrain.tasks.grade_worker:load_mathematics"
 MEMORY_BYTES = 3 << 30  # address space of a worker
 GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
 START_S = 120.0  # a worker that has not loaded by then is given up
@@ -52,13 +56,22 @@ _ENVIRONMENT = (
 class GradingPool:
     """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
 
+    ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is not
+    math-verify. ``memory``: bytes of address space of each.
     Use it as a context manager or call ``close``; forgotten processes end with this one.
     """
 
-    def __init__(self, workers: int = 1, deadline_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        deadline_s: float = 5.0,
+        judging: Sequence[str] = (MATHEMATICS,),
+        memory: int = MEMORY_BYTES,
+    ) -> None:
         if workers < 1 or deadline_s <= 0:
             raise ConfigError(f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}")
         self.deadline_s = deadline_s
+        self._start = (deadline_s, memory, tuple(judging))
         self._closed = False
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
         for _ in range(workers):
@@ -73,19 +86,25 @@ class GradingPool:
         """
         if (quick := quick_grade(gold, answer_text)) is not None:
             return quick
+        if too_large(answer := _core(answer_text)):
+            return Grade(value=None, reason="too large")
+        return self.ask(_core(gold), answer)
+
+    def ask(self, gold: str, answer: str) -> Grade:
+        """The grade of a process, without a shortcut; limits and errors as ``grade``."""
         if self._closed:
             raise RuntimeError("this grading pool is closed")
         worker = self._idle.get()
         try:
-            worker = worker or _Worker(self.deadline_s)
-            grade = worker.ask(_core(gold), _core(answer_text))
+            worker = worker or _Worker(*self._start)
+            grade = worker.ask(gold, answer)
         except BaseException:
             if worker is not None:  # its answer may still be under way
                 worker.kill()
             self._idle.put(None)
             raise
         if worker.killed:
-            worker = None if self._closed else _Worker(self.deadline_s)  # loads while others work
+            worker = None if self._closed else _Worker(*self._start)  # loads while others work
         self._idle.put(worker)
         return grade
 
@@ -130,6 +149,9 @@ class AnswerJudge:
         answer = final_answer(text)
         return Grade(value=False) if answer is None else await self._pool.agrade(task.answer, answer)
 
+    async def _in_thread(self, task: Task, text: str) -> Grade:
+        return await asyncio.get_running_loop().run_in_executor(None, self.grade, task, text)
+
     def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
         """None: there is no oracle."""
         return None
@@ -150,11 +172,12 @@ async def grade_outside(task: Task, text: str) -> Grade:
 class _Worker:
     """One process of ``cotrain.tasks.grade_worker``, and a thread that reads its replies."""
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float, memory: int, judging: tuple[str, ...]) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
-        command = [sys.executable, "-P", "-m", "cotrain.tasks.grade_worker", str(deadline_s), str(MEMORY_BYTES)]
+        limits = (str(deadline_s), str(memory))
+        command = [sys.executable, "-P", "-m", "cotrain.tasks.grade_worker", *limits, *judging]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -170,6 +193,7 @@ class _Worker:
         reader.start()
         self._end = weakref.finalize(self, _end_group, self._process)
         self._deadline_s = deadline_s
+        self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
         self._ready = False
         self._asked = 0
 
@@ -188,7 +212,9 @@ class _Worker:
                 return Grade(value=None, reason=greeting)
             if greeting.get("ready") is not True:
                 self.kill()
-                raise UserError(f"answers are graded with math-verify, which cannot be loaded: {greeting.get('error')}")
+                raise UserError(
+                    f"answers are graded with {self._what}, which cannot be loaded: {greeting.get('error')}"
+                )
             self._ready = True
         self._asked += 1
         request = json.dumps({"id": self._asked, "gold": gold, "answer": answer}) + "\n"
@@ -249,7 +275,7 @@ def quick_grade(gold: str, answer: str) -> Grade | None:
     """The grade where it needs no algebra: blank, overlong or equal texts, plain numbers, plain words; else None.
 
     Numbers are compared exactly as decimals, without currency signs, thousands separators and trailing zeros.
-    "%" is dropped only if the numbers are then equal, and a unit only where the other side has none.
+    "%" is dropped only if the numbers are then equal and not below 1, and a unit only where the other side has none.
     """
     gold, answer = _core(gold), _core(answer)
     if not gold:
@@ -265,10 +291,10 @@ def quick_grade(gold: str, answer: str) -> Grade | None:
     if (number := plain_number(gold)) is None or (other := plain_number(answer)) is None:
         return None
     (value, unit), (other_value, other_unit) = number, other
-    if unit != other_unit and unit and other_unit:
-        return None  # two units: perhaps the same quantity
-    if value == other_value:
-        return Grade(value=True)
+    if unit != other_unit and unit and other_unit:  # two units: perhaps the same quantity
+        return None if value == other_value or _MEASURES.issuperset((unit, other_unit)) else Grade(value=False)
+    if value == other_value and (abs(value) >= 1 or not value or (unit == "%") == (other_unit == "%")):
+        return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
     return None if "%" in (unit, other_unit) and unit != other_unit else Grade(value=False)
 
 
@@ -277,7 +303,7 @@ def _core(text: str) -> str:
     text = text.strip()
     if "\\boxed{" in text:
         text = (last_boxed(text) or text).strip()
-    text = text.removesuffix(".").rstrip()
+    text = text.removesuffix(".").rstrip().replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     for left, right in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}")):
         inside = text[len(left) : -len(right)]
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inside:
@@ -309,6 +335,13 @@ def _is_words(text: str) -> bool:
 _VALUE_WORDS = """hundred thousand million billion trillion dozen half halves third thirds quarter quarters percent per
 mod and or not sin cos tan log exp sqrt factorial squared cubed times plus minus over"""
 _NO_UNITS = frozenset(_VALUE_WORDS.split())
+# Units that convert into others.
+_MEASURE_WORDS = """% mm cm dm km meter meters metre metres inch inches foot feet yard yards mile miles sec second seconds min
+minute minutes hour hours day days week weeks month months year years gram grams kilogram kilograms kg ton tons ounce ounces pound
+pounds lbs liter liters litre litres ml milliliter milliliters cup cups pint pints quart quarts gallon gallons cent cents dollar
+dollars penny pennies nickel nickels dime dimes degree degrees radian radians dozens kilometers kilometres centimeters centimetres"""
+_MEASURES = frozenset(_MEASURE_WORDS.split())
+_SCIENTIFIC = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:\{\s*(-?\d{1,3})\s*\}|(\d))")
 
 
 def plain_number(text: str) -> tuple[Decimal, str] | None:
@@ -325,10 +358,12 @@ def plain_number(text: str) -> tuple[Decimal, str] | None:
         return None
     if not (whole or fraction) or not (fraction + "0").isdigit():
         return None
-    unit = _unit(rest)
+    power = _SCIENTIFIC.match(rest)
+    unit = _unit(rest if power is None else rest[power.end() :])
     if unit is None:
         return None
-    return Decimal(sign + whole.replace(",", "") + point + fraction), unit
+    exponent = "" if power is None else f"e{power[1] or power[2]}"
+    return Decimal(sign + whole.replace(",", "") + point + fraction + exponent), unit
 
 
 def _unit(rest: str) -> str | None:

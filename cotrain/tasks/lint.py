@@ -2,9 +2,11 @@ r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE �
 
 Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
 questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's, gold
-answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and digits, and,
-where these are few, the same signs of arithmetic: "3+4" is not "3-4". The 13-grams are those of GPT-3 (arXiv 2005.14165,
-appendix C), over words without case and punctuation; questions of fewer words have none.
+answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and digits, and
+the same signs of arithmetic and brackets: "3+4" is not "3-4". Where letters and digits are many, only signs count that
+typesetting leaves as they are: plus, less, greater, and a minus in front of a number, a variable or a formula. Two answers
+differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix
+C), over words without case and punctuation; questions of fewer words have none.
 
 Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in part.
 """
@@ -28,8 +30,8 @@ from cotrain.tasks.rows import ANY, Schema, lines_of, object_of, row_of, schema_
 
 GRAM = 13
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
-SHORT = 40  # letters and digits; in a longer question signs of arithmetic differ by typesetting rather than by meaning
-_WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^]"))
+SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
+_WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^()]"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class _Question:
     number: int  # row in its file, from 1
     text: str
     key: str  # the same for the same question
+    row: str  # the same for the same row: of ProcessBench, where one problem has many solutions, with the solution
     answer: str | None
     words: tuple[str, ...]
 
@@ -100,10 +103,11 @@ def check_file(
     """
     questions, malformed, rows = _read(Path(path), schema)
     found = [Finding(level="error", kind="malformed", meaning="left unread by what follows", where=tuple(malformed))]
-    found += _repeats(questions)
-    for other in against:
-        found += _overlaps(questions, Path(other), schema)
-    found += _unreadable(questions, workers, deadline_s)
+    with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
+        found += _repeats(questions, pool)
+        for other in against:
+            found += _overlaps(questions, Path(other), schema)
+        found += _unreadable(questions, pool, workers)
     lengths, histogram = _lengths(questions)
     return Report(
         path=str(path), rows=rows, findings=tuple(f for f in found if f.where), lengths=lengths, histogram=histogram
@@ -121,15 +125,18 @@ def _read(path: Path, schema: Schema) -> tuple[list[_Question], list[str], int]:
         try:
             row = object_of(line, where)
             if "steps" in row and "label" in row:
-                asked, answer = sample_of(row, where, "").problem, None
+                sample = sample_of(row, where, "")
+                asked, answer, given = sample.problem, None, " ".join(sample.steps)
             else:
                 read = row_of(row, schema.question, schema.answer, where)
-                asked, answer = read.question, read.answer
+                asked, answer, given = read.question, read.answer, ""
         except DataError as error:
             malformed.append(str(error))
             continue
         words = tuple(_WORD.findall(asked.casefold()))
-        questions.append(_Question(number=number, text=asked, key=key_of(asked), answer=answer, words=words))
+        key = key_of(asked)
+        whole = f"{key} {key_of(given)}" if given else key
+        questions.append(_Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words))
     if not rows:
         raise DataError(f"{path}: no rows; expected JSON lines, one object a line")
     return questions, malformed, rows
@@ -137,22 +144,30 @@ def _read(path: Path, schema: Schema) -> tuple[list[_Question], list[str], int]:
 
 def key_of(question: str) -> str:
     """What two askings of one question have in common."""
-    plain = "".join(_CHARACTER.findall(question.casefold()))
-    return plain if len(plain) >= SHORT else "".join(_SIGN.findall(question.casefold()))
+    text = question.casefold()
+    plain = "".join(_CHARACTER.findall(text))
+    if len(plain) < SHORT:
+        return "".join(_SIGN.findall(text))
+    return f"{plain} {''.join(_OPERATION.findall(text.translate(_DASHES)))}"
 
 
-def _repeats(questions: Sequence[_Question]) -> list[Finding]:
+_DASHES = str.maketrans("−–—‐", "----")
+_OPERATION = re.compile(r"[+<>]|-(?=\s*(?:\d|[^\W\d_](?![^\W_])|[\\({\[]))")
+
+
+def _repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Finding]:
     first: dict[str, _Question] = {}
     same, other = [], []
     for question in questions:
-        earlier = first.setdefault(question.key, question)
+        earlier = first.setdefault(question.row, question)
         if earlier is question:
             continue
         exact = ", word for word" if " ".join(earlier.text.split()) == " ".join(question.text.split()) else ""
         same.append(f"row {question.number} asks what row {earlier.number} asks{exact}")
         if question.answer is not None and earlier.answer is not None:
-            mine, theirs = vote_key(question.answer), vote_key(earlier.answer)
-            if mine != theirs:
+            same_text = vote_key(question.answer) == vote_key(earlier.answer)
+            # "\\frac13" is "\\frac{1}{3}" only to a grader
+            if not same_text and pool.grade(earlier.answer, question.answer).value is not True:
                 other.append(
                     f"rows {earlier.number} and {question.number}: {earlier.answer!r}, {question.answer!r}"[:200]
                 )
@@ -189,13 +204,13 @@ def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [words[i : i + GRAM] for i in range(len(words) - GRAM + 1)]
 
 
-def _unreadable(questions: Sequence[_Question], workers: int, deadline_s: float) -> list[Finding]:
+def _unreadable(questions: Sequence[_Question], pool: GradingPool, workers: int) -> list[Finding]:
     """Gold answers that give no grade, each compared once with an answer that every grader can read."""
     rows: dict[str, list[int]] = {}
     for question in questions:
         if question.answer is not None:
             rows.setdefault(question.answer, []).append(question.number)
-    with GradingPool(workers=workers, deadline_s=deadline_s) as pool, ThreadPoolExecutor(workers) as threads:
+    with ThreadPoolExecutor(workers) as threads:
         grades = list(threads.map(lambda gold: pool.grade(gold, "0"), rows))
     where: dict[str, list[tuple[int, str]]] = {}
     for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
@@ -205,7 +220,7 @@ def _unreadable(questions: Sequence[_Question], workers: int, deadline_s: float)
         Finding(
             level="warning",
             kind=f"answer: {reason}",
-            meaning="the grader makes nothing of the gold answer; such a task gives no reward",
+            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give no reward",
             where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
         )
         for reason, found in sorted(where.items())

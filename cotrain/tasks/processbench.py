@@ -7,7 +7,7 @@ right final answer may follow a wrong step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class Sample:
     steps: tuple[str, ...]  # [K >= 1]
     label: int  # first wrong step in 0 … K − 1, −1 for none
     final_answer_correct: bool | None  # None where the row does not say
+    wrong: tuple[int, ...] | None = None  # all wrong steps, from 0; None where the row names the first one only
 
 
 def read_samples(paths: Sequence[str]) -> list[Sample]:
@@ -36,20 +37,7 @@ def read_samples(paths: Sequence[str]) -> list[Sample]:
 
     Raises DataError with file, row and field; also for an id that occurs twice.
     """
-    found: list[Sample] = []
-    for path in paths:
-        if is_hub_name(path):
-            for split, rows in hub_rows(path).items():
-                found += [sample_of(row, f"{path}, {split}, row {n}", split) for n, row in enumerate(rows, start=1)]
-            continue
-        folder = Path(path).expanduser().resolve()
-        files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
-        if not files:
-            raise DataError(f"{folder}: no .jsonl file in this directory; expected those of ProcessBench")
-        for file in files:
-            for number, line in lines_of(file):
-                where = f"{file}, row {number}"
-                found.append(sample_of(object_of(line, where), where, file.name.partition(".")[0]))
+    found = [sample_of(row, where, split) for row, where, split in rows_of(paths, "ProcessBench")]
     if not found:
         raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'problem', 'steps' and 'label'")
     seen: set[str] = set()
@@ -60,15 +48,37 @@ def read_samples(paths: Sequence[str]) -> list[Sample]:
     return found
 
 
+def rows_of(paths: Sequence[str], kind: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Each row, where it stands, and the name of its file or split. Raises DataError."""
+    for path in paths:
+        if is_hub_name(path):
+            for split, rows in hub_rows(path).items():
+                yield from ((row, f"{path}, {split}, row {n}", split) for n, row in enumerate(rows, start=1))
+            continue
+        folder = Path(path).expanduser().resolve()
+        files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
+        if not files:
+            raise DataError(f"{folder}: no .jsonl file in this directory; expected those of {kind}")
+        for file in files:
+            for number, line in lines_of(file):
+                where = f"{file}, row {number}"
+                yield object_of(line, where), where, file.name.partition(".")[0]
+
+
+def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:
+    """The texts of a solution's steps, at least one. Raises DataError."""
+    steps = row[column]
+    if not isinstance(steps, list) or not steps:
+        raise DataError(f"{where}, field {column!r}: expected a list of at least one text, found {kind_of(steps)}")
+    return tuple(text_of(step, f"{where}, field {column!r}, {i}", numbers=False) for i, step in enumerate(steps))
+
+
 def sample_of(row: dict[str, Any], where: str, split: str) -> Sample:
     """One row, checked. ``split``: where the row does not say. Raises DataError that begins with ``where``."""
     for column in ("problem", "steps", "label"):
         if column not in row:
             raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
-    steps, label, final = row["steps"], row["label"], row.get("final_answer_correct")
-    if not isinstance(steps, list) or not steps:
-        raise DataError(f"{where}, field 'steps': expected a list of at least one text, found {kind_of(steps)}")
-    texts = tuple(text_of(step, f"{where}, field 'steps', {i}", numbers=False) for i, step in enumerate(steps))
+    texts, label, final = steps_of(row, "steps", where), row["label"], row.get("final_answer_correct")
     if not isinstance(label, int) or isinstance(label, bool) or not -1 <= label < len(texts):
         raise DataError(f"{where}, field 'label': expected −1 … {len(texts) - 1}, found {label!r}")
     if final is not None and not isinstance(final, bool):

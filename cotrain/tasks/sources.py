@@ -13,31 +13,39 @@ from cotrain.core.state import take
 from cotrain.core.types import TaskSource
 from cotrain.tasks.rows import SCHEMAS
 
-NAMES = ("words", *SCHEMAS, "gym:NAME")
+PROGRAMS = ("mbpp", "humaneval")
+KINDS = ("words", "jsonl", "gym", "programs", "verifiers", "openenv")
+NAMES = ("words", *SCHEMAS, *PROGRAMS, "gym:NAME", "verifiers:NAME", "openenv:URL")
 
 
 def task_source(spec: str, data: str | None = None) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME", or with data "jsonl" or a benchmark.
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME", "verifiers:NAME", "openenv:URL", or with data
+    "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION").
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is one.
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
-    if spec in SCHEMAS:
+    kind, _, name = spec.partition(":")
+    if spec in SCHEMAS or kind in PROGRAMS:
         if data is None:
             raise ConfigError(
                 f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name"
             )
+        if kind in PROGRAMS:
+            return from_description(
+                {"kind": "programs", "settings": {"kind": kind, "path": data, "sandbox": name or None}}
+            )
         from cotrain.tasks.jsonl import benchmark
 
         return benchmark(*_on_the_hub(spec, data))
-    kind, colon, name = spec.partition(":")
-    if spec != "words" and not (kind == "gym" and colon):
+    named = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}
+    if spec != "words" and not (kind in named and name):
         raise UnknownName("task source", spec, NAMES)
     if data is not None:
         raise ConfigError(
             f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
         )
-    return from_description({"kind": kind, "settings": {"dataset": name} if kind == "gym" else {}})
+    return from_description({"kind": kind, "settings": {named[kind]: name} if kind in named else {}})
 
 
 def _on_the_hub(spec: str, data: str) -> tuple[str, str]:
@@ -70,6 +78,18 @@ def from_description(description: Mapping[str, Any]) -> TaskSource:
             from cotrain.tasks.gym import GymTasks
 
             return GymTasks(**settings)
+        if kind == "programs":
+            from cotrain.tasks.programs import ProgramTasks
+
+            return ProgramTasks(**settings)
+        if kind == "verifiers":
+            from cotrain.tasks.verifiers_env import VerifiersTasks
+
+            return VerifiersTasks(**settings)
+        if kind == "openenv":
+            from cotrain.tasks.openenv import OpenEnvTasks
+
+            return OpenEnvTasks(**settings)
     except TypeError as error:
         raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
-    raise UnknownName("kind of task source", str(kind), ("words", "jsonl", "gym"))
+    raise UnknownName("kind of task source", str(kind), KINDS)

@@ -39,7 +39,7 @@ def test_adapters_on_one_module_equal_the_reference(kind, inside):
     speaking = model.get_base_model() if inside else model
     assert can_branch(speaking)  # prompts that begin alike are computed once
     engine = EmbeddedEngine(dict.fromkeys(POLICIES, speaking), max_rows=6, activate=activate)
-    requests = mixed_requests(POLICIES, 48)
+    requests = mixed_requests(POLICIES, 24)
     for asked, completion in zip(requests, answers(engine, requests), strict=True):
         activate[asked.policy]()
         expected = complete(model, asked)

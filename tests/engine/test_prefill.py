@@ -9,6 +9,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cotrain.engine.prefill import prefill
+from cotrain.models import branches
+from cotrain.models.branches import branches_of
 from tests.helpers import CONTEXT, VOCABULARY, tiny_model
 
 
@@ -69,3 +71,19 @@ def test_batches_keep_to_their_budget(monkeypatch):
     for part in parts:
         beginnings = {prompt[:5] for prompt in part.prompts}
         assert part.computed <= 30 or len(beginnings) == 1  # a family is not cut
+
+
+def test_key_heads_repeated_for_other_devices_are_the_same_attention(monkeypatch):
+    """What a GPU computes, where no fused kernel shares key heads under a mask: output and gradients."""
+    where = branches_of([3, 2], [(0, 2), (0, 1), (1, 3)])
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(1, heads, where.positions.shape[1], 8, generator=generator) for heads in (4, 2, 2)]
+    found = []
+    for devices in (("cpu",), ()):
+        monkeypatch.setattr(branches, "GROUPED", devices)
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out, _ = branches.branch_attention(torch.nn.Identity(), *leaves, None, branches=where)
+        out.square().sum().backward()
+        found.append([out, *(leaf.grad for leaf in leaves)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

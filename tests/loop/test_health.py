@@ -14,7 +14,7 @@ from cotrain.loop import run as loop
 from cotrain.loop.health import BANDS, Monitor, check, watched, with_examples
 from cotrain.loop.run import Interrupted
 from cotrain.recipes.grpo import grpo
-from cotrain.tasks.words.source import study_problems
+from tests.helpers import EASY, TINY
 
 
 def rows(**series):
@@ -240,9 +240,7 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
     quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, reading=lambda series: 0.5)
     monkeypatch.setattr(loop, "Monitor", partial(Monitor, bands=(quick,)))
     whole, interrupted, resumed = Listener(), Listener(), Listener()
-    made = grpo(
-        steps=2, tasks=study_problems(operations=(2, 2)), kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1
-    )
+    made = grpo(model=TINY, steps=2, tasks=EASY, kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1)
     recipe = replace(made, evaluation=replace(made.evaluation, members=1, greedy=(), splits=()))
     loop.start(recipe, tmp_path / "whole", observer=whole)
     text = [line for line in whole.said if line.startswith("alarm")]

@@ -1,4 +1,4 @@
-"""Whole runs of the shipped recipes with the embedded model: interrupted, killed and delayed runs end the same."""
+"""Whole runs of the shipped recipes with a tiny model: interrupted, killed and delayed runs end the same."""
 
 import gzip
 import hashlib
@@ -29,10 +29,9 @@ from cotrain.loop.trainer import CoTrainer, permuted
 from cotrain.play.protocols import solve
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
-from cotrain.tasks.words.source import study_problems
-from tests.helpers import RandomLatency
+from tests.helpers import EASY, TINY, RandomLatency
 
-SMALL = {"tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
+SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 
 
 def ppo(tasks):
@@ -41,7 +40,7 @@ def ppo(tasks):
     outcome = {"outcome": 1.0}
     return replace(
         made,
-        policies={"generator": trainable("embedded", lr=1e-3), "critic": critic("embedded", lr=1e-3)},
+        policies={"generator": trainable(TINY, lr=1e-3), "critic": critic(TINY, lr=1e-3)},
         objectives={
             "generator": Objective(policy="generator", on="solver", by=Ppo(mix=outcome, values="critic")),
             "critic": Objective(policy="critic", on="solver", by=ValueRegression(mix=outcome, values="critic")),
@@ -52,22 +51,20 @@ def ppo(tasks):
 
 def briefly(recipe):
     """With the least that an evaluation can be; "grpo" and "tango" keep all of theirs."""
-    return replace(recipe, evaluation=replace(recipe.evaluation, members=2, greedy=(), fixed={}))
+    return replace(recipe, evaluation=replace(recipe.evaluation, members=2, greedy=(), fixed={}, splits=()))
 
 
 def alternating(tasks):
     """Tango as COMMAND runs it."""
     made = tango(steps=4, warmup=1, ratio=(2, 1), reviews=3, evaluate_every=3, tasks=tasks, **SMALL)
-    return replace(made, evaluation=replace(made.evaluation, curve_tasks=1))
+    return replace(made, evaluation=replace(made.evaluation, curve_tasks=1, members=2, splits=("ood_template",)))
 
 
 def followed(tasks):
     """A generator reviewed by its former self, held near its own average."""
     made = briefly(tango(steps=3, verifier="frozen", tasks=tasks, **SMALL))
-    judge = snapshot("embedded", of="generator", every=2, keep=2, pick="oldest")
-    return replace(
-        made, policies={**made.policies, "verifier": judge, "start": ema("embedded", of="generator", rate=0.1)}
-    )
+    judge = snapshot(TINY, of="generator", every=2, keep=2, pick="oldest")
+    return replace(made, policies={**made.policies, "verifier": judge, "start": ema(TINY, of="generator", rate=0.1)})
 
 
 CASTS = {
@@ -90,10 +87,6 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def easy():
-    return study_problems(operations=(2, 2))
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Each cast's run in peace, made once, with a secret in the environment: its directory, and how often its engine
@@ -104,7 +97,7 @@ def whole(tmp_path_factory):
         if name not in made:
             engines = []
             folder = tmp_path_factory.mktemp("whole") / name
-            loop.start(CASTS[name](easy()), folder, checkpoint_every=1, wrap=lambda e: counted(engines, e))
+            loop.start(CASTS[name](EASY), folder, checkpoint_every=1, wrap=lambda e: counted(engines, e))
             made[name] = folder, engines[0].count
         return made[name]
 
@@ -156,17 +149,17 @@ def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_pat
     other, stop_at = tmp_path / "other", 3 * advances // 4
     with pytest.raises(Interrupted):
         loop.start(
-            CASTS[name](easy()), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at)
+            CASTS[name](EASY), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at)
         )
     assert transaction.latest(other / "checkpoints").step > 0
-    loop.resume(CASTS[name](easy()), other, wrap=lambda engine: RandomLatency(engine, 8))
+    loop.resume(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
 
 
 def test_the_weights_really_move(whole):
     folder, _ = whole("tango")
     tensors, documents = transaction.latest(folder / "checkpoints").load()
-    start = CoTrainer(CASTS["tango"](easy())).cast.tensors()
+    start = CoTrainer(CASTS["tango"](EASY)).cast.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
         assert documents["state"]["cast"]["updates"][policy] > 0
@@ -201,11 +194,12 @@ def test_no_model_scores_what_nobody_asked_for(whole):
     assert any(value > 0 for row in rows for key, value in row.items() if key.endswith("/scored/values"))
 
 
-FLAGS = ["--operations", "2", "2", "--tasks-per-step", "3", "--group-size", "4", "--evaluation-tasks", "1", "--lr", "1e-3",
-         "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
+FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20", "--tasks-per-step", "3", "--group-size", "4",
+         "--evaluation-tasks", "1", "--lr", "1e-3", "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
 RUN = [sys.executable, "-m", "cotrain.cli", "run"]
 COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every", "3",
-           "--set", "evaluation.curve_tasks=1", *FLAGS]  # fmt: skip
+           "--set", "evaluation.curve_tasks=1", "--set", "evaluation.members=2",
+           "--set", 'evaluation.splits=["ood_template"]', *FLAGS]  # fmt: skip
 
 
 def test_killed_at_random_points_a_run_ends_as_if_never_killed(whole, tmp_path):
@@ -264,7 +258,7 @@ def test_every_metric_of_a_run_is_documented(whole):
 def test_a_curve_measures_the_judge_on_what_never_changes(whole):
     rows = [json.loads(line) for line in (whole("tango")[0] / "metrics.jsonl").read_text().splitlines()]
     measured = [row for row in rows if row.get("kind") == "evaluation"]
-    assert len(measured) == 2
+    assert len(measured) == 3  # at the start, after three steps and at the end
     for row in measured:
         assert any(key.startswith("eval/verifier/fixed/true_") for key in row)
         assert not any(key.startswith("eval/solver/fixed/") or key.endswith("/fixed/f1") for key in row)
@@ -283,13 +277,29 @@ def test_a_directory_in_use_is_refused(tmp_path):
     out.mkdir()
     (out / "thesis.txt").write_text("do not lose me")
     with pytest.raises(RunDirectoryError, match="not empty"):
-        loop.start(CASTS["grpo"](easy()), out)
+        loop.start(CASTS["grpo"](EASY), out)
     assert (out / "thesis.txt").read_text() == "do not lose me"
     (out / "recipe.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match="cotrain resume"):
-        loop.start(CASTS["grpo"](easy()), out)
+        loop.start(CASTS["grpo"](EASY), out)
     with pytest.raises(RunDirectoryError, match="no such directory"):
         api.rebuild(tmp_path / "nowhere")
+
+
+def test_a_run_goes_on_with_its_own_recipe_only(whole):
+    """Also where a recipe was changed in a way that its function and arguments do not tell."""
+    folder, _ = whole("grpo")
+    message = r"evaluation\.members was 8 when this run was begun and is 3"
+    with pytest.raises(RunDirectoryError, match=message):
+        other = CASTS["grpo"](EASY)
+        loop.resume(replace(other, evaluation=replace(other.evaluation, members=3)), folder)
+    with pytest.raises(RunDirectoryError, match=r"evaluation\.greedy was \[\] when"):
+        api.rebuild(whole("grpo-oracle")[0])  # made by ``briefly``
+
+
+def test_a_budget_of_tokens_ends_a_run():
+    trainer = CoTrainer(replace(CASTS["grpo-oracle"](EASY), tokens=1))
+    assert not trainer.done and trainer.step().row["tokens"] > 1 and trainer.done
 
 
 def test_a_permutation_visits_every_place_once():

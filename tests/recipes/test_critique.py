@@ -16,10 +16,11 @@ from cotrain.recipes.critique import critique, solve_and_revise
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from tests.helpers import TINY
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(3)]
 CANARY = "31337042"
-SMALL = {"model": "embedded", "tasks": study_problems((2, 2)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
+SMALL = {"model": TINY, "tasks": study_problems((2, 2)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
 
 
 def role(policy, prompt, parse=None):

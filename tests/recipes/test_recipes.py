@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import cotrain
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import SHIPPED, find
-from cotrain.tasks.words.source import study_problems
-from tests.helpers import RandomLatency
+from tests.helpers import EASY, TINY, RandomLatency
 
-SMALL = {"tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
+SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
     "cooper: frozen": {"warmup": 1, "rm": "frozen"},
-    "cooper: rule": {"rm": "rule", "warmup": 1, "steps": 2},
+    "cooper: rule": {"seed": 1, "rm": "rule", "warmup": 1, "steps": 2},
     "gar": {"critic_lr": 1e-3, "reviews": 2},
     "gar: frozen": {"critic": "frozen", "kl": 0.0, "reviews": 1},
     "gar: unbalanced": {"critic_lr": 1e-3, "balance": False, "slice_weight": 0.5, "reviews": 2},
@@ -31,12 +29,11 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "co_rewarding: none": {"teacher": "none"},
     "coverrl": {"votes": 8, "reviews": 4, "revisions": 2},
     "coverrl: unbalanced, no veto": {"votes": 8, "balanced": False, "veto": False, "kl": 0.0},
-    "critique": {"model": "embedded", "critic": "trained", "critic_lr": 1e-3, "refine": "all", "join": 2},
-    "critique: oracle": {"model": "embedded", "critic": "oracle", "kl": 0.01},
-    "critique: none": {"model": "embedded", "critic": "none"},
-    "critique: leak": {"model": "embedded", "critic": "self", "leak": True},
+    "critique": {"critic": "trained", "critic_lr": 1e-3, "refine": "all", "join": 2},
+    "critique: oracle": {"critic": "oracle", "kl": 0.01},
+    "critique: none": {"critic": "none"},
+    "critique: leak": {"critic": "self", "leak": True},
     "dsm": {
-        "model": "embedded",
         "analysis": "asked",
         "warmup": 1,
         "ratio": (1, 1),
@@ -44,11 +41,12 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
         "votes": 4,
         "steps": 3,
     },
-    "dsm: no meta-verifier": {"model": "embedded", "analysis": "asked", "meta": False, "warmup": 1, "labels": "answer"},
-    "mars": {"model": "embedded", "plan": False, "system1": "none", "noise": 0.0},
+    "dsm: roles": {"warmup": 1, "reviews": 3, "steps": 3, "ratio": (1, 1)},
+    "dsm: no meta-verifier": {"analysis": "asked", "meta": False, "warmup": 1, "labels": "answer"},
+    "mars": {"plan": False, "system1": "none", "noise": 0.0},
     "prime": {"keep": (0.0, 1.0)},
-    "prime: before": {"update": "before", "warmup": 1},
-    "prime: frozen": {"prm": "frozen", "warmup": 1},
+    "prime: before": {"seed": 1, "update": "before", "warmup": 1},
+    "prime: frozen": {"seed": 1, "prm": "frozen", "warmup": 1},
     "prime: none": {"prm": "none", "steps": 2},
     "rise": {"verify_share": 0.5, "critic_lr": 1e-3},
     "rise: ppo": {"verify_share": 0.0, "kl": 0.0},
@@ -56,7 +54,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "self_verify: joint": {"mode": "joint", "reviews": 4, "kl": 0.01},
     "self_verify: generate": {"mode": "generate", "warmup": 1, "reviews": 4},
     "self_verify: verify": {"mode": "verify", "balance": False, "pairs": 2, "reviews": 4},
-    "stepwiser": {"tasks": study_problems((3, 3)), "verifier_lr": 1e-3, "rollouts": 3},
+    "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
     "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
     "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},
     "tango: rloo": {"estimator": "rloo", "step_scale": "one", "alpha": 0.5, "warmup": 1, "reviews": 4},
@@ -65,11 +63,6 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "ttrl: truth": {"votes": 8, "labels": "truth", "kl": 0.0},
     "tango: clip higher": {"clip_high": 0.28, "warmup": 1, "reviews": 4},
 }
-if (Path(cotrain.__file__).parent / "assets" / "base-roles").is_dir():  # with the model that speaks all of their roles
-    CASES |= {
-        "critique: roles": {"tasks": study_problems((3, 3))},
-        "dsm: roles": {"warmup": 1, "reviews": 3, "steps": 3, "ratio": (1, 1)},
-    }
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
 
 
@@ -80,7 +73,7 @@ def one_thread():
 
 def built(case):
     name = case.split(":")[0]
-    return find(name)(**{"tasks": study_problems((2, 2)), **SMALL, **CASES[case]})
+    return find(name)(**{"tasks": EASY, **SMALL, **CASES[case]})
 
 
 def digest(trainer: CoTrainer, rows: list) -> str:

@@ -9,7 +9,7 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.rise import paid, rise
 from cotrain.recipes.self_verify import choose, self_verify
 from cotrain.recipes.tango import tango
-from cotrain.tasks.words.source import study_problems
+from tests.helpers import EASY, TINY
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -92,7 +92,7 @@ def test_refusals(build, words):
 
 def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group():
     recipe = self_verify(
-        mode="joint", steps=1, tasks=study_problems((2, 2)), tasks_per_step=3, group_size=4, reviews=3, pairs=2
+        model=TINY, mode="joint", steps=1, tasks=EASY, tasks_per_step=3, group_size=4, reviews=3, pairs=2
     )
     trainer = CoTrainer(recipe)
     result = trainer.step()

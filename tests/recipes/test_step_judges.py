@@ -11,9 +11,10 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.gar import gan, gar
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.stepwiser import stepwiser
-from cotrain.tasks.words.source import WordProblems, study_problems
+from cotrain.tasks.words.source import WordProblems
+from tests.helpers import EASY, TINY
 
-SMALL = {"tasks": study_problems((3, 3)), "tasks_per_step": 3, "group_size": 4, "steps": 1}
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "steps": 1}
 
 
 def test_the_gan_part_asks_only_of_steps_that_differ():

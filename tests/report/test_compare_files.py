@@ -42,8 +42,10 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
         rows.append(row | {f"eval/{k}": START[k] + (v - START[k]) * done / updates for k, v in end.items()})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     further = VERDICTS if arm.startswith("tango") else {}
+    (folder / "timings.jsonl").write_text('{"step": 0, "play": 60.0, "update": 30.0, "solver/seconds": 59.0}\n' * 2)
     summary = {"tokens": COST[arm] * updates, "steps": updates, "before": {k: {"value": START[k]} for k in end}}
-    after = {k: {"value": v} for k, v in (end | further).items()}
+    summary["updates"] = {"generator": updates, "verifier": 3}
+    after = {k: {"value": v} for k, v in (end | further).items()}  # of the last evaluation
     (folder / "summary.json").write_text(json.dumps(summary | {"after": after}))
 
 
@@ -140,3 +142,12 @@ def test_names_lose_the_folders_of_this_machine():
     assert open_label("/home/me/mine.py:mine") == "mine.py:mine" and open_label("../x/mine.py:mine") == "mine.py:mine"
     assert open_label("~/a/b.py:c") == "b.py:c"
     assert open_label("tango:model=Qwen/Qwen3-0.6B,alpha=0.5") == "tango:model=Qwen/Qwen3-0.6B,alpha=0.5"
+
+
+def test_one_row_for_each_recipe_with_what_it_reached_and_cost(compared):
+    section = (compared[0] / "table.md").read_text().split("## ")[1]
+    rows = {line.split(" | ")[0].lstrip("| "): line.split(" | ") for line in section.splitlines() if "|" in line}
+    assert list(rows)[2:] == ["grpo", "tango", "tango:verifier=frozen"]
+    assert rows["grpo"][3:] == ["–", "–", "–", "–", "120", "120\u202f000", "3 |"]  # two steps of 60 + 30 seconds
+    assert re.match(r"(59|60|61)\.\d .% \(", rows["tango"][1]) and rows["tango"][3] == "verifier"
+    assert re.match(r"(69|70|71)\.", rows["tango"][4]) and rows["tango"][7:9] == ["40", "120\u202f000"]

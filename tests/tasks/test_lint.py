@@ -33,6 +33,8 @@ def test_each_fault_is_found_where_it_is(tmp_path):
         {"question": "  one", "answer": "1.0"},
         {"question": "One?", "answer": "2"},
         {"question": "Five?", "answer": "\\frac{"},
+        {"question": "Six?", "answer": "\\frac13"},
+        {"question": "six", "answer": "\\frac{1}{3}"},
         {"question": "What is 3+4?", "answer": "7"},
         {"question": "What is 3-4?", "answer": "-1"},
     )
@@ -43,13 +45,17 @@ def test_each_fault_is_found_where_it_is(tmp_path):
             "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser')",
             "row 4, field 'answer': expected text, found a blank string",
         ],
-        "duplicate": ["row 6 asks what row 1 asks", "row 7 asks what row 1 asks, word for word"],
+        "duplicate": [
+            "row 6 asks what row 1 asks",
+            "row 7 asks what row 1 asks, word for word",
+            "row 10 asks what row 9 asks",
+        ],
         "two answers": ["rows 1 and 7: '1', '2'"],
         "answer: gold not readable": ["row 8: '\\\\frac{'"],
     }
-    assert (report.rows, report.count("error"), report.count("warning")) == (9, 3, 4)
+    assert (report.rows, report.count("error"), report.count("warning")) == (11, 3, 5)
     assert report.lengths == {"min": 1, "median": 1, "p95": 3, "max": 3}
-    assert report.histogram == {"1-1": 4, "2-3": 2}
+    assert report.histogram == {"1-1": 6, "2-3": 2}
 
 
 def test_overlap_with_another_file(tmp_path):
@@ -111,3 +117,17 @@ def test_the_command(tmp_path, capsys):
         assert main(words) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert message in line
+
+
+def test_long_questions_differ_by_their_operations_and_not_by_their_typesetting():
+    words = "Find the sum over all positive integers of the following expression in lowest terms: "
+    assert key_of(words + r"$\frac{2n - 1}{n}$") != key_of(words + r"$\frac{2n + 1}{n}$")
+    assert key_of(words + "$x-y$") == key_of(words + "$ x − y $") != key_of(words + "$x+y$")
+    assert key_of("A well-known " + words + "$3 \\cdot y=2$") == key_of("a well known " + words + "3 \\cdot y = 2")
+    assert key_of(r"What is $88 \div (4 \div 2)$?") != key_of(r"What is $88 \div 4 \div 2$?")
+
+
+def test_one_problem_with_two_solutions_is_no_duplicate(tmp_path):
+    row = {"problem": "Why?", "steps": ["so", "thus"], "label": 1}
+    file = write(tmp_path / "a.jsonl", row, row | {"steps": ["hence", "thus"]}, row)
+    assert found(check_file(file)) == {"duplicate": ["row 3 asks what row 1 asks, word for word"]}

@@ -39,7 +39,7 @@ PINNED = (
 
 
 def test_splits_are_disjoint_by_construction():
-    texts = {split: {SOURCE.get(split, i).prompt for i in range(300)} for split in BUCKETS}
+    texts = {split: {SOURCE.get(split, i).prompt for i in range(100)} for split in BUCKETS}
     for split, range_ in BUCKETS.items():
         assert all(bucket(text) in range_ for text in texts[split])
     assert set(BUCKETS["train"]) | set(BUCKETS["validation"]) | set(BUCKETS["test"]) == set(range(100))
@@ -69,7 +69,7 @@ def family_of(text: str) -> str:
 
 def test_a_paraphrase_says_the_same_facts_in_another_wording_of_its_split():
     for split in BUCKETS:
-        for index in range(60):
+        for index in range(25):
             task, problem = SOURCE.get(split, index), SOURCE.problem(split, index)
             (paraphrase,) = task.paraphrases
             assert task.paraphrases == SOURCE.get(split, index).paraphrases
@@ -85,7 +85,7 @@ def test_a_paraphrase_says_the_same_facts_in_another_wording_of_its_split():
 def test_with_two_wordings_every_training_problem_has_a_paraphrase_of_the_training_buckets():
     source = WordProblems(families=("plain", "owner"), distractors=(0, 0))
     reordered = 0
-    for index in range(120):
+    for index in range(60):
         task, problem = source.get("train", index), source.problem("train", index)
         (paraphrase,) = task.paraphrases
         assert bucket(paraphrase) in BUCKETS["train"]

@@ -4,32 +4,10 @@ import json
 import threading
 
 import pytest
-
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-
-import torch
 import uvicorn
 
 from cotrain.learn.scorer import Scorer
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.tango import tango
 from cotrain.serve.app import application, listen
-from cotrain.serve.models import Served
-from cotrain.tasks.words.source import study_problems
-
-
-@pytest.fixture(scope="module")
-def served():
-    torch.set_num_threads(1)
-    found = Served(CoTrainer(tango(steps=1, tasks=study_problems((2, 2)))))
-    yield found
-    found.engine.close()
-
-
-@pytest.fixture(scope="module")
-def task(served):
-    return served.trainer.recipe.tasks.get("validation", 3)
 
 
 @pytest.fixture(scope="module")

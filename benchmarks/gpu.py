@@ -1,0 +1,317 @@
+"""Everything that wants a GPU, in one call and under ten minutes on an H200: is it right, and how near the machine's limits.
+
+    python benchmarks/gpu.py [--trl-python TRL_ENV/bin/python]    prints one table and writes RESULTS-gpu.md
+    python benchmarks/gpu.py --quick --device cpu                 tiny sizes, a minute or two: shows that the script runs
+
+In this order: the machine's rates; checks (fast decoding against the slow reference, a recorded step against the same
+unrecorded, the layouts of the update, a short run twice); then figures, on a random Qwen2 of 0.5B parameters in bfloat16
+arithmetic: decoding, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO step,
+and peak memory of one role, of two with weights of their own, and of two adapters on one base. A section that fails is a
+row that says why; a failed check or section ends the command with 1 after everything else has run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+from ceilings import bandwidth, product_rate
+from decode import sampler_of
+from floors import FLOAT, Ceilings, Cost, costs
+from gpu_checks import HALF, Line, against_the_reference, layouts, release, twice
+from harness import alternate, ask, check_same, ratio
+from models import GPU_SIZES, make, qwen
+from table import Results, machine, number
+from transformers import PreTrainedModel
+from update import learner_of, samples_of
+from work import Work, now, versions
+
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.contract import Term
+from cotrain.learn.grpo import Grpo
+from cotrain.models.config import new_model
+
+HERE = Path(__file__).resolve().parent
+PRODUCTS = ((8192, 8192, 8192), (16384, 896, 4864))  # rows, inner, columns: the best any, and a layer of the model
+SECONDS = 600.0  # that a call may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much is measured."""
+
+    model: str  # in ``models.GPU_SIZES``
+    decode: Work
+    update: Work
+    step: Work  # of a GRPO step and of peak memory
+    recipe: Work
+    check: Work  # of the comparison with the slow reference
+    micro: int  # tokens of one forward and backward pass
+    trl_rows: int
+    rounds: int
+    products: Sequence[tuple[int, int, int]]
+    memory: int  # bytes of the arrays whose bandwidth is measured
+
+
+FULL = Plan(
+    model="0.5B",
+    decode=Work(tasks=32, group=8, prompt=256, new=512),
+    update=Work(tasks=16, group=8, prompt=256, new=512),
+    step=Work(tasks=16, group=8, prompt=128, new=256),
+    recipe=Work(tasks=32, group=8, prompt=48, new=64),
+    check=Work(tasks=4, group=4, prompt=24, new=24),
+    micro=16384,
+    trl_rows=32,
+    rounds=2,
+    products=PRODUCTS,
+    memory=2**31,
+)
+_TINY = Work(tasks=2, group=4, prompt=12, new=8)
+QUICK = Plan(
+    model="wide",
+    decode=_TINY,
+    update=_TINY,
+    step=_TINY,
+    recipe=_TINY,
+    check=Work(tasks=2, group=2, prompt=6, new=6),
+    micro=512,
+    trl_rows=8,
+    rounds=1,
+    products=((256, 256, 256),),
+    memory=2**22,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """One call: what is measured, where, and what was found."""
+
+    plan: Plan
+    device: str
+    directory: Path
+    trl: str | None = None
+    rates: Ceilings = field(default_factory=lambda: Ceilings(flops=0.0, bandwidth={}))
+    checks: list[Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    # -- how fast?
+
+    def machine_rates(self) -> None:
+        seconds = 0.02 if self.plan is QUICK else 0.5
+        half = product_rate(self.device, seconds, HALF, self.plan.products)
+        full = product_rate(self.device, seconds, torch.float32, self.plan.products)
+        speed = bandwidth(self.device, self.plan.memory, seconds)
+        self.rates = Ceilings(flops=half, bandwidth={self.plan.memory: speed})
+        self.lines.append(Line("matrix products, bfloat16", f"{half / 1e12:.4g} TFLOP/s", "", ""))
+        self.lines.append(Line("matrix products, float32 (no TF32)", f"{full / 1e12:.4g} TFLOP/s", "", ""))
+        self.lines.append(Line("memory", f"{speed / 1e9:.4g} GB/s", "", ""))
+
+    def floor(self, part: str, work: Work) -> tuple[Cost, float]:
+        """What a part needs in bfloat16, and the least seconds for it."""
+        needed = costs(GPU_SIZES[self.plan.model], prompts=work.tasks, prompt=work.prompt, answers=work.answers(0))[
+            part
+        ]
+        half = Cost(flops=needed.flops, traffic=needed.traffic * 2 / FLOAT, held=needed.held * 2 / FLOAT)
+        return half, half.floor(self.rates)
+
+    def decoding(self, model: PreTrainedModel) -> None:
+        work = self.plan.decode
+        prompts = [prompt for prompt in work.prompts(work.tasks) for _ in range(work.group)]
+        least = self.floor("decode", work)[1]
+        for recorded in (True, False):
+            engine = EmbeddedEngine(
+                {"a": model}, max_rows=work.rows, device=self.device, static=True, autocast=HALF, recorded=recorded
+            )
+            sample, spent, first = sampler_of(engine, work), [], []
+            for round_ in range(1 + self.plan.rounds):
+                began = now(self.device)
+                tokens = sample(prompts, work.answers(0))
+                middle = now(self.device)
+                sample(prompts, [1] * work.rows)
+                if round_:
+                    first.append(now(self.device) - middle)
+                    spent.append(middle - began - first[-1])
+            seconds = median(spent)
+            name = f"decoding, {work.rows} rows, {work.prompt} + {work.new} tokens{'' if recorded else ', unrecorded'}"
+            found = f"{number((tokens - work.rows) / seconds)} tokens/s, {number(seconds)} s"
+            self.lines.append(
+                Line(name, found, f"floor {number(least)} s", f"{least / seconds:.1%} of the floor's rate")
+            )
+            if recorded:
+                counts = engine.counts()
+                steps = f"{counts['a/recordings']:.0f} recordings for {counts['a/recorded_steps']:.0f} steps"
+                self.lines.append(Line("prompts and first tokens", f"{number(median(first))} s", "", steps))
+            del engine, sample
+            release()
+
+    def updating(self, model: PreTrainedModel) -> None:
+        work, spent = self.plan.update, []
+        learner = learner_of(model, "shared", self.plan.micro, autocast=True)
+        samples = samples_of(work, 0, learner)
+        for round_ in range(1 + self.plan.rounds):
+            began = now(self.device)
+            report = learner.update([Term(name="a", algorithm=Grpo(mix={"outcome": 1.0}), samples=samples)])
+            if round_:
+                spent.append(now(self.device) - began)
+        assert report.stepped
+        needed, seconds = self.floor("update", work)[0], median(spent)
+        rate = needed.flops / seconds
+        name = f"one update, {work.rows} rows, {work.prompt} + {work.new} tokens, packed"
+        found = f"{number(work.rows * work.new / seconds)} tokens/s, {number(seconds)} s, {rate / 1e12:.4g} TFLOP/s"
+        self.lines.append(Line(name, found, "matrix products", f"{rate / self.rates.flops:.1%} of their rate"))
+
+    # -- beside others, in processes of their own
+
+    def command(self, script: str, work: Work, *words: str, python: str = "") -> list[str]:
+        sizes = {"tasks": work.tasks, "group": work.group, "prompt": work.prompt, "new": work.new, "steps": 1}
+        flags = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+        places = ["--device", self.device, "--threads", str(torch.get_num_threads())]
+        return [python or sys.executable, str(HERE / f"{script}.py"), *flags, *places, *words]
+
+    def grpo(self) -> None:
+        words = ("--model", str(self.directory), "--bf16")
+        ours = self.command("grpo_step", self.plan.step, *words)
+        if self.trl:
+            rows = ("--rows", str(self.plan.trl_rows))
+            pairs = alternate(
+                ours, self.command("trl_step", self.plan.step, *words, *rows, python=self.trl), self.plan.rounds
+            )
+            for a, b in pairs:
+                check_same(a, b)
+            found = ratio(pairs, "seconds")
+            self.lines.append(
+                Line(
+                    "a GRPO step",
+                    f"{number(found.a)} s",
+                    f"TRL {number(found.b)} s",
+                    f"TRL / cotrain {found.middle:.2f}",
+                )
+            )
+            return
+        alone = ask(ours)
+        parts = f"play {number(alone['generate_seconds'])} s, update {number(alone['update_seconds'])} s"
+        self.lines.append(Line("a GRPO step", f"{number(alone['seconds'])} s", parts, ""))
+
+    def tango(self) -> None:
+        sides = [self.command("recipe_step", self.plan.recipe, "--recipe", name) for name in ("grpo", "tango")]
+        found = ratio(alternate(sides[0], sides[1], self.plan.rounds), "seconds")
+        name = "a generator step of Tango, embedded base"
+        self.lines.append(
+            Line(name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}")
+        )
+
+    def memory(self) -> None:
+        held = {}
+        for roles, lora in ((1, 0), (2, 0), (1, 16), (2, 16)):
+            words = ("--model", str(self.directory), "--bf16", "--roles", str(roles), "--lora", str(lora))
+            held[roles, lora] = ask(self.command("memory", self.plan.step, *words))["peak_mib"]
+        for name, key, other, beside in (
+            ("two roles, weights of their own", (2, 0), (1, 0), "one role"),
+            ("two adapters on one base", (2, 16), (1, 16), "one adapter"),
+            ("two adapters on one base", (2, 16), (2, 0), "two models"),
+        ):
+            share = f"{held[key] / held[other]:.2f} times"
+            self.lines.append(
+                Line(f"peak memory: {name}", f"{number(held[key])} MiB", f"{beside} {number(held[other])} MiB", share)
+            )
+
+
+def run(bench: Bench) -> bool:
+    """Everything in its order; was all of it right?"""
+    began = time.perf_counter()
+    bench.machine_rates()
+    model = new_model(qwen(GPU_SIZES[bench.plan.model]), seed=0).to(bench.device)
+    inside = (
+        ("against the reference", lambda: against_the_reference(model, bench.plan.check, bench.device), bench.checks),
+        ("layouts of the update", lambda: layouts(model, bench.plan.check, bench.plan.micro), bench.checks),
+        ("a run again", lambda: twice(bench.device), bench.checks),
+        ("decoding", lambda: bench.decoding(model), bench.lines),
+        ("one update", lambda: bench.updating(model), bench.lines),
+    )
+    outside = (
+        ("a GRPO step", bench.grpo, bench.lines),
+        ("a generator step of Tango", bench.tango, bench.lines),
+        ("peak memory", bench.memory, bench.lines),
+    )
+    for name, work, where in (*inside, *outside):
+        spent = time.perf_counter() - began
+        if name == outside[0][0]:
+            del inside, model  # the other processes need its memory
+            release()
+        print(f"{spent:5.0f} s  {name}", file=sys.stderr, flush=True)
+        if spent > SECONDS:
+            where.append(Line(name, "–", "left out: no time", ""))
+            continue
+        try:
+            where.extend(work() or ())
+        except (RuntimeError, AssertionError, ValueError, TypeError, KeyError, OSError) as error:
+            print(error, file=sys.stderr, flush=True)
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["without a word"]
+            where.append(Line(name, type(error).__name__, lines[-1][:120].replace("|", "/"), "FAILED"))
+        release()
+    return not any(line.verdict == "FAILED" for line in (*bench.checks, *bench.lines))
+
+
+def markdown(bench: Bench) -> str:
+    """The page."""
+    about = machine(
+        Results(threads=torch.get_num_threads(), device=bench.device, quick=bench.plan is QUICK, versions=versions())
+    )
+    head = ["", "| what | found | beside | |", "|---|---|---|---|"]
+    lines = [
+        "# Measured on a GPU" if bench.device != "cpu" else "# A dry run",
+        "",
+        "`python benchmarks/gpu.py [--trl-python PATH]`. A random Qwen2 of the sizes of Qwen2.5-0.5B (in the GRPO step and",
+        "the figures of memory a Llama of these sizes, that is without biases); float32 weights, bfloat16 arithmetic.",
+        "Floors are by the rates of this table: bytes of weights and of keys and values, or multiplications",
+        "(`benchmarks/floors.py`). Memory is the most that was held at once, PyTorch's caches left out.",
+        *(["", "**Tiny sizes: it shows that everything runs, and nothing else.**"] * (bench.plan is QUICK)),
+        "",
+        f"Machine: {about}.",
+        "",
+        "## Is it right",
+        *head,
+        *(line.row() for line in bench.checks),
+        "",
+        "## How fast, and how large",
+        *head,
+        *(line.row() for line in bench.lines),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; checks that everything runs")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
+    parser.add_argument("--out", type=Path, help="where to write (default: RESULTS-gpu.md here; with --quick, nowhere)")
+    given = parser.parse_args(words)
+    if given.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(f"--device {given.device}: no CUDA device; --quick --device cpu tries the script without one")
+    torch.set_num_threads(given.threads)
+    plan = QUICK if given.quick else FULL
+    with tempfile.TemporaryDirectory() as directory:
+        model = make(plan.model, Path(directory) / plan.model)
+        bench = Bench(plan=plan, device=given.device, directory=model, trl=given.trl_python)
+        right = run(bench)
+    text = markdown(bench)
+    print(text)
+    out = given.out or (None if given.quick else HERE / "RESULTS-gpu.md")
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    if not right:
+        raise SystemExit("not all of it was right: see the rows that say FAILED")
+
+
+if __name__ == "__main__":
+    main()

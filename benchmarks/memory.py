@@ -1,0 +1,75 @@
+"""Peak memory of training one policy or two, with weights of their own or as adapters on one base.
+
+    python benchmarks/memory.py --model DIR --roles 1|2 [--lora 16] [--bf16] [--device cuda]
+
+Each role answers every prompt and learns from its answers by GRPO, all in one step, as a co-training phase does. What is
+reported is the most that the device (on a CPU: the process) has held, at the end of the steps.
+"""
+
+from __future__ import annotations
+
+from grpo_step import LR, Imposed, Prompts
+from work import Work, answer, now, peak, reward, side, work_of
+
+from cotrain.core.types import Sampling, Task
+from cotrain.learn.grpo import Grpo
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.policies import adapter, trainable
+from cotrain.loop.recipe import Objective, Recipe
+from cotrain.loop.schedule import single
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Roles
+from cotrain.play.role import Role
+
+ROLES = ("solver", "verifier")
+
+
+async def respond_alone(task: Task, roles: Roles) -> None:
+    turn = await roles.solver(problem=task.prompt)
+    turn.reward("outcome", reward(turn.completion.token_ids))
+
+
+async def respond_both(task: Task, roles: Roles) -> None:
+    await respond_alone(task, roles)
+    turn = await roles.verifier(problem=task.prompt)
+    turn.reward("outcome", reward(turn.completion.token_ids))
+
+
+def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16: bool) -> Recipe:
+    names = ROLES[:roles]
+    play = respond_both if roles == 2 else respond_alone
+    policy = adapter(model, rank=lora, lr=LR, autocast=bf16) if lora else trainable(model, lr=LR, autocast=bf16)
+    return Recipe(
+        name="memory",
+        tasks=Prompts(work.prompts(work.tasks * steps)),
+        steps=steps,
+        seed=0,
+        tasks_per_step=work.tasks,
+        group_size=work.group,
+        policies=dict.fromkeys(names, policy),
+        roles={
+            name: Role(policy=name, prompt="{problem}", sampling=Sampling(max_tokens=work.longest)) for name in names
+        },
+        objectives={name: Objective(policy=name, on=name, by=Grpo(mix={"outcome": 1.0})) for name in names},
+        schedule=single(play, *names),
+        evaluation=Evaluation(protocol=play, measures=()),
+    )
+
+
+def main() -> None:
+    parser = side(__doc__.splitlines()[0])
+    parser.add_argument("--roles", type=int, choices=(1, 2), required=True)
+    parser.add_argument("--lora", type=int, default=0, help="rank of the adapters; 0: each role has all weights")
+    given = parser.parse_args()
+    work, steps = work_of(given), given.warmup + given.steps
+    recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)
+    trainer = CoTrainer(recipe, device=given.device, wrap=lambda engine: Imposed(engine, work))
+    began = now(given.device)
+    for _ in range(steps):
+        trainer.step()
+    assert all(trainer.cast.updates[name] == steps for name in ROLES[: given.roles]), "an update was skipped"
+    answer(peak_mib=peak(given.device), seconds=(now(given.device) - began) / steps)
+
+
+if __name__ == "__main__":
+    main()

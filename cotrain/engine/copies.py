@@ -1,0 +1,54 @@
+"""Copies in half precision of the weights of linear layers, for a sampler that computes in it over float32 weights.
+
+Under autocast every decode step reads a float32 matrix, writes it as bfloat16 and reads that: 10 bytes a weight where
+decoding, which is bound by memory, needs 2. A copy that is made once before a batch saves four fifths of that, and the
+numbers are the same, bit for bit. It costs 2 bytes a weight. Other weights (norms, embeddings, which are looked up) are
+left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class Copies:
+    """Of one module, which several policies may share."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """``dtype``: of the copies. None are made before ``refresh``."""
+        self.model, self.dtype = model, dtype
+        self._copies: list[tuple[nn.Linear, str, Tensor]] = []
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over the present weights, in place where there is a copy of the same shape."""
+        known = {(id(module), name): copy for module, name, copy in self._copies}
+        self._copies = []
+        for module in self.model.modules():
+            for name in ("weight", "bias") if isinstance(module, nn.Linear) else ():
+                weights = module._parameters.get(name)
+                if weights is not None and weights.dtype == torch.float32:
+                    copy = known.get((id(module), name))
+                    if copy is None or copy.shape != weights.shape or copy.device != weights.device:
+                        copy = torch.empty_like(weights, dtype=self.dtype, requires_grad=False)
+                    self._copies.append((module, name, copy.copy_(weights)))  # type: ignore[arg-type]
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the copies lie."""
+        return tuple(copy.data_ptr() for _, _, copy in self._copies)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within the block, the layers compute with their copies."""
+        found = [module._parameters[name] for module, name, _ in self._copies]
+        for module, name, copy in self._copies:
+            module._parameters[name] = copy  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            for (module, name, _), weights in zip(self._copies, found, strict=True):
+                module._parameters[name] = weights

@@ -1,0 +1,266 @@
+"""A lane for GPUs: decode steps of fixed shape, recorded once as CUDA graphs, and a look at the results every few steps.
+
+A decode step of a small model is a thousand short kernels, and launching them takes longer than running them. Here a
+step reads and writes tensors that stay where they are, in a view of as many lines and columns as the rows need, rounded
+up (``slots.py``). The first step in a view is recorded; every later one is a single launch. Tokens are drawn on the
+device by the same functions as elsewhere, outside of the recording, and nothing waits for them: up to ``LOOK`` steps are
+queued before the host asks which rows have finished. A row that finishes in between stands still.
+
+Same requests, same state: same batches, as views and looks follow from counts. On a CPU the same steps run unrecorded
+when asked for, and tests record them with a tape of torch operations.
+
+Weights are read where they lie; when they, or the storage, have moved, recordings are thrown away. If a recording fails,
+steps run unrecorded from then on: one warning, with the reason, and ``unrecorded_steps`` counts them.
+
+Left out: giving memory back between plays; speculative decoding; TF32 (float32 stays float32).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from cotrain.engine.attention import attention
+from cotrain.engine.copies import Copies
+from cotrain.engine.lane import Counts, Lane
+from cotrain.engine.rows import DRAWN, LAST, MOST, Row, Rows
+from cotrain.engine.sampling import draw
+from cotrain.engine.slots import SLOTS, Slots, columns_for, lines_for
+
+LOOK = 8  # decode steps between two looks at what has finished
+Run = Callable[[], None]
+Recorder = Callable[[Run], Run]  # records what a run asks of the device; the result asks the same again
+
+
+def recorder_for(device: torch.device) -> Recorder | None:
+    """CUDA graphs that share one pool of memory, or None where there are none."""
+    if device.type != "cuda":
+        return None
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+
+    def record(run: Run) -> Run:
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            run()
+        return graph.replay
+
+    return record
+
+
+@dataclass(slots=True, kw_only=True)
+class StaticCounts(Counts):
+    """Work done by one such lane."""
+
+    recordings: int = 0
+    recorded_steps: int = 0  # decode steps that were one launch
+    unrecorded_steps: int = 0
+
+
+class Held(Rows):
+    """Rows that stand still once they have finished, until somebody looks; and that keep what is not a number."""
+
+    def __init__(self, device: torch.device, speaker: Callable[[], str]) -> None:
+        """``speaker``: who they belong to, for errors."""
+        super().__init__(device)
+        self._speaker = speaker
+
+    def note(self, first: int, tokens: Tensor, logprobs: Tensor) -> None:
+        """Append a token to every row from ``first`` on that has not finished."""
+        state = self._state[first:]
+        live = (state[:, DRAWN] == 0) | ~self._done()[first:]
+        at = state[:, DRAWN : DRAWN + 1].clamp(max=self._tokens.shape[1] - 1)
+        for store, new in ((self._tokens[first:], tokens), (self._logprobs[first:], logprobs)):
+            store.scatter_(1, at, torch.where(live[:, None], new[:, None], store.gather(1, at)))
+        state[:, LAST] = torch.where(live, tokens, state[:, LAST])
+        state[:, DRAWN] += live
+
+    def finished(self) -> list[int]:
+        """The rows with nothing more to draw; they get their tokens. Raises FloatingPointError for logits that were not
+        numbers. The one place where the host waits for the device."""
+        done = self._done()
+        flags = torch.stack([done, self._logprobs.isnan().any(1)]).tolist()
+        if any(flags[1]):
+            address = self.items[flags[1].index(True)].request.address
+            raise FloatingPointError(f"{self._speaker()} computes logits that are not numbers for {address}")
+        finished = [i for i, flag in enumerate(flags[0]) if flag]
+        if finished:
+            counts: list[int] = self._state[done, DRAWN].tolist()
+            drawn = (x[done, : max(counts)].tolist() for x in (self._tokens, self._logprobs))
+            for i, count, ids, values in zip(finished, counts, *drawn, strict=True):
+                self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
+        return finished
+
+    def _done(self) -> Tensor:
+        """[R] bool."""
+        last = self._state[:, LAST : LAST + 1]
+        return (self._state[:, DRAWN] == self._state[:, MOST]) | (self._stops == last).any(1)
+
+
+class StaticLane(Lane):
+    """As ``Lane``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Lane``'s by rounding."""
+
+    counts: StaticCounts
+    running: Held
+    _cache: Slots  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        policy: str,
+        model: nn.Module,
+        *,
+        max_rows: int,
+        autocast: torch.dtype | None,
+        activate: Callable[[], object] | None = None,
+        recorder: Recorder | None = None,
+        copies: Copies | None = None,
+    ) -> None:
+        """``recorder``: see there; None runs every step unrecorded. ``copies``: of the weights, shared by all lanes of
+        this model. Otherwise as ``Lane``."""
+        self._record, self._copies = recorder, copies
+        self._recordings: dict[tuple[int, int], Run] = {}
+        self._home: tuple[int, ...] = ()
+        self._weights: tuple[int, ...] = ()
+        super().__init__(policy, model, max_rows=max_rows, autocast=autocast, activate=activate)
+
+    def step(self, entering: int) -> list[Row]:
+        """As ``Lane.step``, with up to LOOK tokens of every running row."""
+        rows = super().step(entering)
+        self.counts.sampled_tokens += sum(len(row.token_ids) for row in rows)
+        return rows
+
+    def _reset(self) -> None:
+        self._cache = Slots(self.autocast)
+        self.running = Held(self.device, lambda: f"policy {self.policy!r} (version {self.version})")
+        self.counts = StaticCounts()
+        self._recordings.clear()
+        self._home = ()
+        self._ids = self._positions = self._logits = torch.empty(0)
+
+    def _decode(self) -> None:
+        """Tokens for every running row, until some may have finished by their length, at most LOOK."""
+        rows, cache = self.running, self._cache
+        ends = [len(row.request.prompt_ids) + row.request.sampling.max_tokens - 1 for row in rows.items]
+        steps = min(LOOK, max(end - filled for end, filled in zip(ends, cache.filled, strict=True)))
+        run = self._ready(steps)
+        for _ in range(steps):
+            self._feed()
+            run()
+            self._draw(self._logits[: len(rows)], 0)
+        self._count(steps)
+
+    def _next_logits(self) -> Tensor:
+        """[R, V] after the last token of every running row; for ``_verify``."""
+        self._ready(1)()
+        self._count(1)
+        return self._logits[: len(self.running)]
+
+    def _ready(self, steps: int) -> Run:
+        """What makes the logits of one step, for so many steps: recorded, or where that does not work not."""
+        store, count = self._cache.store, len(self.running)
+        home = (store.keys[0].data_ptr(), store.lines, store.columns)
+        if home != self._home:
+            self._recordings.clear()
+            self._home = home
+            self._ids = torch.zeros(store.lines, 1, dtype=torch.int64, device=self.device)
+            self._positions, self._logits = torch.zeros_like(self._ids), torch.empty(0)
+        lines = min(lines_for(count), store.lines)
+        columns = min(columns_for(max(self._cache.filled) + steps), store.columns)
+        for static in (self._ids, self._positions):
+            static[count:lines].zero_()
+        self._feed()
+        run = partial(self._forward, lines, columns)
+        if self._record is None:
+            return run
+        if (lines, columns) not in self._recordings:
+            run()  # loads kernels and makes room for logits, which must not happen while recording
+            try:
+                self._recordings[lines, columns] = self._record(run)
+            except RuntimeError as error:
+                self._unrecorded(error)
+                return run
+            self.counts.recordings += 1
+        return self._recordings[lines, columns]
+
+    def _unrecorded(self, error: RuntimeError) -> None:
+        """Do without recordings from now on, and say so."""
+        self._record = None
+        self._recordings.clear()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(
+            f"policy {self.policy!r}: decode steps could not be recorded as a CUDA graph ({reason}); they run unrecorded, "
+            "with the same results and several times as slowly",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _feed(self) -> None:
+        """Put the rows' last tokens where the step reads them."""
+        count = len(self.running)
+        self._ids[:count].copy_(self.running.last)
+        self._positions[:count].copy_(self.running.positions)
+
+    def _forward(self, lines: int, columns: int) -> None:
+        """One step of the first ``lines`` lines over the first ``columns`` columns, into the place for logits."""
+        positions = self._positions[:lines]
+        mask = self._cache.view(positions, columns)
+        with attention(self.config, SLOTS):
+            output = self.model(
+                input_ids=self._ids[:lines],
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        logits = output.logits[:, -1]
+        if not len(self._logits):
+            self._logits = logits.new_zeros(self._cache.store.lines, logits.shape[1])
+        self._logits[:lines] = logits
+
+    def _count(self, steps: int) -> None:
+        self._cache.filled = [filled + steps for filled in self._cache.filled]
+        self.counts.decode_steps += steps
+        self.counts.decode_rows += steps * len(self.running)
+        if self._record is None:
+            self.counts.unrecorded_steps += steps
+        else:
+            self.counts.recorded_steps += steps
+
+    def _draw(self, logits: Tensor, first: int) -> None:
+        """Draw the next token of every row from ``first`` on, and note it; without waiting for either."""
+        asked = [row.request.sampling for row in self.running.items[first:]]
+        greedy = any(sampling.temperature == 0 for sampling in asked)
+        cut = any(sampling.top_p < 1 and sampling.temperature > 0 for sampling in asked)
+        tokens, logprobs = draw(logits, *self.running.settings(first), some_greedy=greedy, some_cut=cut)
+        self.running.note(first, tokens, logprobs)
+
+    @contextmanager
+    def _speaking(self, activate: bool = True) -> Iterator[None]:
+        """As in ``Lane``, with the copies in their places. Autocast keeps no casts: a recording must not read them."""
+        if not self.running:
+            self._look_at_weights()
+        cast = nullcontext()
+        if self.autocast:
+            cast = torch.autocast(self.device.type, self.autocast, cache_enabled=False)  # type: ignore[assignment]
+        copies = self._copies.in_place() if self._copies else nullcontext()
+        with super()._speaking(activate), cast, copies:
+            yield
+
+    def _look_at_weights(self) -> None:
+        """Before an empty lane starts: bring the copies up to date; forget recordings of weights that have moved."""
+        if self._copies:
+            self._copies.refresh()
+        found = tuple(tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers()))
+        found += self._copies.addresses() if self._copies else ()
+        if found != self._weights:
+            self._recordings.clear()
+            self._weights = found

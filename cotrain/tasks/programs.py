@@ -1,0 +1,291 @@
+"""Programming problems as tasks: MBPP (arXiv 2108.07732) and HumanEval (arXiv 2107.03374) in their published formats.
+
+::
+
+    mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
+    humaneval  task_id, prompt, entry_point, canonical_solution, test
+
+The program is taken out of the model's answer (``program_of``) and graded by the problem's tests in a process that can be
+killed, see ``program_worker.py``; **that process is not a security boundary**. A ``Sandbox`` takes its place: any function
+that gets the whole program with its tests as one text and returns whether it ran to its end, named as ``module:function``
+so that a resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
+
+A grade is right, or wrong with a reason ("no program", "timeout", "test failed" …), or, where it is not the program's fault,
+None with a reason. A program that outstays its deadline, of CPU time or by the clock, is wrong: else a model could have
+its failures left out by waiting.
+
+MBPP with the published numbers keeps the published splits (train 601-974, validation 511-600, test 11-510; 1-10 are for
+prompts and left out); all else is cut by a hash of the problem as in ``jsonl.py``. Left out: input and output tests, languages other than
+Python, MBPP's challenge tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.types import Grade, Task
+from cotrain.tasks.grade_worker import PATIENCE
+from cotrain.tasks.grading import GRACE_S, WORKERS, AnswerJudge, GradingPool
+from cotrain.tasks.hub import hub_rows, is_hub_name
+from cotrain.tasks.jsonl import SPLITS, split_of
+from cotrain.tasks.rows import kind_of, lines_of, object_of, text_of
+
+KINDS = {
+    "mbpp": "google-research-datasets/mbpp:full",
+    "humaneval": "openai/openai_humaneval",
+}  # and their public releases
+MEMORY_BYTES = 1 << 30  # address space of a program
+MAX_PROGRAM = 100_000  # characters
+JUDGING = "cotrain.tasks.program_worker:load_programs"
+ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
+
+Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One row."""
+
+    question: str  # as a solver sees it
+    before: str  # code that stands before the answer: imports and helpers of the problem
+    stub: str  # what a body alone continues; "" where an answer is always whole
+    entry: str  # the function that the tests call
+    tests: str  # code that raises where the program is wrong
+    solution: str  # the reference program
+    split: str
+
+
+class ProgramJudge(AnswerJudge):
+    """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
+
+    def __init__(self, problems: dict[str, Problem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
+        self._problems, self._sandbox = problems, sandbox
+        self._patience = PATIENCE * deadline_s + GRACE_S
+        self._pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Run the program of an answer with the problem's tests."""
+        problem = self._problems[task.id]
+        program = program_of(text, problem.entry)
+        if program is None or len(program) > MAX_PROGRAM:
+            return Grade(value=False, reason="no program" if program is None else "program too long")
+        program = whole(problem, program)
+        if self._sandbox is None or self._threads is None:
+            return self._pool.ask(problem.tests, program)
+        try:
+            return self._threads.submit(self._sandbox, f"{program}\n\n{problem.tests}").result(self._patience)
+        except Late:
+            return Grade(value=None, reason="sandbox timeout")
+        except Exception:  # noqa: BLE001  somebody else's code: whatever fails in it is no verdict on the answer
+            return Grade(value=None, reason="sandbox failed")
+
+    async def agrade(self, task: Task, text: str) -> Grade:
+        """``grade``, while others go on."""
+        return await self._in_thread(task, text)
+
+    def close(self) -> None:
+        """End the processes; a sandbox ends its own."""
+        super().close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class ProgramTasks:
+    """The problems of ``kind`` at ``path``: a file, a directory of ``.jsonl`` files or a name on the Hub.
+
+    ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". Raises DataError with file, row
+    and field, ConfigError for a sandbox that cannot be imported.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        path: str | Path,
+        workers: int = WORKERS,
+        deadline_s: float = 3.0,
+        sandbox: str | None = None,
+        digest: str | None = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise UnknownName("kind of programming problems", kind, KINDS)
+        self.name = kind
+        self.path = str(path) if is_hub_name(str(path)) else str(Path(path).expanduser().resolve())
+        self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
+        problems = read_problems(kind, self.path)
+        self._splits = {split: [p for p in problems if p.split == split] for split in SPLITS}
+        named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
+        self.judge = ProgramJudge(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
+        texts = [[p.split, p.question, p.tests] for p in problems]
+        self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
+        if digest is not None and digest != self._digest:
+            raise DataError(
+                f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew"
+            )
+
+    def get(self, split: str, index: int) -> Task:
+        """Problem ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
+        if not 0 <= index < self.size(split):
+            raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
+        problem = self._splits[split][index]
+        return Task(
+            id=f"{self.name}/{split}/{index}",
+            prompt=problem.question,
+            answer=problem.solution,
+            solution=None,
+            difficulty=0.0,
+            judge=self.judge,
+        )
+
+    def size(self, split: str) -> int:
+        if split not in self._splits:
+            raise UnknownName("split", split, SPLITS)
+        return len(self._splits[split])
+
+    def describe(self) -> dict[str, Any]:
+        """``ProgramTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
+        return {"kind": "programs", "settings": {**self._settings, "path": self.path, "digest": self._digest}}
+
+    def close(self) -> None:
+        """End the processes."""
+        self.judge.close()
+
+
+# -- rows
+
+
+def read_problems(kind: str, path: str) -> list[Problem]:
+    """All problems at a path. Raises DataError; also for an MBPP file without a single problem to train on."""
+    read = {"mbpp": mbpp_problem, "humaneval": humaneval_problem}[kind]
+    rows: list[tuple[dict[str, Any], str]] = []
+    if is_hub_name(path):
+        for split, found in hub_rows(path).items():
+            rows += [(row, f"{path}, {split}, row {n}") for n, row in enumerate(found, start=1)]
+    else:
+        folder = Path(path)
+        for file in sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]:
+            for number, line in lines_of(file):
+                rows.append((object_of(line, f"{file}, row {number}"), f"{file}, row {number}"))
+    problems = [read(row, where) for row, where in rows]
+    if not any(problem.split == "train" for problem in problems):
+        raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
+    return problems
+
+
+def mbpp_problem(row: dict[str, Any], where: str) -> Problem:
+    """One row of MBPP, of either version. Raises DataError."""
+    asked = _text(row, "text" if "text" in row else "prompt", where)
+    code = _text(row, "code", where)
+    tests = _texts(row, "test_list", where)
+    if not tests:
+        raise DataError(f"{where}, field 'test_list': expected at least one test, found an empty list")
+    setup = [*_texts(row, "test_imports", where), *([row["test_setup_code"]] if row.get("test_setup_code") else [])]
+    shown = "\n".join(tests)
+    called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in shown]
+    return Problem(
+        question=f"{asked}\n\nThese tests must pass:\n{shown}\n\n{ASK}",
+        before="\n".join(map(str, setup)),
+        stub="",
+        entry=called[-1] if called else "",
+        tests=shown,
+        solution=code,
+        split=_published(row.get("task_id")) or split_of(asked),
+    )
+
+
+def humaneval_problem(row: dict[str, Any], where: str) -> Problem:
+    """One row of HumanEval. Raises DataError."""
+    prompt, entry = _text(row, "prompt", where), _text(row, "entry_point", where)
+    at = prompt.rfind(f"def {entry}(")
+    if at < 0:
+        raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
+    return Problem(
+        question=f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}",
+        before=prompt[:at],
+        stub=prompt[at:],
+        entry=entry,
+        tests=f"{_text(row, 'test', where)}\n\ncheck({entry})\n",
+        solution=prompt + _text(row, "canonical_solution", where),
+        split=split_of(prompt),
+    )
+
+
+def _published(number: object) -> str | None:
+    """The split of an MBPP problem; "prompt" is none that is played."""
+    if not isinstance(number, int) or not 1 <= number <= 974:
+        return None
+    return "prompt" if number <= 10 else "test" if number <= 510 else "validation" if number <= 600 else "train"
+
+
+def _text(row: dict[str, Any], column: str, where: str) -> str:
+    if column not in row:
+        raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
+    return text_of(row[column], f"{where}, field {column!r}", numbers=False)
+
+
+def _texts(row: dict[str, Any], column: str, where: str) -> list[str]:
+    value = row.get(column, [] if column == "test_imports" else None)
+    if not isinstance(value, list):
+        raise DataError(f"{where}, field {column!r}: expected a list of texts, found {kind_of(value)}")
+    return [text_of(one, f"{where}, field {column!r}", numbers=False) for one in value]
+
+
+# -- answers
+
+
+def program_of(text: str, entry: str = "") -> str | None:
+    """The program in an answer: of the blocks between lines of ``` (in the last ``<answer>``, where there is one) the last that
+    defines ``entry``, or the last; without a block all of the ``<answer>``. None where there is neither or it is blank."""
+    start, end = text.rfind("<answer>"), text.rfind("</answer>")
+    answered = 0 <= start < end
+    inside = text[start + len("<answer>") : end] if answered else text
+    blocks = _blocks(inside)
+    if not blocks:
+        return (inside.strip("\n") if answered and inside.strip() else None) or None
+    return next((block for block in reversed(blocks) if entry and f"def {entry}(" in block), blocks[-1])
+
+
+def _blocks(text: str) -> list[str]:
+    """What stands between lines that begin with ```; the last block may be open. Blank ones are left out."""
+    blocks: list[str] = []
+    lines: list[str] | None = None
+    for line in text.split("\n"):
+        if line.strip().startswith("```"):
+            if lines is not None:
+                blocks.append("\n".join(lines))
+            lines = [] if lines is None else None
+        elif lines is not None:
+            lines.append(line)
+    if lines is not None:
+        blocks.append("\n".join(lines))
+    return [block for block in blocks if block.strip()]
+
+
+def whole(problem: Problem, program: str) -> str:
+    """The program with what the problem gives: its imports and helpers, and its head where the answer is a body alone."""
+    if problem.stub and not re.search(rf"^def {re.escape(problem.entry)}\b", program, re.MULTILINE):
+        return problem.before + problem.stub.rstrip("\n") + "\n" + program
+    return f"{problem.before}\n\n{program}"
+
+
+def sandbox_of(name: str) -> Sandbox:
+    """The function that "module:function" names. Raises ConfigError."""
+    module, colon, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"sandbox {name!r} cannot be imported ({error}); expected module:function") from error
+    if not callable(found):
+        raise ConfigError(f"sandbox {name!r}: expected module:function, a function of the program's text")
+    sandbox: Sandbox = found
+    return sandbox

@@ -1,0 +1,44 @@
+"""One served run for all tests of the server, which are skipped where its libraries are not installed."""
+
+import importlib.util
+
+import pytest
+import torch
+from served_asks import HERE, ask, body
+
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes.tango import tango
+from cotrain.tasks.words.source import study_problems
+
+if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def served():
+    from cotrain.serve.models import Served
+
+    torch.set_num_threads(1)
+    found = Served(CoTrainer(tango(steps=1, tasks=study_problems((2, 2)))))
+    yield found
+    found.engine.close()
+
+
+@pytest.fixture(scope="session")
+def client(served):
+    from starlette.testclient import TestClient
+
+    from cotrain.serve.app import application
+
+    return TestClient(application(served), base_url=HERE, raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="session")
+def task(served):
+    return served.trainer.recipe.tasks.get("validation", 3)
+
+
+@pytest.fixture(scope="session")
+def greedy(client, task):
+    """The solver's greedy answer to ``task``, as the server gives it."""
+    return ask(client, "chat/completions", **body(task))

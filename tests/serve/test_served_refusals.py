@@ -1,0 +1,134 @@
+"""``cotrain serve``: what is refused, and what it survives."""
+
+import sys
+import time
+
+import pytest
+from served_asks import HERE, ask, body
+from starlette.testclient import TestClient
+
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+from cotrain.serve.app import application, host_of, listen
+from cotrain.serve.reply import Reply
+
+
+@pytest.mark.parametrize(
+    "path, change, param, message",
+    [
+        ("chat/completions", {"model": "slover"}, "model", "did you mean 'solver'"),
+        ("chat/completions", {"model": "verifier"}, "model", "fields problem, solution"),
+        ("chat/completions", {"model": None}, "model", "model is missing"),
+        ("chat/completions", {"messages": []}, "messages", "at least one"),
+        ("chat/completions", {"messages": [{"role": "tool", "content": ""}]}, "messages", "role is 'tool'"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages", "content is 3"),
+        ("chat/completions", {"messages": [{"role": "assistant", "content": ""}]}, "messages", "last message"),
+        ("chat/completions", {"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ("chat/completions", {"temperature": -1}, "temperature", "from 0 to 100"),
+        ("chat/completions", {"temperature": True}, "temperature", "from 0 to 100"),
+        ("chat/completions", {"top_p": 0}, "top_p", "above 0"),
+        ("chat/completions", {"max_tokens": 5000}, "max_tokens", "more than the context of 1024"),
+        ("chat/completions", {"n": 0}, "n", "from 1 to 128"),
+        ("chat/completions", {"stop": [""]}, "stop", "none empty"),
+        ("chat/completions", {"frequency_penalty": 0.5}, "frequency_penalty", "not implemented"),
+        ("chat/completions", {"top_logprobs": 2}, "top_logprobs", "without logprobs"),
+        ("chat/completions", {"stream": True, "logprobs": True}, "stream", "do not go with stream"),
+        ("completions", {"prompt": ""}, "prompt", "none empty"),
+        ("completions", {"prompt": [1, "a"]}, "prompt", "none empty"),
+        ("completions", {"prompt": [10**9]}, None, "outside of the vocabulary"),
+        ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "from 1"),
+        ("verify", {"solution": "x"}, "problem", "problem is missing"),
+        ("verify", {"problem": "x", "solution": "x", "steps": []}, "solution", "either solution"),
+        ("verify", {"problem": "x", "solution": "x", "model": "solver"}, "model", "roles that do: verifier"),
+    ],
+)
+def test_bad_requests_name_the_parameter(client, task, path, change, param, message):
+    start = {"chat/completions": body(task), "completions": {"model": "policy/start"}, "verify": {}}[path]
+    answer = client.post(f"/v1/{path}", json={**start, **change})
+    error = answer.json()["error"]
+    assert answer.status_code == (404 if "did you mean 'solver'" in message else 400)
+    assert message in error["message"] and error["param"] == param and error["type"] == "invalid_request_error"
+
+
+def test_too_long_and_too_many(client, task, monkeypatch):
+    long = client.post("/v1/verify", json={"problem": "word " * 900, "solution": task.solution})
+    assert long.status_code == 400 and long.json()["error"]["code"] == "context_length_exceeded"
+    monkeypatch.setattr("cotrain.serve.models.MAX_OPEN", 1)
+    for path, asked in (
+        ("chat/completions", body(task, n=2)),
+        ("verify", {"problem": task.prompt, "solution": task.solution, "n": 2}),
+    ):
+        answer = client.post(f"/v1/{path}", json=asked)
+        error = answer.json()["error"]
+        assert (
+            answer.status_code == 429 and error["type"] == "rate_limit_error" and "ask again later" in error["message"]
+        )
+
+
+def test_bad_bodies_and_routes(client):
+    head = {"content-type": "application/json"}
+    for content in (b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"model": "\\ud800"}'):
+        assert client.post("/v1/chat/completions", content=content, headers=head).status_code == 400
+    assert client.post("/v1/verify", content=b" " * (5 * 2**20), headers=head).status_code == 413
+    posted = client.post("/v1/verify", content=b"{}", headers={"content-type": "text/plain"})
+    assert posted.status_code == 400 and "expected application/json" in posted.json()["error"]["message"]
+    assert client.get("/v1/verify").status_code == 405 and "error" in client.get("/nowhere").json()
+
+
+def test_foreign_hosts_are_refused(served, client):
+    refused = client.get("/v1/models", headers={"host": "evil.example:8000"})
+    assert refused.status_code == 400 and "not a name of this server" in refused.json()["error"]["message"]
+    for name in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
+        assert client.get("/health", headers={"host": name}).status_code == 200
+    wide = TestClient(application(served, ("0.0.0.0", "box.lan")), base_url=HERE)
+    for name, status in (("10.0.0.7:80", 200), ("box.lan", 200), ("evil.example", 400), ("", 400)):
+        assert wide.get("/health", headers={"host": name}).status_code == status
+    assert host_of([]) == host_of(["a", "b"]) == "" and host_of(["[::1]:5"]) == "::1"
+
+
+def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, task, monkeypatch):
+    lane = served.trainer.engine._lanes["generator"]
+    monkeypatch.setattr(lane, "_decode", lambda: (_ for _ in ()).throw(FloatingPointError("not numbers")))
+    answer = client.post("/v1/chat/completions", json=body(task))
+    assert answer.status_code == 500 and "not numbers" in answer.json()["error"]["message"]
+    streamed = client.post("/v1/chat/completions", json=body(task, stream=True)).text
+    assert "server_error" in streamed and "[DONE]" not in streamed
+    monkeypatch.undo()
+    monkeypatch.setattr(Reply, "read", lambda *_, **__: {}["odd"])
+    streamed = client.post("/v1/chat/completions", json=body(task, stream=True, max_tokens=2)).text
+    assert "KeyError: 'odd'" in streamed and "server_error" in streamed and "[DONE]" not in streamed
+    monkeypatch.undo()
+    assert ask(client, "chat/completions", **body(task, max_tokens=2))["choices"][0]["finish_reason"] == "length"
+
+
+def test_an_engine_that_stays_broken_waits_for_the_next_request(client, served, task, monkeypatch):
+    steps = []
+
+    def step():
+        steps.append(time.perf_counter())
+        raise FloatingPointError("still not numbers")
+
+    monkeypatch.setattr(served.trainer.engine, "step", step)
+    assert client.post("/v1/chat/completions", json=body(task)).status_code == 500
+    time.sleep(0.05)
+    before = len(steps)
+    time.sleep(0.05)
+    assert before <= 5 and len(steps) == before
+    monkeypatch.undo()
+    assert ask(client, "chat/completions", **body(task, max_tokens=1))["usage"]["completion_tokens"] == 1
+
+
+def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_path):
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tmp_path), "--port", str(port)]) == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert main(["serve", str(tmp_path), "--port", "0"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    with pytest.raises(ConfigError, match="expected 0"):
+        listen("127.0.0.1", 10**6)
+    monkeypatch.delitem(sys.modules, "cotrain.serve.app")
+    monkeypatch.delattr("cotrain.serve.app", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "pip install 'cotrain[serve]'" in capsys.readouterr().err

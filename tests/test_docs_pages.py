@@ -1,0 +1,240 @@
+"""The pages of ``docs/`` that a user reads first: their Python runs, their commands parse, and the cheap ones are run.
+
+Python of one page is one program, run in order in a fresh directory; the reading page reads the run that the quickstart
+made. "embedded" is replaced by a tiny model. Shell commands go to the real parsers; ``cotrain run`` is a dry run, unless
+its data would have to be fetched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cotrain import cli
+from cotrain.comparison import parse_arm
+from cotrain.core.flags import Parser
+from cotrain.loop.override import override
+from cotrain.recipes import SHIPPED, find
+from tests.helpers import TINY
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["quickstart", "concepts", "your-model-and-data", "reading-a-run", "commands", "other-frameworks"]
+FETCHED = ("gym:", "openai/")  # data that is made by another package, or fetched
+QUESTION = (
+    '{{"question": "Tom has {0} apples and buys 4 more. How many has he in the end, all in all?", "answer": "{1}"}}\n'
+)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / ("README.md" if page == "README" else f"docs/{page}.md")).read_text(encoding="utf-8")
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+    return [block for name, block in found if name in languages]
+
+
+def shell(page: str) -> list[list[str]]:
+    """The commands of a page's shell blocks, and of the README's tables."""
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    if page == "README":
+        lines += re.findall(r"`(cotrain [^`]+)`", text_of(page))
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+COMMANDS = [(page, words[1:]) for page in [*PAGES, "README"] for words in shell(page) if words[0] == "cotrain"]
+OUTSIDE = [(page, words) for page in PAGES for words in shell(page) if words[0] != "cotrain"]
+
+
+class Parsed(Exception):
+    """A parser has taken its words; nothing more is to be done."""
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """Give words to the command line up to its parser: which parser, and what it read."""
+    strict = Parser.strict
+
+    def stop(parser, words):
+        raise Parsed(parser, strict(parser, words))
+
+    def command(words):
+        with monkeypatch.context() as patch:
+            patch.setattr(Parser, "strict", stop)
+            try:
+                code = cli.main(words)
+            except Parsed as parsed:
+                return parsed.args
+        assert code == 0, words  # --help and --version print and return
+        return None, None
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Iterator[Path]:
+    """A directory with the files that the pages speak of."""
+    place, threads = tmp_path_factory.mktemp("docs"), torch.get_num_threads()
+    rows = "".join(QUESTION.format(n, n + 4) for n in range(30))
+    for name in ("data.jsonl", "gsm8k/train.jsonl", "path/to/gsm8k/train.jsonl"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(rows)
+    for name in ("test.jsonl", "gsm8k/test.jsonl", "path/to/gsm8k/test.jsonl"):
+        (place / name).write_text(QUESTION.format(100, 104))
+    own = blocks("your-model-and-data", "python")[-1]
+    (place / "reversals.py").write_text(own)
+    (place / "my_method.py").write_text(own + "\n\nmine = reverse\n")
+    yield place
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def there(place, monkeypatch):
+    monkeypatch.chdir(place)
+
+
+def program(page: str) -> dict:
+    """Run a page's Python and return its names."""
+    source = "\n\n".join(blocks(page, "python")).replace('"embedded"', repr(TINY))
+    names: dict = {"__name__": f"docs_{page.replace('-', '_')}"}
+    exec(compile(source, f"docs/{page}.md", "exec", dont_inherit=True), names)  # noqa: S102
+    return names
+
+
+@pytest.fixture(scope="module")
+def small(place) -> dict:
+    """The quickstart's run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        return program("quickstart")
+
+
+def test_the_quickstart_trains_both_roles(small, place):
+    assert small["outcome"].summary["updates"] == {"generator": 1, "verifier": 1}
+    assert (place / "runs/small/report.html").is_file()
+
+
+def test_the_quickstart_can_be_measured_and_talked_to(small, capsys):
+    done = [words for page, words in COMMANDS if page == "quickstart" and "runs/small" in words]
+    assert {words[0] for words in done} == {"eval", "chat", "report"}
+    for words in done:
+        assert cli.main(words) == 0, words
+    out = capsys.readouterr().out
+    assert "split validation, after step 2" in out
+    assert "    answer: " in out or "(not in the stepwise format" in out
+    assert Path("runs/small/eval-validation.json").is_file()
+
+
+def test_the_concepts_make_one_step():
+    names = program("concepts")
+    assert names["trainer"].cast.updates == {"generator": 0, "verifier": 1}
+
+
+def test_own_data_and_policies_are_built():
+    names = program("your-model-and-data")
+    assert names["task"].answer == names["task"].prompt.split()[1][::-1]
+    again = find("reversals.py:reverse")(steps=2)
+    assert again.origin.arguments.keys() == {"model", "steps", "seed"}  # a run is resumed without its source
+
+
+def test_the_reading_page_reads_the_quickstarts_run(small):
+    names = program("reading-a-run")
+    assert [row["phase"] for row in names["rows"]] == ["verifier", "generator"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README"])
+def test_commands_parse(page, parse, capsys):
+    mine = [["grpo" if word == "NAME" else word for word in words] for where, words in COMMANDS if where == page]
+    assert mine or page in ("concepts", "other-frameworks")
+    for words in mine:
+        if words[:1] == ["run"] and not any(mark in word for mark in FETCHED for word in words):
+            assert cli.main([*words, "--dry-run"] if "--out" in words else [*words, "--out", "x", "--dry-run"]) == 0, (
+                words,
+                capsys.readouterr().err,
+            )
+            continue
+        _, given = parse(words)
+        for arm in getattr(given, "arms", ()):
+            made = parse_arm(arm)
+            recipe = find(made.target)(**made.arguments)
+            assert {"seed", "steps", "evaluate_every"} <= inspect.signature(find(made.target)).parameters.keys()
+            override(recipe, given.set)
+
+
+def test_what_is_not_cotrain_exists():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    for page in PAGES:
+        assert set(re.findall(r"(?:cotrain|'\.)\[(\w+)\]", text_of(page))) <= extras, page
+    targets = (ROOT / "Makefile").read_text()
+    for page, words in OUTSIDE:
+        assert words[0] in ("make", "pip"), (page, words)
+        assert words[0] != "make" or f"\n{words[1]}:" in targets, (page, words)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text_of(page)):
+        assert link.startswith("https://") or (ROOT / "docs" / link).exists(), link
+
+
+def known_commands(capsys) -> set[str]:
+    """The subcommands, as the message about an unknown one lists them."""
+    assert cli.main(["no-such-command"]) == 2
+    return set(re.findall(r"there are: (.*)\)", capsys.readouterr().err)[0].split(", "))
+
+
+def test_the_table_of_commands_is_whole(parse, capsys):
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text_of("commands"), re.MULTILINE)
+    listed = {name: set(re.findall(r"--[\w-]+", flags)) for name, flags in rows}
+    assert set(listed) == known_commands(capsys) and len(rows) == len(listed)
+    examples = {words[0] for page, words in COMMANDS if page == "commands"}
+    assert set(listed) <= examples
+    for name, flags in listed.items():
+        example = next(words for page, words in COMMANDS if page == "commands" and words[0] == name)
+        parser, _ = parse(example)
+        real = {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+        if name == "run":
+            own = inspect.signature(find(example[1])).parameters
+            real -= {
+                f"--{no}{parameter.replace('_', '-')}"
+                for parameter in own
+                if parameter != "tasks"
+                for no in ("", "no-")
+            }
+        assert flags == real - {"--help"}, name
+
+
+def test_cheap_commands_run(capsys):
+    for words in (
+        [],
+        ["--help"],
+        ["list"],
+        ["doctor"],
+        ["check", "data", "data.jsonl", "--against", "test.jsonl", "--json"],
+    ):
+        assert cli.main(words) == 0, words
+    out = capsys.readouterr().out
+    assert all(name in out for name in SHIPPED)
+    checked = json.loads(out[out.rindex('{\n  "path"') :])
+    assert checked["rows"] == 30 and checked["errors"] == 0
+
+
+def test_check_data_finds_what_the_page_says(capsys):
+    row = QUESTION.format(100, 104)
+    Path("bad.jsonl").write_text(row + row + '{"question": "1+1?", "answer" "2"}\n')
+    assert cli.main(["check", "data", "bad.jsonl", "--against", "test.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert "malformed: 1 row" in out and "overlap: 2 rows" in out and "duplicate: 1 row" in out
+    rows = [json.loads(line) for line in blocks("your-model-and-data", "json")[0].splitlines()]
+    Path("shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.main(["check", "data", "shown.jsonl"]) == 0
+    assert "3 rows" in capsys.readouterr().out
