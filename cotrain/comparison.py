@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from cotrain.report.compare_page import write_compare_page
 from cotrain.report.compare_reach import json_of, levels
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import AXES, comparison_table, runs_of
+from cotrain.report.training_svg import training_svg
 
 POLL_SECONDS = 0.2
 
@@ -62,7 +64,7 @@ def parse_arm(text: str) -> Arm:
     if len(rest) > 1:
         raise ConfigError(f"arm {text!r}: expected name:parameter=value,parameter=value")
     arguments: dict[str, Any] = {}
-    for pair in rest[0].split(",") if rest else []:
+    for pair in re.split(r",(?![^\[]*\])", rest[0]) if rest else []:  # no comma within brackets
         name, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")
@@ -152,19 +154,22 @@ def compare(
         leading = recipes[arm.label].objectives[recipes[arm.label].leading].policy
         result["recipes"][arm.label] = {"seeds": [_collect(base[arm.label, s], s, leading) for s in range(seeds)]}
     result |= comparison_table(result)
-    write_results(result, out)
+    folders = {arm.label: [base[arm.label, s] for s in range(seeds)] for arm in parsed}
+    first_policy = recipes[parsed[0].label].objectives[recipes[parsed[0].label].leading].policy
+    write_results(result, out, {"training.svg": training_svg(folders, first_policy)})
     return result
 
 
-def write_results(result: dict[str, Any], out: Path) -> None:
-    """Write a comparison with its table. The Markdown and the pictures hold no paths of this machine."""
+def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str]) -> None:
+    """Write a comparison with its table, and ``further`` pictures. The Markdown and the pictures hold no paths of this
+    machine."""
     runs = runs_of(result)
     result["levels"] = [
         level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
     ]
     (out / "compare.json").write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
     write_compare_page(result, out / "report.html")
-    drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs)}
+    drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
     pictures = {name: svg for name, svg in drawn.items() if svg}
     for name, svg in pictures.items():
         (out / name).write_text(svg, encoding="utf-8")

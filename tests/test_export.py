@@ -14,18 +14,20 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.export import card, export
 from cotrain.loop.directory import RunDirectory
+from cotrain.loop.override import override
 from cotrain.models.load import resolve
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "seed": 3}
+BRIEF = ["evaluation.splits=[]", "evaluation.members=1"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "run"
-    api.run(tango(steps=2, warmup=1, reviews=2, verifier_lr=1e-2, tasks=EASY, **SMALL), folder)
+    api.run(override(tango(steps=2, warmup=1, reviews=2, verifier_lr=1e-2, tasks=EASY, **SMALL), BRIEF), folder)
     return folder
 
 
@@ -56,7 +58,7 @@ def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
 
 def test_an_adapter_is_loaded_by_peft(tmp_path):
     recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
-    api.run(recipe, tmp_path / "run")
+    api.run(override(recipe, BRIEF), tmp_path / "run")
     out = export(tmp_path / "run", "solver", tmp_path / "adapter")
     base = api.trained(tmp_path / "run").cast.bases[TINY]
     tokenizer = base.tokenizer
@@ -73,7 +75,7 @@ def test_refusals(run, tmp_path, capsys):
     assert "did you mean" in capsys.readouterr().err
     with pytest.raises(RunDirectoryError, match="not an empty directory"):
         export(run, "solver", run)
-    api.run(cooper(steps=1, warmup=1, tasks=EASY, **SMALL), tmp_path / "cooper")
+    api.run(override(cooper(steps=1, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")
     for role, what in (("rater", "reward head"), ("corruptor", "program")):
         with pytest.raises(ConfigError, match=what):
             export(tmp_path / "cooper", role, tmp_path / "b")

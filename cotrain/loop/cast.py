@@ -8,7 +8,7 @@ update, so publishing weights is a version number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from cotrain.loop.followers import Follower
 from cotrain.loop.policies import PolicySpec, Program
 from cotrain.models.heads import value_model
 from cotrain.models.load import load_model, load_tokenizer
+from cotrain.models.optim import has_bfloat16
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.render import Renderer, Rendering
 
@@ -70,7 +71,7 @@ class Cast:
             head=spec.head,
             micro_tokens=spec.micro_tokens,
             temperature=temperature,
-            autocast=spec.autocast,
+            autocast=bool(spec.autocast),
             activate=self.activate.get(policy),
         )
 
@@ -126,6 +127,8 @@ class Cast:
 def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cpu") -> Cast:
     """Load every policy of a recipe. Raises ModelError for a model that cannot be used."""
     _check_device(device)
+    narrow = device.startswith("cuda") and has_bfloat16(torch.device(device))
+    policies = {n: replace(s, autocast=narrow) if s.autocast is None else s for n, s in policies.items()}
     models: dict[str, nn.Module] = {}
     renderers: dict[str, Rendering] = {}
     learners: dict[str, TorchLearner] = {}
@@ -162,7 +165,7 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
                 clip_norm=spec.clip_norm,
                 weight_decay=spec.weight_decay,
                 micro_tokens=spec.micro_tokens,
-                autocast=spec.autocast,
+                autocast=bool(spec.autocast),
                 recompute=spec.gradient_checkpointing,
                 head=spec.head,
                 activate=activate.get(name),

@@ -78,7 +78,7 @@ class PolicySpec:
     program: Program | None = None  # of the kind "program"
     lora: Lora | None = None  # of the kind "adapter"
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
-    autocast: bool = False  # bfloat16 arithmetic over float32 weights, of sampler and learner alike
+    autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
     # Prompts that samples share are computed once under "sdpa" only
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
@@ -114,7 +114,7 @@ class Numerics(TypedDict, total=False):
     """How a model is held and computed; fields of ``PolicySpec``, which see."""
 
     dtype: str
-    autocast: bool
+    autocast: bool | None
     attn_implementation: str | None
     gradient_checkpointing: bool
     trust_remote_code: bool

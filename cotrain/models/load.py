@@ -1,9 +1,8 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Four names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
-same after supervised training on the formats alone, ``embedded-long``, practised on longer problems, and
-``embedded-roles``, which has learned more roles. They are stored as
-bfloat16 and loaded as float32 like any other.
+Three names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
+same after supervised training on the formats alone, and ``embedded-roles``, which has learned more roles. They are
+stored as bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ from cotrain.models.config import ATTENTION
 EMBEDDED_BASE = "embedded"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
-EMBEDDED_LONG = "embedded-long"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
-    EMBEDDED_LONG: _ASSETS / "base-long",
 }
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files

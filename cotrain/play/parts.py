@@ -31,7 +31,7 @@ from cotrain.text.prompts import (
 )
 from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
 
-EMBEDDED = ("embedded", "embedded-format", "embedded-roles", "embedded-long")  # the package's own models
+EMBEDDED = ("embedded", "embedded-format", "embedded-roles")  # the package's own models
 FORMAT_MARK = "cotrain.json"
 
 

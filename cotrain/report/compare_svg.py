@@ -43,7 +43,7 @@ def curves_svg(runs: Runs) -> str:
         )
         for metric, roles in _panels(runs)
     ]  # fmt: skip
-    return _drawing("Means over seeds on validation problems with 95 % bands", rows, list(runs), zero=False)
+    return drawing("Means over seeds on validation problems with 95 % bands", rows, list(runs), zero=False)
 
 
 def differences_svg(runs: Runs) -> str:
@@ -54,7 +54,7 @@ def differences_svg(runs: Runs) -> str:
         title = f"{label_of(metric, roles)}, minus {open_label(found[0][0])}"
         if any(mean for _, bands in found for mean, _ in bands.values()):
             rows.append((metric, title, [bands for _, bands in found]))
-    return _drawing("Differences in points, paired by seed, with 95 % bands", rows, list(runs), zero=True)
+    return drawing("Differences in points, paired by seed, with 95 % bands", rows, list(runs), zero=True)
 
 
 def _panels(runs: Runs) -> list[tuple[str, set[str]]]:
@@ -67,7 +67,7 @@ def _panels(runs: Runs) -> list[tuple[str, set[str]]]:
     ]
 
 
-def _drawing(
+def drawing(
     title: str, rows: Sequence[tuple[str, str, Sequence[Mapping[str, Band]]]], names: Sequence[str], *, zero: bool
 ) -> str:
     drawn = {name for _, _, bands in rows for axis in bands for name, (mean, _) in axis.items() if mean}

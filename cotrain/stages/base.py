@@ -71,7 +71,7 @@ class BaseSettings:
     tuning_tokens: int = 250 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
     flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
-    roles_tokens: int = 1500 * BATCH  # of base-roles
+    roles_tokens: int = 500 * BATCH  # of base-roles
     roles_lr: float = 1e-3  # of AdamW
     missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
     habits: Habits = field(default_factory=Habits)

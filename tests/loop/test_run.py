@@ -74,10 +74,10 @@ CASTS = {
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
     "tango": alternating,
     "tango-lora": lambda tasks: briefly(
-        tango(steps=4, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)
+        tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)
     ),
     "tango-frozen": lambda tasks: briefly(tango(steps=2, verifier="frozen", tasks=tasks, **SMALL)),
-    "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=8, tasks=tasks, **SMALL)),
+    "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=4, tasks=tasks, **SMALL)),
 }
 CANARY = "canary-7f3a"
 
@@ -202,18 +202,16 @@ COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", 
            "--set", 'evaluation.splits=["ood_template"]', *FLAGS]  # fmt: skip
 
 
-def test_killed_at_random_points_a_run_ends_as_if_never_killed(whole, tmp_path):
+def test_killed_at_a_random_point_a_run_ends_as_if_never_killed(whole, tmp_path):
     killed, chance = tmp_path / "killed", random.Random(time.time_ns())
-    command = [*COMMAND, str(killed)]
-    for rows in (1, 4):  # of the metrics, before the kill
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
-            time.sleep(0.002)
-        time.sleep(chance.random() * 0.1)
-        assert process.poll() is None, "it ended before it was killed"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        command = [sys.executable, "-m", "cotrain.cli", "resume", str(killed)]
+    process = subprocess.Popen([*COMMAND, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    rows = chance.randint(1, 4)  # of the metrics, before the kill; tests/disk kills twenty times
+    while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
+        time.sleep(0.002)
+    time.sleep(chance.random() * 0.1)
+    assert process.poll() is None, "it ended before it was killed"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     api.resume(killed)
     assert digest(killed) == digest(whole("tango")[0])
 
@@ -224,7 +222,8 @@ def _lines(path: Path) -> int:
 
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"
-    command = [*RUN, "grpo", "--steps", "50", *FLAGS, str(out)]
+    brief = ["--set", "evaluation.splits=[]", "--set", "evaluation.members=1"]
+    command = [*RUN, "grpo", "--steps", "50", *brief, *FLAGS, str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not (out / "before.json").exists() and process.poll() is None:
         time.sleep(0.05)

@@ -16,7 +16,7 @@ from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.grpo import grpo
 from cotrain.tasks.grading import AnswerJudge, GradingPool, grade_outside
-from tests.helpers import CharRenderer, letter_tasks, tiny_model
+from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
 
 
 class Slow(AnswerJudge):
@@ -98,6 +98,6 @@ def test_a_run_grades_outside_and_counts_what_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(GradingPool, "agrade", agrade)
     monkeypatch.setattr(GradingPool, "grade", lambda *_: pytest.fail("graded in the loop's thread"))
     monkeypatch.setattr("cotrain.tasks.grading.final_answer", lambda text: "y")
-    trainer = CoTrainer(grpo(steps=1, tasks=JsonlTasks(path), tasks_per_step=2, group_size=2))
+    trainer = CoTrainer(grpo(model=TINY, steps=1, tasks=JsonlTasks(path), tasks_per_step=2, group_size=2))
     row = trainer.step().row
     assert len(asked) == 4 and row["failures/solver: timeout"] == 4
