@@ -78,7 +78,9 @@ class PolicySpec:
     program: Program | None = None  # of the kind "program"
     lora: Lora | None = None  # of the kind "adapter"
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
-    autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
+    autocast: bool | None = (
+        None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
+    )
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
     # Prompts that samples share are computed once under "sdpa" only
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time

@@ -60,8 +60,10 @@ def _overview(compare: Mapping[str, Any]) -> str:
             value = row.get(column)
             if not isinstance(value, Estimate):
                 cells.append(text(value or "–"))
+            elif column == "minutes":
+                cells.append(f"{value.value:.1f}")
             elif column in COUNTS:
-                cells.append(number(round(value.value, 1 if column == "minutes" else 0), share=False))
+                cells.append(number(round(value.value), share=False))
             else:
                 cells.append(_cell(value, column != "gap"))
         lines.append(f"| {text(name)} | {' | '.join(cells)} |")

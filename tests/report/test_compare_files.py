@@ -150,7 +150,7 @@ def test_one_row_for_each_recipe_with_what_it_reached_and_cost(compared):
     section = (compared[0] / "table.md").read_text().split("## ")[1]
     rows = {line.split(" | ")[0].lstrip("| "): line.split(" | ") for line in section.splitlines() if "|" in line}
     assert list(rows)[2:] == ["grpo", "tango", "tango:verifier=frozen"]
-    assert rows["grpo"][3:] == ["–", "–", "–", "–", "120", "120\u202f000", "3 |"]  # two steps of 60 + 30 seconds
+    assert rows["grpo"][3:] == ["–", "–", "–", "–", "120", "120\u202f000", "3.0 |"]  # two steps of 60 + 30 seconds
     assert re.match(r"(59|60|61)\.\d\u202f% \(", rows["tango"][1]) and rows["tango"][3] == "verifier"
     assert re.match(r"(69|70|71)\.", rows["tango"][4]) and rows["tango"][7:9] == ["40", "120\u202f000"]
 
@@ -158,7 +158,12 @@ def test_one_row_for_each_recipe_with_what_it_reached_and_cost(compared):
 def test_training_is_drawn_from_its_own_rows(compared):
     page = (compared[0] / "training.svg").read_text()
     ElementTree.fromstring(page)
-    assert page.count("tango:verifier=frozen") == 1 and "![training](training.svg)" in (compared[0] / "table.md").read_text()
+    assert (
+        page.count("tango:verifier=frozen") == 1
+        and "![training](training.svg)" in (compared[0] / "table.md").read_text()
+    )
     panels = re.findall(r'class="title">([^<]*)<', page)[1:]
-    assert len(panels) == 2 * 3 and any("gap" in title.lower() or "believed" in title.lower() for title in panels), panels
+    assert len(panels) == 2 * 3 and any("gap" in title.lower() or "believed" in title.lower() for title in panels), (
+        panels
+    )
     assert page.count("fill-opacity") == 3 * 2 * len(END)  # a band for each recipe in each panel
