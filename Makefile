@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
 
-.PHONY: demo test check setup clean
+.PHONY: demo test test-whole check setup clean
 
 setup: $(VENV)/.ready
 
@@ -18,7 +18,10 @@ demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
+
+test-whole: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
 
 check: setup
 	$(BIN)/ruff check cotrain tests benchmarks

@@ -31,6 +31,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY, RandomLatency
 
+pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 
 

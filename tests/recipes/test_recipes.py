@@ -12,6 +12,7 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import SHIPPED, find
 from tests.helpers import EASY, TINY, RandomLatency
 
+pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
