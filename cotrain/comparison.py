@@ -191,10 +191,12 @@ def _steps_for(recipe: Recipe, budget: int, folder: Path) -> int:
 
 
 def _claim(out: Path, settings: dict[str, Any]) -> None:
-    """A comparison directory belongs to one set of settings; more seeds may be added later."""
+    """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
     path = out / "settings.json"
-    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != settings:
-        raise ConfigError(f"{out} holds a comparison with other settings ({path}); choose another --out")
+    if path.exists():
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if {**held, "arms": settings["arms"]} != settings:
+            raise ConfigError(f"{out} holds a comparison with other settings ({path}); choose another --out")
     path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 

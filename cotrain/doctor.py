@@ -8,6 +8,7 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
+from cotrain.core.threads import usual_threads
 from cotrain.models.load import describe_model, resolve
 from cotrain.play.parts import EMBEDDED
 
@@ -36,7 +37,7 @@ def examine() -> int:
         version = _version(name)
         print(f"{name:13s} {version or f'not installed (optional: pip install cotrain[{extra}])'}")
     cores = len(os.sched_getaffinity(0))
-    print(f"cpu           {cores} cores; a run uses {cores} threads, `--threads N` changes that")
+    print(f"cpu           {cores} cores; a run uses {usual_threads()} threads, `--threads N` changes that")
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(index)

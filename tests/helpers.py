@@ -18,8 +18,6 @@ from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.render import Message
 
-torch.set_num_threads(1)  # the models are tiny, and tests run beside other work
-
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
 VOCABULARY = 96
 EASY = replace(study_problems((2, 2)), max_value=20)  # problems that the tiny model was made for

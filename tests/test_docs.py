@@ -29,6 +29,7 @@ def rival(tmp_path_factory):
     return find(f"{file}:rival")
 
 
+@pytest.mark.whole
 def test_the_method_from_scratch_learns(rival):
     made = rival(model=TINY, steps=2, lr=1e-3, tasks=EASY)
     trainer = CoTrainer(made)

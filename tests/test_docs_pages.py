@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from cotrain import cli
 from cotrain.comparison import parse_arm
@@ -82,7 +81,7 @@ def parse(monkeypatch):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Iterator[Path]:
     """A directory with the files that the pages speak of."""
-    place, threads = tmp_path_factory.mktemp("docs"), torch.get_num_threads()
+    place = tmp_path_factory.mktemp("docs")
     rows = "".join(QUESTION.format(n, n + 4) for n in range(30))
     for name in ("data.jsonl", "gsm8k/train.jsonl", "path/to/gsm8k/train.jsonl"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +92,6 @@ def place(tmp_path_factory) -> Iterator[Path]:
     (place / "reversals.py").write_text(own)
     (place / "my_method.py").write_text(own + "\n\nmine = reverse\n")
     yield place
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
@@ -117,11 +115,13 @@ def small(place) -> dict:
         return program("quickstart")
 
 
+@pytest.mark.whole
 def test_the_quickstart_trains_both_roles(small, place):
     assert small["outcome"].summary["updates"] == {"generator": 1, "verifier": 1}
     assert (place / "runs/small/report.html").is_file()
 
 
+@pytest.mark.whole
 def test_the_quickstart_can_be_measured_and_talked_to(small, capsys):
     done = [words for page, words in COMMANDS if page == "quickstart" and "runs/small" in words]
     assert {words[0] for words in done} == {"eval", "chat", "report"}
@@ -133,6 +133,7 @@ def test_the_quickstart_can_be_measured_and_talked_to(small, capsys):
     assert Path("runs/small/eval-validation.json").is_file()
 
 
+@pytest.mark.whole
 def test_the_concepts_make_one_step():
     names = program("concepts")
     assert names["trainer"].cast.updates == {"generator": 0, "verifier": 1}
@@ -145,6 +146,7 @@ def test_own_data_and_policies_are_built():
     assert again.origin.arguments.keys() == {"model", "steps", "seed"}  # a run is resumed without its source
 
 
+@pytest.mark.whole
 def test_the_reading_page_reads_the_quickstarts_run(small):
     names = program("reading-a-run")
     assert [row["phase"] for row in names["rows"]] == ["verifier", "generator"]
@@ -213,6 +215,7 @@ def test_the_table_of_commands_is_whole(parse, capsys):
         assert flags == real - {"--help"}, name
 
 
+@pytest.mark.whole
 def test_cheap_commands_run(capsys):
     for words in (
         [],

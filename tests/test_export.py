@@ -20,6 +20,8 @@ from cotrain.recipes.cooper import cooper
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
 
+pytestmark = pytest.mark.whole
+
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "seed": 3}
 BRIEF = ["evaluation.splits=[]", "evaluation.members=1"]
 

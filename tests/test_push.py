@@ -42,6 +42,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.whole
 def test_the_export_and_nothing_else_is_uploaded(run, monkeypatch, capsys):
     hub = FakeHub()
     monkeypatch.setattr(push, "get_token", lambda: "hf_secret")
@@ -55,6 +56,7 @@ def test_the_export_and_nothing_else_is_uploaded(run, monkeypatch, capsys):
     assert not hub.folder.exists()
 
 
+@pytest.mark.whole
 def test_refusals_are_one_line_and_send_nothing(run, monkeypatch, capsys):
     def fails(hub, *words):
         monkeypatch.setattr(push, "HfApi", lambda: hub)

@@ -260,6 +260,7 @@ def test_roles_that_cannot_be_scored(given):
         Play(reviews=0)
 
 
+@pytest.mark.whole
 def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     run = tmp_path / "run"
     small = {

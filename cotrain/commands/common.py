@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from cotrain.core.threads import usual_threads
+
 
 def quiet() -> None:
     """Keep the libraries' own progress bars and warnings out of ours."""
@@ -19,7 +21,7 @@ def quiet() -> None:
 def threads(count: int | None) -> None:
     import torch
 
-    torch.set_num_threads(count or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(count or usual_threads())
 
 
 def figure(estimate: dict[str, Any] | None) -> str:

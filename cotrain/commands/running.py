@@ -40,7 +40,7 @@ def run(words: Sequence[str]) -> int:
         "--set", action="append", default=[], metavar="a.b=value", help="change any setting of the recipe"
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     given = parser.strict(words[1:])

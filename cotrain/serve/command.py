@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
+from cotrain.core.threads import usual_threads
 
 
 def serve(words: Sequence[str]) -> int:
@@ -19,7 +20,7 @@ def serve(words: Sequence[str]) -> int:
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
     given = parser.strict(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -33,5 +34,5 @@ def serve(words: Sequence[str]) -> int:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    torch.set_num_threads(given.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(given.threads or usual_threads())
     return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=given.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
+from cotrain.core.threads import usual_threads
 
 
 def _common(parser: Parser, *, lr: float, tokens: int) -> None:
@@ -22,13 +22,13 @@ def _common(parser: Parser, *, lr: float, tokens: int) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
 
 
 def _begin(threads: int | None) -> None:
     import torch
 
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads or usual_threads())
 
 
 def _show(row: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ def base(words: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
     given = parser.strict(words)
     _begin(given.threads)
     import cotrain

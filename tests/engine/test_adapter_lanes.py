@@ -31,8 +31,7 @@ def wrapped(kind):
     return model, {name: lambda name=name: speak(name) for name in POLICIES}
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(("kind", "inside"), [("llama", True), ("qwen3", False)])
 def test_adapters_on_one_module_equal_the_reference(kind, inside):
     """Three policies whose decode steps and prefills take turns; ``inside``: the module in the wrapper is handed over."""
     model, activate = wrapped(kind)

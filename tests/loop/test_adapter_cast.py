@@ -27,7 +27,6 @@ POLICIES = {
 
 @pytest.fixture
 def cast():
-    torch.set_num_threads(1)
     return assemble(POLICIES, seed=5)
 
 

@@ -83,11 +83,6 @@ CASTS = {
 CANARY = "canary-7f3a"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Each cast's run in peace, made once, with a secret in the environment: its directory, and how often its engine

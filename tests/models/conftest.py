@@ -1,17 +1,8 @@
 import pytest
-import torch
 
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import save_model
 from cotrain.stages.tokenizer import train_tokenizer
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

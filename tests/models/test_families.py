@@ -126,7 +126,14 @@ def assert_sampled_as_by_the_reference(model, plain):
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+QUICK = ("llama", "qwen2", "gemma2")  # the others with the whole runs
+
+
+def each(*families):
+    return [f if f in QUICK else pytest.param(f, marks=pytest.mark.whole) for f in families]
+
+
+@pytest.mark.parametrize("family", each(*FAMILIES))
 def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer, tmp_path):
     directory = saved(family)
     plain = AutoModelForCausalLM.from_pretrained(directory).eval()
@@ -150,7 +157,7 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
 
 
 # llama: test_adapters.py
-@pytest.mark.parametrize("family", ["gemma2", "nanochat", "phi3", "qwen3_moe", "gpt_neox", "gpt2"])
+@pytest.mark.parametrize("family", each("gemma2", "nanochat", "phi3", "qwen3_moe", "gpt_neox", "gpt2"))
 def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_path):
     directory = saved(family)
     cast = assemble(
@@ -232,7 +239,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
     assert kept[1] < kept[0]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox"])
+@pytest.mark.parametrize("family", each("llama", "gemma2", "gpt_neox"))
 def test_sampler_and_learner_agree_in_bfloat16(family, saved):
     directory = str(saved(family))
     cast = assemble(

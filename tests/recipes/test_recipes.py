@@ -67,11 +67,6 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def built(case):
     name = case.split(":")[0]
     return find(name)(**{"tasks": EASY, **SMALL, **CASES[case]})

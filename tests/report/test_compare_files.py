@@ -10,6 +10,7 @@ import pytest
 from test_report_page import POISON, inspect
 
 from cotrain.comparison import compare
+from cotrain.core.errors import ConfigError
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import comparison_table, open_label, runs_of
@@ -63,6 +64,17 @@ def compared(tmp_path_factory):
     result = compare(list(END), seeds=SEEDS, out=out, updates=UPDATES, evaluate_every=EVERY, settings=[model])
     assert not list(out.glob("*/*.log"))  # every run was found finished
     return out, result
+
+
+def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
+    again = {"seeds": SEEDS, "out": tmp_path, "evaluate_every": EVERY, "equal_tokens": False}
+    for arm in ("grpo", "tango"):
+        for seed in range(SEEDS):
+            fake_run(tmp_path / arm / f"seed-{seed}", arm, seed, UPDATES)
+    assert list(compare(["grpo"], updates=UPDATES, **again)["recipes"]) == ["grpo"]
+    assert list(compare(["tango", "grpo"], updates=UPDATES, **again)["recipes"]) == ["tango", "grpo"]
+    with pytest.raises(ConfigError, match="holds a comparison with other settings"):
+        compare(["grpo"], updates=UPDATES + 1, **again)
 
 
 def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compared):

@@ -171,6 +171,7 @@ def wandb_records(content, kind):
         yield record
 
 
+@pytest.mark.whole
 def test_wandb_offline_holds_rows_and_nothing_of_the_machine(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
@@ -195,6 +196,7 @@ def test_wandb_offline_holds_rows_and_nothing_of_the_machine(tmp_path, monkeypat
     assert not [word for word in ("canary", str(tmp_path)) if word.encode() in content]
 
 
+@pytest.mark.whole
 def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monkeypatch):
     pytest.importorskip("tensorboard")
 

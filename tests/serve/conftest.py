@@ -3,7 +3,6 @@
 import importlib.util
 
 import pytest
-import torch
 from served_asks import HERE, ask, body
 
 from cotrain.loop.trainer import CoTrainer
@@ -18,7 +17,6 @@ if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
 def served():
     from cotrain.serve.models import Served
 
-    torch.set_num_threads(1)
     found = Served(CoTrainer(tango(steps=1, tasks=study_problems((2, 2)))))
     yield found
     found.engine.close()

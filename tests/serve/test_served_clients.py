@@ -22,6 +22,7 @@ def url(served):
     thread.join()
 
 
+@pytest.mark.whole
 def test_the_openai_client(url, task):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
@@ -40,6 +41,7 @@ def test_the_openai_client(url, task):
         client.chat.completions.create(model="slover", messages=messages)
 
 
+@pytest.mark.whole
 def test_lm_evaluation_harness(url, served, tmp_path):
     """Log-likelihoods through ``local-completions`` are those of the model; ``local-chat-completions`` generates."""
     pytest.importorskip("lm_eval")

@@ -1,5 +1,4 @@
 import pytest
-import torch
 
 from cotrain.core.address import rng_of
 from cotrain.models.config import new_model, small_config
@@ -18,14 +17,6 @@ def conversation(index):
     rng = rng_of("conversation", index)
     question, answer = sentence(2 * index), rng.choice(WORDS)
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,15 @@
+"""One thread for every test: the models are tiny, tests run beside each other, and sums are the same everywhere."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported, and for the processes that tests start
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Commands called within a test may set another number; the next test does not inherit it."""
+    import torch  # here, since the process that only hands out the tests needs none
+
+    torch.set_num_threads(1)
