@@ -4,26 +4,31 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
 
-.PHONY: demo test test-whole check setup clean
+.PHONY: demo test test-whole check setup setup-dev clean
 
 setup: $(VENV)/.ready
+setup-dev: $(VENV)/.ready-dev
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "cotrain needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
 demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
 
-test: setup
+test: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
 
-test-whole: setup
+test-whole: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
 
-check: setup
+check: setup-dev
 	$(BIN)/ruff check cotrain tests benchmarks
 	$(BIN)/ruff format --check cotrain tests benchmarks
 	$(BIN)/mypy

@@ -73,7 +73,7 @@ class PolicySpec:
     lr_warmup: int = 5  # updates over which the learning rate rises linearly
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
-    micro_tokens: int = 4096  # tokens of one forward and backward pass, prompts and padding counted
+    micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
     follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
     program: Program | None = None  # of the kind "program"
     lora: Lora | None = None  # of the kind "adapter"

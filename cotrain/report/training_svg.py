@@ -17,7 +17,15 @@ from cotrain.report.compare_table import AXES, band, label_of
 from cotrain.report.svg import Points
 
 WINDOW = 4  # training steps that one point is the mean of
-SHOWN = ("accuracy", "reward/step", "reward/proxy", "predicted_positive", "base_rate")  # of any role; "gap" besides
+SHOWN = (  # of any role; "gap" besides
+    "accuracy",
+    "reward/step",
+    "reward/proxy",
+    "reward/vote",
+    "majority_share",
+    "predicted_positive",
+    "base_rate",
+)
 
 
 def training_svg(runs: Mapping[str, Sequence[Path]], policy: str, metrics: Sequence[str] = ()) -> str:
