@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import RunDirectoryError
+from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.core.types import TaskSource
 from cotrain.disk import transaction
 from cotrain.loop import run as loop
-from cotrain.loop.directory import RunDirectory, estimates_json, refuse_other
-from cotrain.loop.override import override
+from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
+from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Observer, Outcome
 from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes import find
+from cotrain.recipes import make
 from cotrain.report.html import write_report
 from cotrain.tasks.sources import from_description
 
@@ -51,16 +52,28 @@ def resume(
     return outcome
 
 
-def rebuild(directory: Path | str) -> Recipe:
-    """The recipe of a run directory: the function that made it, called again with the arguments it was given."""
+def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
+    """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain settings
+    whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises RunDirectoryError
+    where more has changed."""
     saved: Any = RunDirectory.open(directory).read("recipe.json")  # ``open`` has seen it
+    if not isinstance(saved, Mapping) or not {"origin", "settings"} <= set(saved):
+        raise RunDirectoryError(f"{Path(directory) / 'recipe.json'} is damaged (no recipe in it); restore it")
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
             f"{directory} was started from a bare Recipe; resume it from Python with cotrain.resume({str(directory)!r}, recipe=…)"
         )
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
-    made = override(find(origin["target"])(**arguments), origin["settings"])
+    try:
+        made = override(make(origin["target"], arguments), origin["settings"])
+    except UserError as error:
+        raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
+    changed = differences(saved, made)
+    made = restored(made, [(name, was) for name, was, _ in changed])
+    if say is not None:
+        for name, was, now in changed:
+            say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
     refuse_other(Path(directory), saved, made)
     return made
 

@@ -1,24 +1,9 @@
-"""The command ``cotrain``.
-
-    cotrain demo                      five minutes: co-train a generator and a verifier, open the report
-    cotrain list                      the recipes and their parameters
-    cotrain run RECIPE --out DIR      RECIPE is a name of the list or path/to/file.py:function
-    cotrain resume DIR                go on where a run was interrupted
-    cotrain eval | report | chat | serve DIR    measure, show, talk to a run, or let programs talk to it
-    cotrain eval DIR --suite gsm8k,processbench --data …    scores on benchmarks, as papers give them
-    cotrain check data FILE --against TEST    malformed rows, duplicates, overlap, unreadable answers
-    cotrain export DIR --role NAME --out MODEL    a trained policy as a plain model directory, with a card
-    cotrain push DIR --role NAME --repo owner/name    the same, to the Hugging Face Hub
-    cotrain convert nanochat DIR --out MODEL    a checkpoint of another project as a model directory
-    cotrain compare A B … --seeds N   several recipes, several seeds, one report
-    cotrain tokenizer | pretrain | sft | base    from nothing to a base model
-    cotrain doctor                    what is installed and what will be used
-
-Bad input ends with one line on stderr and exit code 2; an interrupted run with 130 (Ctrl-C) or 143 (SIGTERM).
-"""
+"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; an interrupted run with 130 (Ctrl-C) or
+143 (SIGTERM)."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -28,6 +13,38 @@ from cotrain.commands.common import quiet
 from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
 from cotrain.commands.running import compare, demo, resume, run
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+
+USAGE = """\
+Train several language models together with reinforcement learning.
+
+first
+  cotrain demo                     co-train a generator and a verifier, here, in
+                                   five minutes; writes runs/demo/report.html
+  cotrain list                     the recipes and their parameters
+  cotrain doctor                   what is installed and what a run would use
+train
+  cotrain run RECIPE --out DIR     a name of the list, or path/to/file.py:function
+  cotrain resume DIR               go on where a run was interrupted
+  cotrain compare A B --out DIR    several recipes, several seeds, one report
+look
+  cotrain report DIR               write report.html anew
+  cotrain eval DIR                 measure on held-out problems, or with --suite
+                                   on benchmarks: gsm8k, math500, processbench …
+  cotrain chat DIR                 type a problem, see the steps and verdicts
+  cotrain serve DIR                a server that speaks OpenAI's API
+bring in, take out
+  cotrain check data FILE          what is wrong with a file of questions
+  cotrain export DIR --role NAME --out MODEL     a policy as a plain model
+  cotrain push DIR --role NAME --repo OWNER/NAME the same, to the Hub
+  cotrain convert nanochat DIR --out MODEL       a checkpoint of nanochat
+from nothing
+  cotrain tokenizer, pretrain, sft, base         stages of a base model
+
+`cotrain COMMAND --help` lists the flags of each."""
+
+OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR),
+}
 
 Command = Callable[[Sequence[str]], int]
 
@@ -59,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "base": stages.base,
     }
     if not words or words[0] in ("-h", "--help", "help"):
-        print(__doc__)
+        print(USAGE)
         return 0
     if words[0] in ("-V", "--version"):
         from cotrain import __version__
@@ -79,6 +96,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in OUTSIDE:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"cotrain: {where}{(error.strerror or '').lower()}; choose another place, or mend this one", file=sys.stderr
+        )
+        return 2
 
 
 def _command_of(module: str) -> Command:

@@ -9,6 +9,7 @@ the same number of sampled tokens. Where costs differ too much for that, every r
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -16,21 +17,25 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.jsonl import read_jsonl
+from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
-from cotrain.recipes import find
+from cotrain.loop.run import Interrupted, check_problems, stop_on_signal
+from cotrain.recipes import find, make
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_page import write_compare_page
 from cotrain.report.compare_reach import json_of, levels
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import AXES, comparison_table, runs_of
 from cotrain.report.training_svg import training_svg
+from cotrain.tasks.sources import task_source
 
 POLL_SECONDS = 0.2
 
@@ -51,9 +56,17 @@ class Arm:
                 words.append(f"--{flag}" if value else f"--no-{flag}")
             elif isinstance(value, tuple):
                 words += [f"--{flag}", *map(str, value)]
-            else:
-                words += [f"--{flag}", str(value)]
+            elif value is not None:  # None is what a flag left out means
+                words.append(f"--{flag}={value}")
         return words
+
+
+OURS = {  # parameter → how a comparison sets it
+    "seed": "--seeds",
+    "steps": "--updates",
+    "evaluate_every": "--evaluate-every",
+    "tasks": "--tasks and --data",
+}
 
 
 def parse_arm(text: str) -> Arm:
@@ -63,11 +76,17 @@ def parse_arm(text: str) -> Arm:
         head, rest = f"{head}:{rest[0]}", rest[1:]
     if len(rest) > 1:
         raise ConfigError(f"arm {text!r}: expected name:parameter=value,parameter=value")
+    if text.count("[") != text.count("]"):
+        raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]")
     arguments: dict[str, Any] = {}
     for pair in re.split(r",(?![^\[]*\])", rest[0]) if rest else []:  # no comma within brackets
         name, equals, value = pair.partition("=")
-        if not equals:
+        if not equals or not name:
             raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")
+        if name in arguments:
+            raise ConfigError(f"arm {text!r}: {name} is given twice")
+        if name in OURS:
+            raise ConfigError(f"arm {text!r}: {name} is the same for every arm; leave it out and give {OURS[name]}")
         arguments[name] = _value(value)
     return Arm(label=text, target=head, arguments=arguments)
 
@@ -90,6 +109,8 @@ def compare(
     equal_tokens: bool = True,
     evaluate_every: int = 10,
     settings: Sequence[str] = (),
+    tasks: str | None = None,
+    data: str | None = None,
     workers: int | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
@@ -97,25 +118,35 @@ def compare(
     SVG in ``out``. Returns the content of the first.
 
     With ``tokens`` every run ends when it has sampled so many, however many updates that makes; ``updates`` is then
-    how long decays run, and what the figures at equal updates go up to."""
-    if seeds < 1 or updates < 1 or (tokens is not None and tokens < 1):
-        raise ConfigError(f"compare: seeds {seeds}, updates {updates} and tokens {tokens} must be at least 1")
-    parsed = [parse_arm(text) for text in arms]
-    if len({arm.label for arm in parsed}) < len(parsed):
-        raise ConfigError(f"compare: an arm is named twice in {list(arms)}")
-    recipes = {arm.label: find(arm.target)(**arm.arguments).for_updates(updates) for arm in parsed}
-    out.mkdir(parents=True, exist_ok=True)
+    how long decays run, and what the figures at equal updates go up to. ``tasks`` and ``data`` are those of ``cotrain run``.
+    Raises ConfigError before anything is run, and Interrupted on a signal, when every run has been stopped."""
+    for name, value in (("seeds", seeds), ("updates", updates), ("tokens", tokens), ("workers", workers)):
+        if value is not None and value < 1:
+            raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+    parsed = _distinct([parse_arm(text) for text in arms])
+    problems = [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
+    source = {"tasks": task_source(tasks or "jsonl", data)} if problems else {}
+    recipes = {arm.label: _recipe(arm, source, settings).for_updates(updates) for arm in parsed}
     claim = {"arms": list(arms), "updates": updates, "evaluate_every": evaluate_every, "settings": list(settings)}
-    _claim(out, claim | ({} if tokens is None else {"tokens": tokens}))
+    further = {"tokens": tokens, "tasks": tasks, "data": data}
+    _claim(out, claim | {name: value for name, value in further.items() if value is not None})
     count = workers or len(os.sched_getaffinity(0))
+    say(
+        f"{len(parsed)} {'arm' if len(parsed) == 1 else 'arms'}, {seeds} {'seed' if seeds == 1 else 'seeds'}, {count} "
+        f"{'run' if count == 1 else 'runs'} at a time; what each says is in {out}/ARM/seed-N.log"
+    )
 
     def job(arm: Arm, seed: int, steps: int, folder: Path) -> list[str]:
         if (folder / "recipe.json").exists():
             return [sys.executable, "-m", "cotrain.cli", "resume", str(folder)]
-        fixed = ["--seed", str(seed), "--steps", str(steps), "--evaluate-every", str(evaluate_every), "--threads", "1"]
+        own = {"seed": seed, "steps": steps, "evaluate_every": evaluate_every}
+        takes = inspect.signature(find(arm.target)).parameters
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in own.items() if name in takes]
+        fixed = [*flags, "--threads=1", *problems]
         horizon = f"horizon={recipes[arm.label].steps}"  # decays do not stretch when an arm runs on
         budget = () if tokens is None else (f"tokens={tokens}",)
-        chosen = [word for setting in (*settings, horizon, *budget) for word in ("--set", setting)]
+        missing = [f"{name}={value}" for name, value in own.items() if name not in takes]  # of a user's function
+        chosen = [f"--set={setting}" for setting in (*settings, *missing, horizon, *budget)]
         return [
             sys.executable,
             "-m",
@@ -176,6 +207,27 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
 
 
+def _distinct(arms: list[Arm]) -> list[Arm]:
+    """The arms, when no two of them are the same runs or would share a directory."""
+    for i, arm in enumerate(arms):
+        for other in arms[:i]:
+            same = (arm.target, arm.arguments) == (other.target, other.arguments)
+            if same or _slug(arm.label) == _slug(other.label):
+                what = "an arm is named twice" if same else "two arms would share a directory"
+                raise ConfigError(f"compare: {what}: {other.label!r} and {arm.label!r}; leave out or rename one")
+    return arms
+
+
+def _recipe(arm: Arm, source: Mapping[str, Any], settings: Sequence[str]) -> Recipe:
+    """What an arm will run, so that whatever is wrong with it is said before anything has been run."""
+    try:
+        made = override(make(arm.target, {**arm.arguments, **source}), settings)
+        check_problems(made)
+        return made
+    except UserError as error:
+        raise ConfigError(f"arm {arm.label!r}: {error}") from error
+
+
 TOKENS_PER_EPISODE = 75.0  # of a first guess, before any run of an arm has told how many it samples
 
 
@@ -193,11 +245,23 @@ def _steps_for(recipe: Recipe, budget: int, folder: Path) -> int:
 def _claim(out: Path, settings: dict[str, Any]) -> None:
     """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
     path = out / "settings.json"
-    if path.exists():
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if {**held, "arms": settings["arms"]} != settings:
-            raise ConfigError(f"{out} holds a comparison with other settings ({path}); choose another --out")
-    path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    if out.is_file() or (out.is_dir() and not path.exists() and any(out.iterdir())):
+        raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
+    try:
+        held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if held is not None and not isinstance(held, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+    if held is not None and {**held, "arms": settings["arms"]} != settings:
+        names = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
+        was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in names)
+        raise ConfigError(f"{out} holds a comparison with other settings ({was}); give those, or choose another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write a comparison to {out}: {error.strerror}; choose another --out") from error
 
 
 def _slug(label: str) -> str:
@@ -213,17 +277,28 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _work(jobs: Sequence[tuple[Path, list[str]]], workers: int, say: Callable[[str], None]) -> None:
-    """Run commands, ``workers`` at a time, each on one thread; stop all when one fails or we are interrupted."""
+    """Run commands, ``workers`` at a time, each on one thread; stop all when one fails or we are interrupted. They run in
+    sessions of their own: of a Ctrl-C in the terminal they hear from us, once, and have time to save where they are."""
     waiting, began = list(jobs), time.monotonic()
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
+
+    def tell(folder: Path, what: str) -> None:
+        say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} {what}")
+
+    with stop_on_signal() as asked, _ended_with_us(running):
         while waiting or running:
+            if asked():
+                raise Interrupted(asked())
             while waiting and len(running) < workers:
                 folder, command = waiting.pop(0)
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 output: BinaryIO = (folder.parent / f"{folder.name}.log").open("ab")
-                running[subprocess.Popen(command, stdout=output, stderr=output, env=environment)] = (folder, output)
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=output, env=environment, start_new_session=True
+                )
+                running[process] = (folder, output)
+                tell(folder, "goes on" if command[3] == "resume" else "begins")
             time.sleep(POLL_SECONDS)
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
@@ -233,8 +308,14 @@ def _work(jobs: Sequence[tuple[Path, list[str]]], workers: int, say: Callable[[s
                     raise UserError(
                         f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
                     )
-                left = len(waiting) + len(running)
-                say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} done, {left} to go")
+                tell(folder, f"is done, {len(waiting) + len(running)} to go")
+
+
+@contextmanager
+def _ended_with_us(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryIO]]) -> Iterator[None]:
+    """Whatever happens inside, no run goes on alone afterwards."""
+    try:
+        yield
     finally:
         for process, (_, opened) in running.items():
             process.terminate()

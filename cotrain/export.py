@@ -9,7 +9,8 @@ has, and merging an adapter into its base (``PeftModel.merge_and_unload`` does t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,29 @@ from transformers import PreTrainedModel
 
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
+from cotrain.core.state import take
+from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
+from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.directory import RunDirectory
-from cotrain.loop.trainer import CoTrainer
-from cotrain.models.load import load_model, save_model
+from cotrain.loop.recipe import Recipe
+from cotrain.models.load import save_model
 from cotrain.play.parts import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
 from cotrain.text.render import Renderer
 
 CARD = "README.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """One policy of a run, as the run's latest valid checkpoint has it."""
+
+    recipe: Recipe
+    cast: Cast  # of this policy alone: no other model is loaded, and no other file of tensors is decoded
+    finished: int  # steps
+    tokens: int  # sampled in training, of all roles
+    updates: Mapping[str, int]  # of every trained policy
 
 
 def export(directory: Path | str, role: str, out: Path | str) -> Path:
@@ -37,29 +52,48 @@ def export(directory: Path | str, role: str, out: Path | str) -> Path:
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
-    trainer = api.trained(directory)
-    policy = _policy(trainer, role)
-    spec, renderer = trainer.recipe.policies[policy], trainer.cast.renderers.get(policy)
-    if spec.head != "lm" or not isinstance(renderer, Renderer):
+    recipe = api.rebuild(directory)
+    policy = _policy(recipe, role)
+    spec = recipe.policies[policy]
+    if spec.head != "lm" or spec.program is not None:
         what = "a program" if spec.program is not None else f"a model with a {spec.head} head"
         raise ConfigError(f"policy {policy!r} of {directory} is {what}; only language models are exported")
+    exported = trained_policy(directory, recipe, policy)
+    renderer = exported.cast.renderers[policy]
+    assert isinstance(renderer, Renderer)  # programs were refused above
     target.mkdir(parents=True, exist_ok=True)
     if spec.lora is not None:
-        trainer.cast.bases[spec.model].save(policy, target)
+        exported.cast.bases[spec.model].save(policy, target)
         renderer.tokenizer.save_pretrained(target)
     else:
-        on_base = policy in trainer.cast.activate  # frozen, on a module that holds others' adapters
-        model = load_model(spec.model, **spec.loading)[0] if on_base else trainer.cast.models[policy]
+        model = exported.cast.models[policy]
         assert isinstance(model, PreTrainedModel)  # the heads of others were refused above
         save_model(model, renderer.tokenizer, target)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
-    replace_file(target / CARD, card(trainer, policy, RunDirectory.open(directory)).encode())
+    replace_file(target / CARD, card(exported, policy, RunDirectory.open(directory)).encode())
     return target
 
 
-def _policy(trainer: CoTrainer, role: str) -> str:
-    recipe = trainer.recipe
+def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
+    """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
+    cast = assemble({policy: recipe.policies[policy]}, seed=recipe.seed)
+    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
+    if checkpoint is None:
+        return Exported(recipe=recipe, cast=cast, finished=0, tokens=0, updates={})
+    tensors, documents = checkpoint.load(only=[policy])
+    finished, tokens, state, _ = take("run", documents["state"], "finished", "tokens", "cast", "algorithms")
+    updates, learners, followers = take("cast", state, "updates", "learners", "followers")
+    mine = {"updates": updates, "learners": _of(learners, cast.learners), "followers": _of(followers, cast.followers)}
+    cast.load(mine, tensors)
+    return Exported(recipe=recipe, cast=cast, finished=int(finished), tokens=int(tokens), updates=updates)
+
+
+def _of(states: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: state for name, state in states.items() if name in names}
+
+
+def _policy(recipe: Recipe, role: str) -> str:
     if role in recipe.roles:
         return recipe.roles[role].policy
     if role in recipe.policies:
@@ -67,9 +101,9 @@ def _policy(trainer: CoTrainer, role: str) -> str:
     raise ConfigError(f"--role: {unknown_message('role or policy', role, [*recipe.roles, *recipe.policies])}")
 
 
-def card(trainer: CoTrainer, policy: str, run: RunDirectory) -> str:
+def card(exported: Exported, policy: str, run: RunDirectory) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
-    recipe, spec = trainer.recipe, trainer.recipe.policies[policy]
+    recipe, spec = exported.recipe, exported.recipe.policies[policy]
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     mine = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None
@@ -84,8 +118,8 @@ def card(trainer: CoTrainer, policy: str, run: RunDirectory) -> str:
         f"# {policy} of {recipe.name}",
         "",
         f"{'A LoRA adapter' if adapter else 'A causal language model'}, begun as `{spec.model}`, {spec.kind}, after "
-        f"{trainer.cast.updates.get(policy, 0)} updates of its own in {trainer.finished} of {recipe.steps} steps and "
-        f"{trainer.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
+        f"{exported.updates.get(policy, 0)} updates of its own in {exported.finished} of {recipe.steps} steps and "
+        f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
         "",
         "## What it was trained with, and against",
         "",
@@ -95,7 +129,7 @@ def card(trainer: CoTrainer, policy: str, run: RunDirectory) -> str:
     for name, other in recipe.policies.items():
         roles = ", ".join(r for r, role in recipe.roles.items() if role.policy == name) or "–"
         shown = f"**{name}**" if name == policy else name
-        lines.append(f"| {shown} | {other.kind} | `{other.model}` | {trainer.cast.updates.get(name, 0)} | {roles} |")
+        lines.append(f"| {shown} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
     lines += [
         "",
         f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",

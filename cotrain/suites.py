@@ -1,7 +1,8 @@
 """Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
 
 The solver of a run answers every problem of a suite once greedily and ``samples`` times at its own temperature, and the
-run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given.
+run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given. Of MBPP
+and HumanEval the answers are programs, which are run with the problem's tests (``tasks/programs.py``).
 What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
 (``loop/scores.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
 where it was interrupted, and only prints what is finished.
@@ -14,8 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,26 +24,27 @@ from typing import Any
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
+from cotrain.core.types import Episode, Task
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
-from cotrain.loop.scores import GREEDY, SampleRow, prmbench_scores, processbench_scores, solver_scores
+from cotrain.loop.given import judge_given
+from cotrain.loop.scores import GREEDY, SampleRow, prmbench_scores, processbench_scores, program_scores, solver_scores
 from cotrain.play.executor import Executor, Roles
-from cotrain.play.judges import confidence, shown
 from cotrain.play.protocols import examine, review
-from cotrain.tasks import prmbench, processbench
+from cotrain.tasks import prmbench, processbench, programs
 from cotrain.tasks.grading import AnswerJudge
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample
+from cotrain.tasks.programs import KINDS as PROGRAMS
+from cotrain.tasks.programs import ProgramJudge, program_of
 from cotrain.tasks.rows import SCHEMAS
-from cotrain.text.nonce import nonce
 from cotrain.text.parsers import final_answer
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
-SUITES = (*SCHEMAS, *JUDGED)
+SUITES = (*SCHEMAS, *PROGRAMS, *JUDGED)
 CHUNK = 64  # problems that are played, and written, at a time
 
 
@@ -90,7 +91,9 @@ def evaluate_suites(
         figures = scores_of(name, rows, play)
         results.append({"suite": name, "settings": settings, "figures": estimates_json(figures)})
         folder.write(f"suite-{name}.json", results[-1])
-    judge.close()
+    for ending in {judge, *(task.judge for mine in items.values() for task in mine if isinstance(task, Task))}:
+        if isinstance(ending, AnswerJudge):
+            ending.close()
     return results
 
 
@@ -98,7 +101,7 @@ def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Est
     """The figures of a suite from its rows."""
     if name in JUDGED:
         return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
-    return solver_scores(rows, play.samples)
+    return (program_scores if name in PROGRAMS else solver_scores)(rows, play.samples)
 
 
 # -- data
@@ -114,7 +117,8 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         found[name] = []
     for entry in data:
         name, equals, path = entry.partition("=")
-        inside = {s: p for s in found for p in (Path(entry) / s, Path(entry) / f"{s}.jsonl") if p.exists()}
+        places = {s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in found}
+        inside = {s: next(p for p in ps if p.exists()) for s, ps in places.items() if any(p.exists() for p in ps)}
         if equals and not Path(entry).exists():
             if name not in found:
                 raise UnknownName(f"suite in --data {entry}:", name, found)
@@ -127,7 +131,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         else:
             raise ConfigError(f"--data {entry}: which of {', '.join(found)} is it? Write it as NAME={entry}")
     for name, paths in found.items():
-        hub = JUDGED[name].HUB if name in JUDGED else SCHEMAS[name].hub
+        hub = JUDGED[name].HUB if name in JUDGED else PROGRAMS.get(name) or SCHEMAS[name].hub
         if not paths and data:
             raise ConfigError(f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH")
         if not paths and not hub:
@@ -141,11 +145,13 @@ def load_suite(name: str, paths: Sequence[str], judge: AnswerJudge) -> list[Task
     if name in JUDGED:
         samples: list[Sample] = JUDGED[name].read_samples(paths)
         return samples
+    if name in PROGRAMS:
+        return programs.suite(name, paths)
     tasks: list[Task] = []
     for path in paths:
         file = Path(path).expanduser().resolve()
         if not is_hub_name(path) and file.is_dir():
-            file /= "test.jsonl"
+            file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
         read = read_splits(path if is_hub_name(path) else str(file), SCHEMAS[name].question, SCHEMAS[name].answer)
         rows = read["test"] if "test" in read else next(iter(read.values()))
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
@@ -187,19 +193,24 @@ def settings_of(
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
         }
-    texts = [
-        [i.problem, *i.steps, str(i.label if i.wrong is None else i.wrong)]
-        if isinstance(i, Sample)
-        else [i.prompt, i.answer]
-        for i in items
-    ]
+    grader = f"math-verify {metadata.version('math-verify')}"
+    if name in PROGRAMS:
+        grader = f"the problem's tests, {programs.DEADLINE_S:g} s of CPU time"
     return {
         "problems": len(items),
-        "digest": hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest(),
-        **({} if judging else {"samples": play.samples, "grader": f"math-verify {metadata.version('math-verify')}"}),
+        "digest": hashlib.blake2b(json.dumps([_text(i) for i in items]).encode(), digest_size=8).hexdigest(),
+        **({} if judging else {"samples": play.samples, "grader": grader}),
         **({"reviews": play.reviews} if play.verifier in roles else {}),
         "roles": roles,
     }
+
+
+def _text(item: Task | Sample) -> list[Any]:
+    """What makes an item another one."""
+    if isinstance(item, Sample):
+        return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
+    tests = [item.judge.problem(item).tests] if isinstance(item.judge, ProgramJudge) else []
+    return [item.prompt, item.answer, *tests]
 
 
 # -- play
@@ -209,7 +220,6 @@ def played(
     path: Path, name: str, items: Sequence[Any], executor: Executor, play: Play, settings: dict[str, Any]
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
-    make: Callable[..., list[SampleRow]] = judge_given if name in JUDGED else attempts
     each = 1 if name in JUDGED else play.samples + 1
     rows = _kept(path, settings, each, len(items))
     if len(rows) == each * len(items):
@@ -217,7 +227,11 @@ def played(
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
-            new = make(executor, items[start : start + CHUNK], play, step=EVALUATION_STEP - start // CHUNK, split=name)
+            mine, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
+            if name in JUDGED:
+                new = judge_given(executor, mine, play.verifier, play.reviews, step=step, split=split)
+            else:
+                new = attempts(executor, mine, play, step=step, split=split)
             for row in new:
                 file.append(row)
             file.sync()
@@ -238,10 +252,8 @@ def attempts(executor: Executor, tasks: Sequence[Task], play: Play, *, step: int
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
     how = {"solver": play.solver, "reviews": play.reviews}
-    sampled = executor.play(
-        attempt, tasks, step=step, split=f"suite/{split}", members=play.samples, verifier=verifier, **how
-    )
-    greedy = executor.greedy().play(attempt, tasks, step=step, split=f"suite/{split}", members=1, verifier=None, **how)
+    sampled = executor.play(attempt, tasks, step=step, split=split, members=play.samples, verifier=verifier, **how)
+    greedy = executor.greedy().play(attempt, tasks, step=step, split=split, members=1, verifier=None, **how)
     found = [(e, e.member) for e in sampled] + [(e, GREEDY) for e in greedy]
     found.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY))  # stable: samples stay in order
     return [_attempt_row(tasks[e.task], e, s, play.solver, None if s == GREEDY else verifier) for e, s in found]
@@ -269,7 +281,7 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
         failure = episode.failure or "prompt too long"
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
-        "answer": final_answer(said.text),
+        "answer": _answer(task, said.text),
         "correct": said.truth.get("correct"),
         "verdicts": [t.parsed.get("final") for t in reviews],
         "failure": episode.failure or said.failure or said.parsed.get("failure"),
@@ -278,77 +290,10 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
     }
 
 
-def judge_given(executor: Executor, samples: Sequence[Sample], play: Play, *, step: int, split: str) -> list[SampleRow]:
-    """A verifier's rows on given solutions."""
-    given = {sample.id: sample for sample in samples}
-    tasks = [
-        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, judge=_Nobody()) for s in samples
-    ]
-    reader = executor.greedy() if play.reviews == 1 else executor
-    episodes = reader.play(
-        locate, tasks, step=step, split=f"suite/{split}", members=1, given=given, verifier=play.verifier, n=play.reviews
-    )
-    return [_judged_row(given[e.task_id], e) for e in episodes]
-
-
-async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier: str, n: int) -> None:
-    """The verifier judges each step of a given solution."""
-    sample, judge = given[task.id], getattr(roles, verifier)
-    answer = final_answer(sample.steps[-1])
-    text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
-    told = shown(nonce(0, sample.id), solution=text) if "nonce" in judge.fields else {"solution": text}
-    try:
-        turns = await judge.many(n, problem=task.prompt, count=len(sample.steps), **told)
-    except TooLong:
-        return
-    for turn in turns:
-        verdict = turn.parsed
-        if verdict.ok:
-            turn.show(final=verdict.final, score=confidence(turn), steps=list(verdict.steps))
-        else:
-            turn.show(failure=verdict.reason)
-
-
-def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
-    first = [_first_wrong(trace) for trace in episode.traces]
-    votes = Counter(index for index in first if index is not None)
-    failures = [t.parsed["failure"] for t in episode.traces if "failure" in t.parsed]
-    marked = {} if sample.wrong is None else _marked(sample, episode)
-    return marked | {
-        "id": sample.id,
-        "split": sample.split,
-        "problem": sample.problem,
-        "label": sample.label,
-        "prediction": max(votes, key=lambda index: votes[index]) if votes else None,
-        "final_answer_correct": sample.final_answer_correct,
-        "finals": [t.parsed.get("final") for t in episode.traces],
-        "scores": [t.parsed.get("score") for t in episode.traces],
-        "failure": episode.failure or next(iter(failures), None if episode.traces else "prompt too long"),
-        "texts": [t.text for t in episode.traces],
-    }
-
-
-def _marked(sample: Sample, episode: Episode) -> dict[str, Any]:
-    """The truth of every step beside the majority of verdicts on it; a tie is no objection."""
-    read = [t.parsed["steps"] for t in episode.traces if t.parsed.get("steps")]
-    steps = [2 * sum(map(bool, verdicts)) >= len(read) for verdicts in zip(*read, strict=True)] if read else None
-    return {"wrong": list(sample.wrong or ()), "count": len(sample.steps), "steps": steps}
-
-
-def _first_wrong(trace: Trace) -> int | None:
-    """The first step called wrong, −1 for none, None where no step was judged."""
-    steps = trace.parsed.get("steps")
-    return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
-
-
-class _Nobody:
-    """Of given solutions there is nothing to grade."""
-
-    def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=None, reason="not asked")
-
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
-        return None
+def _answer(task: Task, text: str) -> str | None:
+    """What of a text is graded."""
+    judge = task.judge
+    return program_of(text, judge.problem(task).entry) if isinstance(judge, ProgramJudge) else final_answer(text)
 
 
 # -- report
@@ -359,6 +304,7 @@ def lines_of(result: dict[str, Any]) -> list[str]:
     settings = result["settings"]
     counts = ", ".join(f"{settings[key]} {key}" for key in ("problems", "samples", "reviews") if key in settings)
     lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
+    lines += [f"  graded by {settings['grader']}"] if "grader" in settings else []
     for role, how in settings["roles"].items():
         drawn = f"temperature {how['temperature']}, top_p {how['top_p']}, at most {how['max_tokens']} tokens"
         lines.append(f"  {role}: {how['policy']} ({how['model']}), {drawn}")

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cotrain import api
 from cotrain.cli import main
-from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.export import card, export
+from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
+from cotrain.export import card, export, trained_policy
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.override import override
 from cotrain.models.load import resolve
@@ -47,6 +47,29 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     assert torch.equal(logits(model, tokenizer), logits(cast.models["verifier"], tokenizer))
     assert not torch.equal(logits(model, tokenizer), logits(cast.models["start"], tokenizer))
     assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
+
+
+def test_only_the_policy_asked_for_is_loaded(tmp_path):
+    other = shutil.copytree(resolve(TINY), tmp_path / "other")
+    recipe = tango(steps=1, warmup=0, ratio=(1, 1), verifier_model=str(other), tasks=EASY, **SMALL)
+    api.run(override(recipe, BRIEF), tmp_path / "run")
+    for weights in other.glob("*.safetensors"):  # the verifier's model cannot be loaded any more
+        weights.unlink()
+    out = export(tmp_path / "run", "solver", tmp_path / "solver")
+    assert f"| verifier | trainable | `{other}` | " in (out / "README.md").read_text()
+    with pytest.raises(ModelError):
+        export(tmp_path / "run", "verifier", tmp_path / "verifier")
+    exported = trained_policy(tmp_path / "run", api.rebuild(tmp_path / "run"), "generator")
+    assert list(exported.cast.models) == ["generator"] and set(exported.updates) == {"generator", "verifier"}
+
+
+def test_a_frozen_base_of_adapters_is_exported_without_them(tmp_path):
+    recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
+    api.run(override(recipe, BRIEF), tmp_path / "run")
+    out = export(tmp_path / "run", "start", tmp_path / "start")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    fresh = AutoModelForCausalLM.from_pretrained(resolve(TINY), dtype=torch.float32)
+    assert torch.equal(logits(model, tokenizer), logits(fresh, tokenizer))
 
 
 def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
@@ -87,9 +110,9 @@ def test_refusals(run, tmp_path, capsys):
 def test_the_card_of_an_unfinished_run_claims_nothing(run, tmp_path):
     unfinished = shutil.copytree(run, tmp_path / "unfinished")
     (unfinished / "summary.json").unlink()
-    trainer = api.trained(unfinished)
-    gone = replace(trainer.recipe.policies["verifier"], model="/gone/model")  # a path, and no name on the Hub
-    trainer.recipe = replace(trainer.recipe, policies={**trainer.recipe.policies, "verifier": gone})
-    text = card(trainer, "verifier", RunDirectory.open(unfinished))
+    exported = trained_policy(unfinished, api.rebuild(unfinished), "verifier")
+    gone = replace(exported.recipe.policies["verifier"], model="/gone/model")  # a path, and no name on the Hub
+    recipe = replace(exported.recipe, policies={**exported.recipe.policies, "verifier": gone})
+    text = card(replace(exported, recipe=recipe), "verifier", RunDirectory.open(unfinished))
     assert "nothing was measured" in text and "No alarm" not in text and "summed up at the end" in text
     assert "base_model" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import json
 import signal
@@ -13,39 +14,49 @@ from typing import Any
 
 from cotrain.commands.common import figure, quiet, threads
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_parameters, values_of
+from cotrain.core.flags import Parser, add_parameters, values_of, whole
+
+USAGE = """usage: cotrain run RECIPE --out DIR [flags]
+
+Run a recipe into a new directory. RECIPE is a name of `cotrain list` or
+path/to/file.py:function. Every parameter of a recipe is a flag:
+`cotrain run RECIPE --help` lists them."""
 
 
 def run(words: Sequence[str]) -> int:
-    from cotrain.recipes import find
-
     if not words or words[0].startswith("-"):
         if words and words[0] in ("-h", "--help"):
-            print("usage: cotrain run RECIPE --out DIR [flags]; `cotrain run RECIPE --help` lists the recipe's flags")
+            print(USAGE)
             return 0
         raise ConfigError(
             "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
         )
+    from cotrain.loop.recipe import description_of
+    from cotrain.recipes import find, make
+
     target, build = words[0], find(words[0])
-    parser = Parser(prog=f"cotrain run {target}", description=build.__doc__)
-    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
-    names = add_parameters(parser, build, skip=("tasks",))
-    parser.add_argument("--tasks", metavar="SOURCE", help="words, gym:NAME, jsonl, or a benchmark: gsm8k, math500 …")
-    parser.add_argument(
-        "--data", metavar="FILE", help="file, directory or owner/name on the Hub (default: --tasks jsonl)"
+    plain = getattr(build, "recipe", build)
+    parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
+    its_own = parser.add_argument_group(f"parameters of {build.__name__}")
+    data, how = parser.add_argument_group("problems"), parser.add_argument_group("the run")
+    how.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
+    how.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
+    how.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    how.add_argument("--checkpoint-every", type=whole(1), default=25, metavar="N", help="steps between checkpoints")
+    how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    how.add_argument(
+        "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
-    parser.add_argument("--operations", type=int, nargs=2, metavar="N", help="fewest and most steps of --tasks words")
-    parser.add_argument("--checkpoint-every", type=int, default=25, metavar="N", help="steps between checkpoints")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="a.b=value", help="change any setting of the recipe"
+    how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
+    data.add_argument(
+        "--data", metavar="FILE", help="file, directory or owner/name of the Hub, for all but words and gym"
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
-    parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    data.add_argument(
+        "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
+    )
+    names = add_parameters(its_own, build, skip=("tasks",))
     given = parser.strict(words[1:])
-    if given.checkpoint_every < 1:
-        parser.error(f"--checkpoint-every is {given.checkpoint_every}, expected at least 1")
     threads(given.threads)
     quiet()
     from cotrain import api
@@ -58,7 +69,7 @@ def run(words: Sequence[str]) -> int:
         if "tasks" not in inspect.signature(build).parameters:
             raise ConfigError(f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data and --operations")
         arguments["tasks"] = _tasks(given.tasks or ("jsonl" if given.data else "words"), given.data, given.operations)
-    recipe = override(build(**arguments), given.set)
+    recipe = override(make(target, arguments), given.set)
     if given.dry_run:
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
         return 0
@@ -76,7 +87,7 @@ def _tasks(spec: str, file: str | None, operations: list[int] | None) -> Any:
     from cotrain.tasks.sources import task_source
     from cotrain.tasks.words.source import WordProblems, study_problems
 
-    source = task_source(spec, file) if spec != "words" else study_problems()
+    source = study_problems() if spec == "words" and file is None else task_source(spec, file)
     if operations is None:
         return source
     if not isinstance(source, WordProblems):
@@ -87,8 +98,8 @@ def _tasks(spec: str, file: str | None, operations: list[int] | None) -> Any:
 def resume(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: as the run was begun)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU threads (default: as the run was begun)")
     given = parser.strict(words)
     from cotrain.loop.directory import RunDirectory
 
@@ -98,16 +109,25 @@ def resume(words: Sequence[str]) -> int:
     from cotrain import api
     from cotrain.report.trackers import tracked
 
-    recipe = api.rebuild(given.directory)
+    notes: list[str] = []
+    recipe = api.rebuild(given.directory, say=notes.append)
     return _watched(
         recipe,
         lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch),
         out=given.directory,
         trackers=tracked(given.directory),
+        notes=notes,
     )
 
 
-def _watched(recipe: Any, work: Callable[[Any], Any], *, out: str = "", trackers: Sequence[str] = ()) -> int:
+def _watched(
+    recipe: Any,
+    work: Callable[[Any], Any],
+    *,
+    out: str = "",
+    trackers: Sequence[str] = (),
+    notes: Sequence[str] = (),  # to be said first
+) -> int:
     """Run under the live table, mirrored in trackers; print where the results are."""
     from cotrain.loop.run import Interrupted
     from cotrain.report.live import Live
@@ -116,9 +136,11 @@ def _watched(recipe: Any, work: Callable[[Any], Any], *, out: str = "", trackers
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.steps}
     try:
         with Live(recipe.steps, recipe.tokens) as live, Mirrors(live, out, trackers, about=about) as watch:
+            for note in notes:
+                live.message(note)
             outcome = work(watch)
     except Interrupted as stopped:
-        return 143 if stopped.signal == signal.SIGTERM else 130
+        return 128 + (stopped.signal or signal.SIGINT)
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0
@@ -134,16 +156,20 @@ def print_summary(summary: dict[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
     print(f"\n{summary['recipe']}: {summary['steps']} steps, {summary['tokens']:,} tokens, seed {summary['seed']}")
-    print(f"{'held-out':44s} {'before':>22s} {'after':>22s}")
     shown = [key for key in after if key.split("/", 1)[-1] in HEADLINE] or list(after)
-    for key in shown:
-        print(f"{key:44s} {figure(before.get(key)):>22s} {figure(after[key]):>22s}")
+    if not shown:
+        print("nothing was measured: there were no held-out problems that could be graded")
+        return
+    rows = [("held-out", "before", "after"), *((key, figure(before.get(key)), figure(after[key])) for key in shown)]
+    name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for key, *figures in rows:
+        print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")
 
 
 def demo(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
-    parser.add_argument("--out", default="runs/demo", metavar="DIR")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
+    parser.add_argument("--seed", type=whole(), metavar="N", help="another demo (default: 0)")
     given = parser.strict(words)
     threads(None)
     quiet()
@@ -154,42 +180,69 @@ def demo(words: Sequence[str]) -> int:
     if (Path(given.out) / "recipe.json").is_file():
         begun = RunDirectory.open(given.out)
         recipe = api.rebuild(begun.path)
+        if recipe.origin is None or recipe.origin.target != "demo":
+            raise ConfigError(
+                f"{given.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"
+            )
+        if given.seed not in (None, recipe.seed):
+            raise ConfigError(
+                f"{given.out} holds the demo with seed {recipe.seed}; leave out --seed {given.seed} to go on with it, or "
+                "choose another --out"
+            )
         return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))
-    recipe = build(seed=given.seed)
+    recipe = build(seed=given.seed or 0)
     return _watched(recipe, lambda watch: api.run(recipe, given.out, observer=watch))
 
 
 def compare(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
     parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=60, help="updates of the first objective's policy in each run")
-    parser.add_argument("--tokens", type=int, metavar="N", help="end every run when it has sampled N tokens")
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
+    parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="runs of each arm")
+    parser.add_argument(
+        "--updates", type=whole(1), default=60, metavar="N", help="of the first objective's policy in each run"
+    )
+    parser.add_argument("--tokens", type=whole(1), metavar="N", help="end every run when it has sampled N tokens")
     parser.add_argument(
         "--equal-tokens",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="let cheaper arms run on to the same tokens",
     )
-    parser.add_argument("--evaluate-every", type=int, default=10)
+    parser.add_argument(
+        "--evaluate-every",
+        type=whole(0),
+        default=10,
+        metavar="N",
+        help="steps between points of the curves; 0: no curves",
+    )
+    parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
+    parser.add_argument("--data", metavar="FILE", help="file, directory or owner/name of the Hub with them")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
-    parser.add_argument("--workers", type=int, help="runs at a time (default: one a core)")
+    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
     given = parser.strict(words)
     quiet()
     from cotrain import api
+    from cotrain.loop.run import Interrupted
 
-    result = api.compare(
-        given.arms,
-        seeds=given.seeds,
-        out=given.out,
-        updates=given.updates,
-        tokens=given.tokens,
-        equal_tokens=given.equal_tokens,
-        evaluate_every=given.evaluate_every,
-        settings=tuple(given.set),
-        workers=given.workers,
-    )
+    try:
+        result = api.compare(
+            given.arms,
+            seeds=given.seeds,
+            out=given.out,
+            updates=given.updates,
+            tokens=given.tokens,
+            equal_tokens=given.equal_tokens,
+            evaluate_every=given.evaluate_every,
+            settings=tuple(given.set),
+            tasks=given.tasks,
+            data=given.data,
+            workers=given.workers,
+            say=functools.partial(print, flush=True),
+        )
+    except Interrupted as stopped:
+        print("stopped; nothing is lost. Go on with the same command")
+        return 128 + (stopped.signal or signal.SIGINT)
     for line in result["lines"]:
         print(line)
     print(f"report: {Path(given.out) / 'report.html'}")

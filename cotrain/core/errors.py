@@ -53,9 +53,20 @@ class StateError(CotrainError, ValueError):
     """Saved state that does not fit: missing or unknown fields, or a hash that does not match."""
 
 
+SHOWN = 24  # names that a message lists before it only counts them
+
+
 def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
     """``unknown recipe 'tanog'; did you mean 'tango'? (there are: grpo, tango)``"""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {name!r}{hint} (there are: {', '.join(names) or 'none'})"
+    names = sorted(set(known))
+    near = nearest(name, names)
+    hint = f"; did you mean {near!r}?" if near else ""
+    more = f" … and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"unknown {kind} {name!r}{hint} (there are: {', '.join(names[:SHOWN]) or 'none'}{more})"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant, whatever its case; None when nothing is near."""
+    names = {known_name.casefold(): known_name for known_name in known}
+    near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
+    return names[near[0]] if near else None

@@ -1,20 +1,48 @@
 """Command-line flags from a recipe function's parameters, and a parser whose errors are one line.
 
 The parameters of a recipe are its flags, typed by their annotations: ``steps: int = 160`` becomes ``--steps 160``,
-``balance: bool = True`` becomes ``--balance`` / ``--no-balance``. A mistyped flag suggests the nearest one.
+``balance: bool = True`` becomes ``--balance`` / ``--no-balance``, and what a ``Literal`` allows is shown in the help. A
+mistyped flag suggests the nearest one.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
-import types
+import math
+import shutil
+import textwrap
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.arguments import hints_of, plain
+from cotrain.core.errors import ConfigError, nearest
+
+
+class Help(argparse.HelpFormatter):
+    """Help as prose and a table: paragraphs wrapped one by one, and only the defaults that say something."""
+
+    def __init__(self, prog: str) -> None:
+        width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
+        super().__init__(prog, width=width, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.replace("``", "`").split("\n\n")
+        return "\n\n".join(
+            textwrap.fill(
+                " ".join(p.split()), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            )
+            for p in paragraphs
+        )
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = (action.help or "").removesuffix(" (default: %(default)s)"), action.default
+        silent = default is None or default is False or default in ("", [], argparse.SUPPRESS) or action.required
+        if silent or "(default" in text:
+            return text
+        shown = action.option_strings[0] if default is True else words_of(default).replace("%", "%%")
+        return f"{text} (default: {shown})".strip()
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)
-        options.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        options.setdefault("formatter_class", Help)
         super().__init__(*args, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -34,49 +62,90 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             word = unknown[0].split("=")[0]
-            near = difflib.get_close_matches(word, flags, n=1, cutoff=0.5)
-            self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            near = nearest(word, flags) if word.startswith("-") else None
+            self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near}?" if near else ""))
         return values
 
 
-def add_parameters(parser: argparse.ArgumentParser, build: Callable[..., Any], skip: Sequence[str] = ()) -> list[str]:
+def words_of(value: Any) -> str:
+    """A value as one types it behind its flag: ``(3, 1)`` as ``3 1``."""
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def whole(least: int | None = None) -> Callable[[str], int]:
+    """The type of a flag that is a whole number, of at least ``least``."""
+
+    def read(text: str) -> int:
+        value = _number(text, int, "a whole number")
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is too small, expected at least {least}")
+        return value
+
+    return read
+
+
+def real(least: float | None = None, above: float | None = None) -> Callable[[str], float]:
+    """The type of a flag that is a finite number, of at least ``least`` or greater than ``above``."""
+
+    def read(text: str) -> float:
+        value = _number(text, float, "a number")
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not finite, expected a number")
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is too small, expected at least {least:g}")
+        if above is not None and value <= above:
+            raise argparse.ArgumentTypeError(f"{text!r} is too small, expected a number above {above:g}")
+        return value
+
+    return read
+
+
+def _number(text: str, kind: Callable[[str], Any], name: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected {name}, found {text!r}") from None
+
+
+def add_parameters(
+    parser: argparse._ActionsContainer, build: Callable[..., Any], skip: Sequence[str] = ()
+) -> list[str]:
     """Add one flag for each parameter of ``build`` that a flag can hold; return their names."""
-    hints = typing.get_type_hints(build)
+    hints = hints_of(build)
     names = []
     for name, parameter in inspect.signature(build).parameters.items():
         if name in skip:
             continue
-        names.append(name)
-        flag, kind = "--" + name.replace("_", "-"), _plain(hints.get(name, str))
+        flag, kind = "--" + name.replace("_", "-"), plain(hints.get(name, str))
         required = parameter.default is inspect.Parameter.empty
         default = None if required else parameter.default
-        if kind is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, required=required)
-        elif typing.get_origin(kind) is tuple:
-            inner = typing.get_args(kind)
-            parser.add_argument(
-                flag, type=inner[0], nargs=len(inner), default=default, required=required, help="(default: %(default)s)"
-            )
-        elif kind in (int, float, str):
-            parser.add_argument(
-                flag,
-                type=kind,
-                default=default,
-                required=required,
-                metavar=kind.__name__.upper(),
-                help="(default: %(default)s)",
-            )
+        rules: dict[str, Any] = {"default": default, "required": required}
+        inner = typing.get_args(kind)
+        if typing.get_origin(kind) is typing.Literal:  # the recipe itself says which is nearest to a wrong one
+            rules |= {"metavar": "{" + ",".join(map(str, inner)) + "}"}
+        elif kind is bool:
+            rules |= {"action": argparse.BooleanOptionalAction}
+        elif typing.get_origin(kind) is tuple and inner and Ellipsis not in inner:
+            rules |= {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
+        elif kind in TYPES:
+            rules |= {"type": TYPES[kind], "metavar": METAVARS[kind]}
         else:
-            names.remove(name)
+            continue
+        try:
+            action = parser.add_argument(flag, **rules)
+        except argparse.ArgumentError as error:
+            raise ConfigError(
+                f"{build.__name__}: parameter {name!r} has the name of a flag of the command; rename it"
+            ) from error
+        if default is not None:
+            shown = (flag if default else f"--no-{flag[2:]}") if kind is bool else words_of(default)
+            action.help = f"(default: {shown.replace('%', '%%')})"
+        names.append(name)
     return names
 
 
-def _plain(hint: Any) -> Any:
-    """``X | None`` → ``X``."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        rest = [a for a in typing.get_args(hint) if a is not type(None)]
-        return rest[0] if len(rest) == 1 else str
-    return hint
+TYPES: dict[Any, Callable[[str], Any]] = {int: whole(), float: real(), str: str}
+METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
 
 
 def values_of(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import errno
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,23 +59,28 @@ class Checkpoint:
     contents: Mapping[str, Written]  # file name → size and hash
     damaged: tuple[Damage, ...] = ()  # newer ones that were passed over, newest first
 
-    def load(self, *, files: Files = REAL_FILES) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    def load(
+        self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
+    ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """Read ``(tensors by file and name, documents by name)``, as they were given to ``save``; tensors on the CPU.
 
-        What is decoded is what was hashed. Raises StateError when a file has changed since the checkpoint was found.
+        ``only``: the files of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises StateError
+        when a file has changed since the checkpoint was found.
         """
         import safetensors.torch
 
         tensors: dict[str, dict[str, torch.Tensor]] = {}
         documents: dict[str, Any] = {}
         for name, expected in self.contents.items():
+            stem, _, kind = name.rpartition(".")
+            if kind != "json" and only is not None and stem not in only:
+                continue
             try:
                 payload = b"".join(read_blocks(files, self.path / name))
             except OSError as error:
                 raise StateError(f"{self.path / name} cannot be read: {error.strerror}") from error
             if _written(payload) != expected:
                 raise StateError(f"{self.path / name} has changed since the checkpoint was verified")
-            stem, _, kind = name.rpartition(".")
             if kind == "json":
                 documents[stem] = json.loads(payload)
             else:

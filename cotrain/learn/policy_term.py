@@ -13,6 +13,7 @@ uses stale weights. Left out: several epochs over one batch, and recomputing old
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,11 @@ class Kl:
     def __post_init__(self) -> None:
         if self.estimator not in ESTIMATORS:
             raise UnknownName("KL estimator", self.estimator, ESTIMATORS)
+        if not 0.0 <= self.coefficient < math.inf:
+            raise ConfigError(
+                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would pay for "
+                "running away from the reference"
+            )
         if self.estimator == "k1":
             raise ConfigError("Kl: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'")
 

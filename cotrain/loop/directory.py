@@ -19,16 +19,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import RunDirectoryError, UserError
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.statistics import Estimate
+from cotrain.disk.lock import NAME as LOCK
 from cotrain.loop.recipe import Recipe
 from cotrain.models.load import resolve
 
@@ -46,6 +49,7 @@ class RunDirectory:
         self.timings = self.path / "timings.jsonl"
         self.summary = self.path / "summary.json"
         self.report = self.path / "report.html"
+        self.new = False  # made by ``create``, where nothing was before
 
     @classmethod
     def create(cls, path: Path | str) -> RunDirectory:
@@ -53,12 +57,13 @@ class RunDirectory:
         run = cls(path)
         if run.path.is_file():
             raise RunDirectoryError(f"{run.path} is a file; give a directory for the run with --out")
-        if run.path.exists() and any(run.path.iterdir()):
+        if run.path.exists() and any(child.name != LOCK for child in run.path.iterdir()):
             if (run.path / "recipe.json").exists():
                 raise RunDirectoryError(
                     f"{run.path} already holds a run; go on with `cotrain resume {run.path}`, or choose another --out"
                 )
             raise RunDirectoryError(f"{run.path} is not empty and is no run directory; choose another --out")
+        run.new = not run.path.exists()
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -77,6 +82,20 @@ class RunDirectory:
                 f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
             )
         return run
+
+    @contextmanager
+    def kept_once_begun(self) -> Iterator[None]:
+        """A run that is refused before anything was measured leaves no directory that would be in the way of the next try."""
+        try:
+            yield
+        except CotrainError:
+            if not (self.path / "before.json").exists():
+                for name in ("recipe.json", "provenance.json", "before_counts.json", "trackers.json"):
+                    (self.path / name).unlink(missing_ok=True)
+                for folder in (self.checkpoints, self.episodes, *([self.path] if self.new else [])):
+                    with suppress(OSError):  # not there, or not empty
+                        folder.rmdir()
+            raise
 
     def write(self, name: str, value: Any, *, indent: int | None = 2) -> None:
         """Write a JSON file so that it is there whole or not at all."""
@@ -101,7 +120,11 @@ class RunDirectory:
 
 
 def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
-    """The recipe as saved: how to build it again, and all settings as they were resolved."""
+    """The recipe as saved: how to build it again, and all settings as they were resolved. Raises ConfigError for a number
+    that is not finite, which no JSON holds."""
+    settings = resolved(recipe)
+    if (wrong := next(_not_finite("", settings), None)) is not None:
+        raise ConfigError(f"recipe {recipe.name!r}: {wrong[0]} is {wrong[1]}, expected a finite number")
     origin = None
     if recipe.origin is not None:
         origin = {
@@ -116,21 +139,33 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
         "seed": recipe.seed,
         "checkpoint_every": checkpoint_every,
         "origin": origin,
-        "settings": resolved(recipe),
+        "settings": settings,
     }
+
+
+def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from _not_finite(f"{name}.{key}".lstrip("."), part)
+    if isinstance(value, float) and not math.isfinite(value):
+        yield name, value
 
 
 def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
     """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is ``saved``.
     A setting that did not exist when the run was begun has its default now and is no difference."""
-    now = json.loads(json.dumps(resolved(recipe)))
-    found = next(_differences("", saved["settings"], now), None)
-    if found is not None:
-        name, was, is_ = found
+    found = differences(saved, recipe)
+    if found:
+        name, was, is_ = found[0]
         raise RunDirectoryError(
             f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(is_)} in the recipe given or "
             "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), or start anew"
         )
+
+
+def differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
+    """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present value."""
+    return list(_differences("", saved["settings"], json.loads(json.dumps(resolved(recipe)))))
 
 
 def _differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

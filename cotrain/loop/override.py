@@ -2,19 +2,24 @@
 
     roles.solver.sampling.temperature=0.8     objectives.generator.by.kl.coefficient=0     policies.verifier.lr=3e-4
 
-Values are read as JSON, else taken as text. The path goes through fields of dataclasses and keys of mappings; an
-unknown name suggests the nearest one, and a value must have the kind of the one it replaces.
+Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers of
+tuples (``schedule.phases.0.members=4``); an unknown name suggests the nearest one, and a value must have the kind of the
+one it replaces, or of the field's annotation where there is none yet.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cotrain.core.arguments import fits, hints_of, kind_of
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.loop.recipe import Recipe
+
+Plain = str | int | float | bool | tuple | None
 
 
 def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -24,57 +29,81 @@ def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         path, equals, text = setting.partition("=")
         if not equals or not path:
             raise ConfigError(f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4")
-        changed = _replace(changed, path.split("."), _value(text), setting)
+        changed = _replace(changed, path.split("."), _value(text), f"--set {setting!r}")
     if recipe.origin is None:
         return changed
     origin = dataclasses.replace(recipe.origin, settings=(*recipe.origin.settings, *settings))
     return dataclasses.replace(changed, origin=origin)
 
 
+def restored(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
+    """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting stays
+    as it is. ``settings``: dotted path and JSON value."""
+    changed: Any = recipe
+    for path, value in settings:
+        try:
+            changed = _replace(changed, path.split("."), value, path)
+        except ConfigError:
+            continue
+    return changed
+
+
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
-def _replace(owner: Any, path: Sequence[str], value: Any, setting: str) -> Any:
+def _replace(owner: Any, path: Sequence[str], value: Any, where: str, hint: Any = Any) -> Any:
+    """``owner`` with the value at ``path``; ``hint`` is the annotation of the field that holds it."""
+    if not path:
+        return _fitting(owner, value, hint, where)
     name, *rest = path
     if isinstance(owner, Mapping):
         if name not in owner:
-            raise ConfigError(f"--set {setting!r}: {unknown_message('key', name, owner)}")
-        new = _replace(owner[name], rest, value, setting) if rest else _fitting(owner[name], value, setting)
-        return {**owner, name: new}
+            raise ConfigError(f"{where}: {unknown_message('key', name, owner)}")
+        return {**owner, name: _replace(owner[name], rest, value, where)}
+    if isinstance(owner, tuple) and any(map(dataclasses.is_dataclass, owner)):
+        if not name.isdecimal() or int(name) >= len(owner):
+            raise ConfigError(
+                f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there"
+            )
+        at = int(name)
+        return (*owner[:at], _replace(owner[at], rest, value, where), *owner[at + 1 :])
     if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
-        raise ConfigError(f"--set {setting!r}: a {type(owner).__name__} has no part {name!r}; shorten the path")
+        raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
     if name not in names:
-        raise ConfigError(f"--set {setting!r}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
-    old = getattr(owner, name)
-    new = _replace(old, rest, value, setting) if rest else _fitting(old, value, setting)
+        raise ConfigError(f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
+    new = _replace(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))
     return dataclasses.replace(owner, **{name: new})
 
 
-def _fitting(old: Any, value: Any, setting: str) -> Any:
+def _fitting(old: Any, value: Any, hint: Any, where: str) -> Any:
     """The value, in the kind of the one it replaces."""
-    if isinstance(old, bool) or old is None:
-        fits = (
-            isinstance(value, bool) if old is not None else value is None or isinstance(value, str | int | float | bool)
-        )
-    elif isinstance(old, float):
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        value = float(value) if fits else value
-    elif isinstance(old, int):
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    elif isinstance(old, str):
-        fits = isinstance(value, str)
-    elif isinstance(old, tuple):
-        fits = isinstance(value, list)
-        value = tuple(value) if fits else value
-    else:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: expected a finite number, found {value!r}")
+    if isinstance(value, list):
+        value = tuple(value)
+    if not isinstance(value, Plain) or ((old is None or value is None) and not fits(value, hint)):
         raise ConfigError(
-            f"--set {setting!r}: this is a {type(old).__name__}, not a plain value; go on with one of its parts"
+            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"
         )
-    if not fits:
-        raise ConfigError(f"--set {setting!r}: expected a value like {old!r}, found {value!r}")
+    if old is None or value is None:
+        return value
+    if isinstance(old, tuple) and all(isinstance(one, Plain) for one in old):
+        fitting = isinstance(value, tuple) and fits(value, hint)
+    elif isinstance(old, bool | int | str):
+        fitting = isinstance(value, type(old)) and isinstance(value, bool) == isinstance(old, bool)
+    elif isinstance(old, float):
+        fitting = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if isinstance(value, int | float) and fitting else value
+    else:
+        parts = [f.name for f in dataclasses.fields(old)] if dataclasses.is_dataclass(old) else []
+        kind = "list of parts" if isinstance(old, tuple) else type(old).__name__
+        more = f"go on with one of its parts, {', '.join(parts)}" if parts else "go on with one of its parts"
+        raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}")
+    if not fitting:
+        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}")
     return value

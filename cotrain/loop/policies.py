@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -99,8 +100,24 @@ class PolicySpec:
             raise ConfigError(
                 f"{where}: attn_implementation {self.attn_implementation!r}; expected one of {', '.join(ATTENTIONS)}"
             )
+        if self.micro_tokens < 1:
+            raise ConfigError(f"{where}: micro_tokens is {self.micro_tokens}, expected at least 1")
+        if self.trained:
+            self._check_optimiser(where)
         if self.gradient_checkpointing and not self.trained:
             raise ConfigError(f"{where}: gradient_checkpointing without a gradient; expected a policy that is trained")
+
+    def _check_optimiser(self, where: str) -> None:
+        if not 0.0 < self.lr < math.inf:
+            raise ConfigError(f"{where}: lr is {self.lr}, expected a learning rate above 0")
+        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0)):
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise ConfigError(f"{where}: {name} is {value}, expected at least {least}")
+        if not self.clip_norm > 0.0:
+            raise ConfigError(
+                f"{where}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
+            )
 
     @property
     def loading(self) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.arguments import bound_arguments
 from cotrain.core.errors import ConfigError, unknown_message
-from cotrain.core.types import TaskSource
+from cotrain.core.types import Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import PolicySpec
@@ -85,19 +86,29 @@ def check(recipe: Recipe) -> None:
     """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
     if not recipe.objectives:
         raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
+    evaluation = recipe.evaluation
     for label, value, least in (
         ("steps", recipe.steps, 1),
         ("tasks_per_step", recipe.tasks_per_step, 1),
         ("group_size", recipe.group_size, 1),
         ("tokens", 1 if recipe.tokens is None else recipe.tokens, 1),
+        ("horizon", 1 if recipe.horizon is None else recipe.horizon, 1),
+        ("evaluate_every", recipe.evaluate_every, 0),
+        ("evaluation.tasks", evaluation.tasks, 1),
+        ("evaluation.curve_tasks", evaluation.curve_tasks, 1),
+        ("evaluation.members", evaluation.members, 1),
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    wrong = [split for split in evaluation.splits if not isinstance(split, str)]
+    if wrong:
+        raise ConfigError(f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split")
     for name in (*recipe.policies, *recipe.roles, *recipe.objectives):
         if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
     for role, spec in recipe.roles.items():
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
+        _check_sampling(role, spec.sampling)
         if recipe.policies[spec.policy].head == "value":
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
     for name, policy_spec in recipe.policies.items():
@@ -121,6 +132,14 @@ def check(recipe: Recipe) -> None:
     idle = [p for p in recipe.policies if p not in used]
     if idle:
         raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+
+
+def _check_sampling(role: str, how: Sampling) -> None:
+    if how.max_tokens < 1 or not 0.0 <= how.temperature < math.inf or not 0.0 < how.top_p <= 1.0:
+        raise ConfigError(
+            f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p {how.top_p}; "
+            "expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1"
+        )
 
 
 def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str]:
@@ -195,21 +214,27 @@ def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
 
 
 def recipe(build: Callable[..., Recipe]) -> Callable[..., Recipe]:
-    """Decorate a function that returns a Recipe: its docstring becomes the description, its arguments the origin."""
-    signature = inspect.signature(build)
+    """Decorate a function that returns a Recipe: its docstring becomes the description, its arguments the origin.
+
+    Arguments are held against the annotations before the function is called (``core/arguments.py``)."""
 
     @functools.wraps(build)
     def made(*args: Any, **kwargs: Any) -> Recipe:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
+        bound = bound_arguments(build, args, kwargs)
         plain = build(*args, **kwargs)
-        module = inspect.getmodule(build)
-        description = plain.description or inspect.getdoc(build) or inspect.getdoc(module) or ""
-        arguments = {k: describe_argument(k, v) for k, v in bound.arguments.items()}
+        if not isinstance(plain, Recipe):
+            raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
+        description = plain.description or description_of(build)
+        arguments = {k: describe_argument(k, v) for k, v in bound.items()}
         return replace(plain, description=description, origin=Origin(target=target_of(build), arguments=arguments))
 
     made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
     return made
+
+
+def description_of(build: Callable[..., Recipe]) -> str:
+    """What a recipe function says of itself: its own docstring, else its module's."""
+    return inspect.getdoc(build) or inspect.getdoc(inspect.getmodule(build)) or ""
 
 
 def target_of(build: Callable[..., Recipe]) -> str:

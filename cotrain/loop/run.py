@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from cotrain.core.errors import DataError
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
 from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
@@ -37,6 +38,7 @@ from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 
+USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
 
 
@@ -74,15 +76,15 @@ def start(
     wrap: Callable[[Any], Any] | None = None,
 ) -> Outcome:
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
+    saved = recipe_json(recipe, checkpoint_every=checkpoint_every)
+    check_problems(recipe)
     directory = RunDirectory.create(out)
-    trainer_of = _builder(recipe, device, wrap)  # before anything is written: a bad model name leaves no run behind
-    with RunLock(directory.path):
-        directory.write("recipe.json", recipe_json(recipe, checkpoint_every=checkpoint_every))
-        weights = {name: weights_hash(spec.model) for name, spec in recipe.policies.items()}
-        begun = {name: spec.lora.path for name, spec in recipe.policies.items() if spec.lora and spec.lora.path}
-        weights |= {f"{name}/adapter": weights_hash(path) for name, path in begun.items()}
-        directory.write("provenance.json", provenance(recipe, weights, torch.get_num_threads(), device))
-        return _continue(directory, recipe, trainer_of, checkpoint_every, observer or Silent())
+    with directory.kept_once_begun():
+        trainer_of = _builder(recipe, device, wrap)
+        with RunLock(directory.path):
+            directory.write("recipe.json", saved)
+            directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
+            return _continue(directory, recipe, trainer_of, checkpoint_every, observer or Silent())
 
 
 def resume(
@@ -98,6 +100,8 @@ def resume(
     observer = observer or Silent()
     saved: Any = directory.read("recipe.json")  # ``open`` has seen it
     refuse_other(directory.path, saved, recipe)
+    if (done := _finished(directory, observer)) is not None:
+        return done
     with RunLock(directory.path):
         made = directory.read("provenance.json") or {}
         if made.get("threads") not in (None, torch.get_num_threads()):
@@ -122,14 +126,42 @@ def _builder(recipe: Recipe, device: str, wrap: Callable[[Any], Any] | None) -> 
     return build
 
 
+def check_problems(recipe: Recipe) -> None:
+    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where one
+    is asked for that there is not."""
+    for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
+        if recipe.tasks.size(split) == 0:
+            raise DataError(
+                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a hash of each "
+                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and test.jsonl"
+            )
+    for split in recipe.evaluation.splits:
+        if split not in USUAL:
+            recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
+
+
+def _weights(recipe: Recipe) -> dict[str, str]:
+    """Hashes of what each policy begins with."""
+    begun = {name: spec.lora.path for name, spec in recipe.policies.items() if spec.lora and spec.lora.path}
+    return {name: weights_hash(spec.model) for name, spec in recipe.policies.items()} | {
+        f"{name}/adapter": weights_hash(path) for name, path in begun.items()
+    }
+
+
+def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
+    summary = directory.read("summary.json")
+    if summary is None:
+        return None
+    observer.message(f"{directory.path} is finished: {summary['steps']} steps; see {directory.report}")
+    return Outcome(directory=directory.path, summary=summary)
+
+
 def _continue(
     directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer
 ) -> Outcome:
-    summary = directory.read("summary.json")
-    if summary is not None:
-        observer.message(f"{directory.path} is finished: {summary['steps']} steps; see {directory.report}")
-        return Outcome(directory=directory.path, summary=summary)
-    with _stop_on_signal() as stopping:
+    if (done := _finished(directory, observer)) is not None:
+        return done
+    with stop_on_signal() as stopping:
         trainer = build(stopping)
         _restore(directory, trainer, observer)
         try:
@@ -302,9 +334,10 @@ def _rates(result: StepResult) -> dict[str, float]:
 
 
 @contextmanager
-def _stop_on_signal() -> Iterator[Callable[[], int]]:
-    """While inside, the first SIGINT or SIGTERM is only remembered; the second raises KeyboardInterrupt. Yields a
-    function that gives the signal's number, 0 before there was one."""
+def stop_on_signal() -> Iterator[Callable[[], int]]:
+    """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
+    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone where it
+    is ignored, as below ``nohup``."""
     asked = [0]
     if threading.current_thread() is not threading.main_thread():
         yield lambda: asked[0]
@@ -315,7 +348,10 @@ def _stop_on_signal() -> Iterator[Callable[[], int]]:
             raise KeyboardInterrupt
         asked[0] = number
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield lambda: asked[0]
     finally:

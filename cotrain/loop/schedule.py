@@ -102,6 +102,9 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
     """Each phase for its number of steps in ``ratio``, in turn; before that, warm-up phases by name."""
     if len(ratio) != len(phases) or any(r < 0 for r in ratio) or not any(ratio):
         raise ConfigError(f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases")
+    early = [(name, length) for name, length in (warmup or {}).items() if length < 0]
+    if early:
+        raise ConfigError(f"schedule: warmup of phase {early[0][0]!r} is {early[0][1]}, expected at least 0 steps")
     cycle = tuple(p.name for p, r in zip(phases, ratio, strict=True) for _ in range(r))
     lengths = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
     return Schedule(phases=phases, cycle=cycle, warmup=lengths)

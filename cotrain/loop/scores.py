@@ -7,6 +7,8 @@
                   maj@k      the most frequent answer is right (arXiv 2203.11171)
                   best@k     the sample that the verifier scores highest is right
                   weighted@k the answer with the largest sum of scores is right (arXiv 2206.02336)
+    programs   greedy, best@k as above, and
+                  pass@j     chance that one of j samples is right, unbiased (arXiv 2107.03374), for j = 1, 10, 100 and k
     processbench  error_accuracy    of the solutions with a wrong step, those whose first one was found
                   correct_accuracy  of the others, those in which no step was blamed
                   f1                harmonic mean of the two (arXiv 2412.06559); ``average/f1`` is the mean over splits
@@ -53,9 +55,7 @@ def solver_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
 
 
 def _solver_counts(rows: Sequence[SampleRow], k: int) -> list[float]:
-    sampled = sorted((row for row in rows if row["sample"] != GREEDY), key=lambda row: row["sample"])
-    if len(sampled) != k:
-        raise ValueError(f"problem {rows[0]['id']} has {len(sampled)} samples, expected {k}")
+    sampled = _sampled(rows, k)
     greedy, right = [row for row in rows if row["sample"] == GREEDY], [bool(row["correct"]) for row in sampled]
     scores = [row["score"] or 0.0 for row in sampled]
     best = max(range(k), key=lambda i: (scores[i], -i), default=None)
@@ -71,6 +71,43 @@ def _solver_counts(rows: Sequence[SampleRow], k: int) -> list[float]:
         float(sum(row["correct"] is not None for row in rows)),
         float(len(rows)),
     ]
+
+
+def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
+    """Figures of a solver of programming problems, from rows as of ``solver_scores``. Programs are not voted on."""
+    problems: dict[str, list[SampleRow]] = {}
+    for row in rows:
+        problems.setdefault(row["id"], []).append(row)
+    of = sorted({1, *(j for j in (10, 100) if j < k), k}) if k else []
+    counts = {i: _program_counts(mine, k, of) for i, mine in enumerate(problems.values())}
+    named = {"greedy": (0, 1)} | {f"pass@{j}": (6 + i, 5) for i, j in enumerate(of)}
+    if any(row["score"] is not None for row in rows):
+        named |= {f"best@{k}": (2, 5)}
+    named |= {"answered": (3, -1), "graded": (4, -1)}
+    return _figures(counts, {name: _share(top, bottom) for name, (top, bottom) in named.items()}, len(problems))
+
+
+def _program_counts(rows: Sequence[SampleRow], k: int, of: Sequence[int]) -> list[float]:
+    sampled, greedy = _sampled(rows, k), [row for row in rows if row["sample"] == GREEDY]
+    right = sum(bool(row["correct"]) for row in sampled)
+    best = max(sampled, key=lambda row: (row["score"] or 0.0, -row["sample"]), default=None)
+    return [
+        *(float(sum(bool(row["correct"]) for row in greedy)), float(len(greedy))),
+        float(best is not None and bool(best["correct"])),
+        float(sum(row["answer"] is not None for row in rows)),
+        float(sum(row["correct"] is not None for row in rows)),
+        float(k > 0),
+        *(pass_at_k(k, right, j) for j in of),
+        float(len(rows)),
+    ]
+
+
+def _sampled(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
+    """The samples of a problem, in order."""
+    sampled = sorted((row for row in rows if row["sample"] != GREEDY), key=lambda row: row["sample"])
+    if len(sampled) != k:
+        raise ValueError(f"problem {rows[0]['id']} has {len(sampled)} samples, expected {k}")
+    return sampled
 
 
 def _elected(rows: Sequence[SampleRow], weights: Sequence[float]) -> bool:

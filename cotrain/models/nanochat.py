@@ -24,7 +24,7 @@ import torch
 from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cotrain.core.errors import ModelError, RunDirectoryError
-from cotrain.core.flags import Parser
+from cotrain.core.flags import Parser, whole
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import save_model
 from cotrain.models.torch_file import read_tensors
@@ -63,11 +63,11 @@ CHAT_TEMPLATE = (
 def command(words: Sequence[str]) -> int:
     """``cotrain convert``."""
     parser = Parser(prog="cotrain convert", description="A checkpoint of another project as a plain model directory.")
-    parser.add_argument("format", choices=["nanochat"])
+    parser.add_argument("format", choices=["nanochat"], help="nanochat")
     parser.add_argument("directory", metavar="DIR", help="with model_*.pt and meta_*.json")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
-    parser.add_argument("--step", type=int, help="which checkpoint (default: the last)")
+    parser.add_argument("--step", type=whole(0), metavar="N", help="which checkpoint (default: the last)")
     given = parser.strict(words)
     print(f"written to {convert(given.directory, given.out, tokenizer=given.tokenizer, step=given.step)}")
     return 0

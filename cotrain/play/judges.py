@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
@@ -187,10 +187,11 @@ def _role(
     return Role(policy=policy, prompt=template, parse=parse, sampling=sampling)
 
 
-FORMATS: dict[str, Callable[..., Role]] = {"steps": verifier, "genrm": genrm, "genprm": genprm, "scored": scored}
+Format = Literal["steps", "genrm", "genprm", "scored"]
+FORMATS: dict[Format, Callable[..., Role]] = {"steps": verifier, "genrm": genrm, "genprm": genprm, "scored": scored}
 
 
-def judge(policy: str, model: str, form: str = "steps") -> Role:
+def judge(policy: str, model: str, form: Format = "steps") -> Role:
     """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does not
     know the format."""
     if form not in FORMATS:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Literal, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Task
@@ -32,7 +33,8 @@ from cotrain.play.idle_loop import together
 from cotrain.play.protocols import closed
 from cotrain.play.role import Role, Turn
 
-LABELS = ("absolute", "relative", "ratio", "oracle")
+Labels = Literal["absolute", "relative", "ratio", "oracle"]
+LABELS: tuple[str, ...] = get_args(Labels)
 ALPHA, BEST_OF, GAMMA = 0.8, 4, 0.8
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from cotrain.core.errors import UnknownName
 from cotrain.core.types import Span, Task
 from cotrain.functional.aggregate import aggregate
 from cotrain.play.executor import Roles
@@ -38,12 +39,17 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     return grade.value
 
 
+STEP_REWARDS = ("none", "oracle", "verifier")  # who pays for single steps; "verifier" where one is asked
+
+
 async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn:
     """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
 
     ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier.
     Returns the solver's turn.
     """
+    if step_rewards not in STEP_REWARDS:
+        raise UnknownName("step_rewards", step_rewards, STEP_REWARDS)
     solution = await roles.solver(problem=task.prompt)
     correct = await examine(task, roles, solution)
     if correct is None:

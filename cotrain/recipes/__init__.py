@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from cotrain.core.errors import ConfigError, UnknownName, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, UnknownName, unknown_message
 from cotrain.loop.recipe import Recipe
 
 SHIPPED = (  # module and function have one name
@@ -31,6 +33,26 @@ SHIPPED = (  # module and function have one name
 )
 
 
+def make(target: str, arguments: Mapping[str, Any]) -> Recipe:
+    """The recipe that this function makes of these arguments; a user's function that fails is named in one line."""
+    build = find(target)
+    try:
+        return build(**arguments)
+    except CotrainError:
+        raise
+    except Exception as error:
+        if target in SHIPPED:
+            raise
+        raise ConfigError(f"recipe {target!r}: {failure_in(Path(target.rpartition(':')[0]), error)}") from error
+
+
+def failure_in(file: Path, error: BaseException) -> str:
+    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went through."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
+    place = f"{file}, line {lines[-1]}" if lines else str(file)
+    return f"{place}: {type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
+
+
 def find(target: str) -> Callable[..., Recipe]:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
@@ -51,7 +73,12 @@ def find(target: str) -> Callable[..., Recipe]:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise ConfigError(f"{path}, line {error.lineno}, column {error.offset}: {error.msg}") from error
+        where = error.filename or path
+        raise ConfigError(f"{where}, line {error.lineno}, column {error.offset}: {error.msg}") from error
+    except CotrainError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"recipe {target!r}: {failure_in(file, error)}") from error
     made = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
     if function not in made:
         raise ConfigError(

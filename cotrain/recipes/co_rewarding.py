@@ -18,9 +18,10 @@ of answers beyond their text.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -34,8 +35,6 @@ from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
 from cotrain.play.votes import attempts, elected, reward_vote
 from cotrain.tasks.words.source import study_problems
-
-VARIANTS, TEACHERS = ("I", "II", "III"), ("ema", "frozen", "none")
 
 
 async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
@@ -83,18 +82,15 @@ def co_rewarding(
     group_size: int = 8,
     lr: float = 2e-4,
     kl: float = 0.001,
-    variant: str = "II",
-    teacher: str | None = None,
+    variant: Literal["I", "II", "III"] = "II",
+    teacher: Literal["ema", "frozen", "none"] | None = None,
     rate: float = 0.01,
     rate_end: float = 1e-5,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    usual = "none" if variant == "I" else "ema"
+    usual: Literal["none", "ema"] = "none" if variant == "I" else "ema"
     teacher = teacher or usual
-    for name, value, known in (("variant", variant, VARIANTS), ("teacher", teacher, TEACHERS)):
-        if value not in known:
-            raise UnknownName(f"{name} of co_rewarding", value, known)
     if (variant == "I" and teacher != "none") or (variant == "III" and teacher == "none"):
         raise ConfigError(
             f"co_rewarding: variant {variant} with teacher {teacher!r}; I has none, III needs 'ema' or 'frozen' (with "

@@ -20,10 +20,9 @@ import re
 from asyncio import gather
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.rating import Pairwise, Pointwise
@@ -124,21 +123,15 @@ def cooper(
     lr: float = 2e-4,
     rm_lr: float = 2e-4,
     kl: float = 0.001,
-    rm: str = "online",
+    rm: Literal["online", "frozen", "rule"] = "online",
     warmup: int = 20,
-    negatives: str = "program",
+    negatives: Literal["program", "model"] = "program",
     overlooked: float = 0.0,
     reference: bool = True,
     anchor: float = 0.0,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    for name, value, known in (
-        ("rm", rm, ("online", "frozen", "rule")),
-        ("negatives", negatives, ("program", "model")),
-    ):
-        if value not in known:
-            raise UnknownName(f"{name} of cooper", value, known)
     shown = {"reference": reference}
     how = {"samples": group_size, "overlooked": overlooked, "negatives": negatives, **shown}
     generator = Objective(

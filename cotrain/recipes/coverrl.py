@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -39,8 +39,6 @@ from cotrain.play.votes import agrees, attempts, elected, is_right, rarest
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import REFINE, REFINE_FULL
-
-WAYS = ("prefix", "review")
 
 
 async def vote_then_verify(
@@ -160,14 +158,12 @@ def coverrl(
     clip_high: float = 0.28,
     veto: bool = True,
     balanced: bool = True,
-    regenerate: str | None = None,
+    regenerate: Literal["prefix", "review"] | None = None,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
     short = parts.speaks_short(model)
     regenerate = regenerate or ("prefix" if short else "review")
-    if regenerate not in WAYS:
-        raise UnknownName("regenerate of coverrl", regenerate, WAYS)
     if regenerate == "review" and model in parts.EMBEDDED:
         raise ConfigError(f"coverrl: model {model!r} knows no prompt that shows a review; use regenerate='prefix'")
     if votes < group_size or min(reviews, revisions) < 2:

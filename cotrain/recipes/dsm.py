@@ -22,9 +22,8 @@ Left out: re-initialising the generator from the verifier, rejection fine-tuning
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -148,20 +147,13 @@ def dsm(
     lr: float = 2e-4,
     verifier_lr: float = 2e-4,
     kl: float = 0.001,
-    verifier: str = "trained",
+    verifier: Literal["trained", "frozen"] = "trained",
     meta: bool = True,
-    labels: str = "steps",
-    analysis: str = "inline",
+    labels: Literal["steps", "answer"] = "steps",
+    analysis: Literal["inline", "asked"] = "inline",
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    for name, value, known in (
-        ("verifier", verifier, ("trained", "frozen")),
-        ("labels", labels, ("steps", "answer")),
-        ("analysis", analysis, ("inline", "asked")),
-    ):
-        if value not in known:
-            raise UnknownName(f"{name} of dsm", value, known)
     judging, trained, inline = verifier_model or model, verifier == "trained", analysis == "inline"
     both = 1 + trained  # phases
     also, pull = () if inline else ("analyst",), Kl("start", kl) if kl else None

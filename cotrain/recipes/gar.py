@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -129,13 +129,11 @@ def gar(
     slice_weight: float = 1.0,
     gan_weight: float = 1.0,
     agreement_weight: float = 0.5,
-    critic: str = "trained",
+    critic: Literal["trained", "frozen"] = "trained",
     balance: bool = True,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    if critic not in ("trained", "frozen"):
-        raise UnknownName("critic of gar", critic, ("trained", "frozen"))
     trained, judge, source = critic == "trained", critic_model or model, tasks or study_problems()
     for name, size in (("group_size", group_size), ("reviews", reviews if trained else 2)):
         if size < 2:

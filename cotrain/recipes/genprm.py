@@ -18,7 +18,7 @@ and the critic that refines solutions.
 from __future__ import annotations
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
@@ -31,7 +31,7 @@ from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.monte_carlo import (
     GAMMA,
-    LABELS,
+    Labels,
     balanced,
     completer,
     contradicted,
@@ -87,15 +87,13 @@ def genprm(
     reviews: int = 4,
     rollouts: int = 8,
     lr: float = 2e-4,
-    labels: str = "ratio",
+    labels: Labels = "ratio",
     gamma: float = GAMMA,
     balance: bool = True,
     consensus: bool = True,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    if labels not in LABELS:
-        raise UnknownName("labels of genprm", labels, LABELS)
     for name, size, least in (
         ("group_size", group_size, 1 + balance),
         ("reviews", reviews, 1),

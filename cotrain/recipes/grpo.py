@@ -8,6 +8,8 @@ channel, mixed as in RL Tango: what a perfect verifier would be worth. ``lora=16
 
 from __future__ import annotations
 
+from typing import Literal
+
 from cotrain.core.types import TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.mixing import Mixing, decay
@@ -34,7 +36,7 @@ def grpo(
     kl: float = 0.001,
     alpha: float = 0.1,
     alpha_end: float = 0.001,
-    steps_judged_by: str = "nobody",
+    steps_judged_by: Literal["nobody", "oracle"] = "nobody",
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:

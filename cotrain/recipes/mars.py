@@ -20,10 +20,10 @@ Left out: more than one search, further tools, and System 2's reasoning beside i
 from __future__ import annotations
 
 from asyncio import gather
-from typing import Any
+from typing import Any, Literal
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.bins import first_fit_decreasing
 from cotrain.learn.grpo import Grpo, Kl
@@ -108,19 +108,13 @@ def mars(
     bin_size: int = 360,
     noise: float = 1.0,
     plan: bool = True,
-    system1: str = "trained",
+    system1: Literal["trained", "frozen", "none"] = "trained",
     balance: bool = True,
-    sampling: str = "random",
+    sampling: Literal["random", "advantage"] = "random",
     decoupled: bool = True,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    for name, value, known in (
-        ("system1", system1, ("trained", "frozen", "none")),
-        ("sampling", sampling, ("random", "advantage")),
-    ):
-        if value not in known:
-            raise UnknownName(f"{name} of mars", value, known)
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"

@@ -12,7 +12,8 @@ that is refilled until a batch is full of prompts of medium difficulty.
 
 from __future__ import annotations
 
-from cotrain.core.errors import UnknownName
+from typing import Literal
+
 from cotrain.core.types import TaskSource
 from cotrain.learn.implicit import ImplicitPrm, Prime
 from cotrain.loop.evaluation import Evaluation
@@ -37,17 +38,14 @@ def prime(
     prm_lr: float = 2e-4,
     beta: float = 0.05,
     keep: tuple[float, float] = (0.2, 0.8),
-    prm: str = "online",
-    update: str = "after",
+    prm: Literal["online", "frozen", "none"] = "online",
+    update: Literal["after", "before"] = "after",
     warmup: int = 0,
     process_weight: float = 5.0,
     max_return_norm: bool = True,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    for name, value, known in (("prm", prm, ("online", "frozen", "none")), ("update", update, ("after", "before"))):
-        if value not in known:
-            raise UnknownName(f"{name} of prime", value, known)
     implicit = prm != "none"
     learn_to_solve = Prime(
         process_weight=process_weight if implicit else 0.0, keep=keep, max_return_norm=max_return_norm

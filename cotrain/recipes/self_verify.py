@@ -21,9 +21,10 @@ from asyncio import gather
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Literal
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -85,7 +86,7 @@ def self_verify(
     group_size: int = 8,
     reviews: int = 8,
     pairs: int = 1,
-    mode: str = "alternate",
+    mode: Literal["alternate", "joint", "generate", "verify"] = "alternate",
     ratio: tuple[int, int] = (5, 1),
     warmup: int = 0,
     balance: bool = True,
@@ -96,8 +97,6 @@ def self_verify(
     evaluation_tasks: int = 256,
 ) -> Recipe:
     modes = {"alternate": (*ratio, 0), "joint": (0, 0, 1), "generate": (1, 0, 0), "verify": (0, 1, 0)}
-    if mode not in modes:
-        raise UnknownName("mode of self_verify", mode, modes)
     if reviews < 2 or pairs < 1:
         raise ConfigError(
             f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are compared "

@@ -19,9 +19,10 @@ no later one; labels are made anew at each step instead of once; 8 continuations
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -32,7 +33,7 @@ from cotrain.loop.schedule import Phase, alternate
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.monte_carlo import ALPHA, GAMMA, LABELS, balanced, completer, share_right, step_labels, verdicts
+from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
 from cotrain.play.protocols import examine, review, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
@@ -99,17 +100,14 @@ def stepwiser(
     verifier_lr: float = 2e-4,
     kl: float = 0.001,
     clip: tuple[float, float] = (0.2, 0.28),
-    labels: str = "relative",
+    labels: Labels = "relative",
     alpha: float = ALPHA,
     gamma: float = GAMMA,
     balance: bool = True,
-    generator: str = "frozen",
+    generator: Literal["frozen", "trained"] = "frozen",
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    for name, value, known in (("labels", labels, LABELS), ("generator", generator, ("frozen", "trained"))):
-        if value not in known:
-            raise UnknownName(f"{name} of stepwiser", value, known)
     for name, size in (("group_size", group_size), ("reviews", reviews)):
         if size < 2:
             raise ConfigError(f"stepwiser: {name} is {size}, expected at least 2: they are compared with each other")

@@ -16,13 +16,15 @@ generator's format (its weight is 0 there).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import TaskSource
 from cotrain.learn.balance import ClassBalance
+from cotrain.learn.channels import Estimator
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.mixing import decay
+from cotrain.learn.signals import StepScale
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import PolicySpec, adapter, frozen, trainable
@@ -50,23 +52,24 @@ def tango(
     lora: int = 0,
     alpha: float = 0.1,
     alpha_end: float = 0.001,
-    step_scale: str = "1/K",
-    estimator: str = "grpo",
+    step_scale: StepScale = "1/K",
+    estimator: Estimator = "grpo",
     clip_high: float = 0.2,
     kl: float = 0.001,
-    verifier: str = "trained",
-    judge: str = "steps",
+    verifier: Literal["trained", "frozen"] = "trained",
+    judge: judges.Format = "steps",
     votes: int = 1,
-    combine: str = "mean",
-    steps_judged_by: str = "verifier",
+    combine: Literal["mean", "majority", "sum", "minimum", "product"] = "mean",
+    steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",
     balance: bool = True,
     simultaneous: bool = False,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    if verifier not in ("trained", "frozen"):
-        raise ConfigError(f"tango: verifier is {verifier!r}; expected 'trained' or 'frozen'")
+    if min(reviews, votes) < 1:
+        raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
     critic, trained = verifier_model or model, verifier == "trained"
+    paid_by = "none" if steps_judged_by == "nobody" else steps_judged_by
     how: dict[str, Any] = {"step_scale": step_scale, "estimator": estimator, "clip": (0.2, clip_high)}
     learn_to_solve = Grpo(
         mix={"outcome": 1.0, "step": decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None, **how
@@ -85,7 +88,7 @@ def tango(
         name="generator",
         protocol=solve_then_verify,
         objectives=("generator",),
-        options={"step_rewards": steps_judged_by, "reviews": votes, "combine": combine},
+        options={"step_rewards": paid_by, "reviews": votes, "combine": combine},
     )
     judging_step = Phase(
         name="verifier",
@@ -95,7 +98,7 @@ def tango(
         options={"reviews": reviews, "step_rewards": "none"},
     )
     if simultaneous and trained:
-        both: dict[str, Any] = {"reviews": max(2, reviews // 4), "step_rewards": steps_judged_by}
+        both: dict[str, Any] = {"reviews": max(2, reviews // 4), "step_rewards": paid_by}
         schedule = single(solve_then_verify, "generator", "verifier", name="both", **both)
     elif trained:
         schedule = alternate(solving_step, judging_step, ratio=ratio, warmup={"verifier": warmup})

@@ -10,7 +10,9 @@ scattered: then most rewards are right even where the label is wrong. When they 
 
 from __future__ import annotations
 
-from cotrain.core.errors import ConfigError, UnknownName
+from typing import Literal
+
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -23,8 +25,6 @@ from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
 from cotrain.play.votes import attempts, elected, is_right, reward_vote
 from cotrain.tasks.words.source import study_problems
-
-LABELS = ("vote", "truth")
 
 
 async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: str = "vote") -> None:
@@ -52,12 +52,10 @@ def ttrl(
     votes: int = 16,
     lr: float = 2e-4,
     kl: float = 0.001,
-    labels: str = "vote",
+    labels: Literal["vote", "truth"] = "vote",
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    if labels not in LABELS:
-        raise UnknownName("labels of ttrl", labels, LABELS)
     if votes < group_size:
         raise ConfigError(
             f"ttrl: {votes} votes, of which {group_size} are to be trained on; raise votes or lower group_size"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser
+from cotrain.core.flags import Parser, whole
 from cotrain.core.threads import usual_threads
 
 
@@ -15,12 +15,14 @@ def serve(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain serve", description=serve.__doc__)
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all, without any password")
-    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
+    parser.add_argument("--port", type=whole(), default=8000, metavar="N", help="0: any that is free")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
+    parser.add_argument(
+        "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
+    )
     given = parser.strict(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser
+from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.flags import Parser, real, whole
 from cotrain.core.threads import usual_threads
 
 
 def _common(parser: Parser, *, lr: float, tokens: int) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
-    parser.add_argument("--tokens", type=int, default=tokens, help="tokens to train on, padding counted")
-    parser.add_argument("--batch-tokens", type=int, default=8192)
-    parser.add_argument("--length", type=int, default=512, help="tokens of one row")
-    parser.add_argument("--lr", type=float, default=lr)
-    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
+    parser.add_argument(
+        "--tokens", type=whole(1), default=tokens, metavar="N", help="tokens to train on, padding counted"
+    )
+    parser.add_argument("--batch-tokens", type=whole(1), default=8192, metavar="N", help="tokens of one step")
+    parser.add_argument("--length", type=whole(1), default=512, metavar="N", help="tokens of one row")
+    parser.add_argument("--lr", type=real(above=0.0), default=lr, metavar="X", help="learning rate")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
+    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and of the order of the text")
+    parser.add_argument("--save-every", type=whole(0), default=500, metavar="N", help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
+    _threads(parser)
+
+
+def _threads(parser: Parser) -> None:
+    parser.add_argument(
+        "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
+    )
 
 
 def _begin(threads: int | None) -> None:
@@ -37,7 +46,9 @@ def _show(row: dict[str, Any]) -> None:
 
 def _ended(outcome: Any, out: str, command: str) -> int:
     if outcome.finished:
-        print(f"model: {out}  (loss {outcome.loss:.3f}, validation {dict(outcome.validation)})")
+        held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
+        losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"
+        print(f"model: {out}  ({losses})")
         return 0
     print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
     return 130
@@ -46,11 +57,12 @@ def _ended(outcome: Any, out: str, command: str) -> int:
 def tokenizer(words: Sequence[str]) -> int:
     """Train a byte-level BPE tokenizer with single-token digits."""
     parser = Parser(prog="cotrain tokenizer", description=tokenizer.__doc__)
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--data", metavar="FILE", help=".txt or .jsonl (default: the procedural corpus)")
-    parser.add_argument("--vocab-size", type=int, default=640)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vocab-size", type=whole(1), default=640, metavar="N", help="tokens")
+    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of the procedural corpus")
     given = parser.strict(words)
+    _refuse_used(given.out)
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
 
@@ -58,6 +70,12 @@ def tokenizer(words: Sequence[str]) -> int:
     made.save_pretrained(given.out)
     print(f"tokenizer: {given.out}  ({len(made)} tokens)")
     return 0
+
+
+def _refuse_used(out: str) -> None:
+    path = Path(out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out")
 
 
 def _text(file: str | None, seed: int) -> list[tuple[Any, int]]:
@@ -86,10 +104,12 @@ def pretrain(words: Sequence[str]) -> int:
     parser.add_argument("--data", metavar="FILE", help=".txt or .jsonl (default: the procedural corpus)")
     parser.add_argument("--model", help="go on from this model")
     parser.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
-    parser.add_argument("--kind", choices=("llama", "qwen3"), default="llama")
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--vocab-size", type=int, default=640)
+    parser.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
+    parser.add_argument("--depth", type=whole(1), default=4, metavar="N", help="layers of a new model")
+    parser.add_argument("--width", type=whole(1), default=128, metavar="N", help="of its layers")
+    parser.add_argument(
+        "--vocab-size", type=whole(1), default=640, metavar="N", help="of its tokenizer, if one is trained"
+    )
     given = parser.strict(words)
     if given.model and given.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
@@ -175,12 +195,14 @@ def _share(text: str) -> float:
 def base(words: Sequence[str]) -> int:
     """Make the embedded models from nothing: tokenizer, pretraining, three supervised starts."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
-    parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--tokens", type=int, help="pretraining tokens (default: those of the shipped models)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
+    parser.add_argument(
+        "--tokens", type=whole(1), metavar="N", help="pretraining tokens (default: those of the shipped models)"
+    )
+    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
+    parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or all cores)")
+    _threads(parser)
     given = parser.strict(words)
     _begin(given.threads)
     import cotrain

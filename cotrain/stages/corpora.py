@@ -70,6 +70,8 @@ def jsonl_file(path: str | Path) -> Corpus:
             fields = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, row {row}, column {error.colno}: not JSON ({error.msg})") from error
+        except (ValueError, RecursionError) as error:  # digits or brackets without end
+            raise DataError(f"{path}, row {row}: a number too long or JSON nested too deeply") from error
         items.append(_item(f"{path}, row {row}", fields))
     return from_items(str(path), items)
 
@@ -103,17 +105,15 @@ def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
 def split(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus, Corpus]:
     """(training, validation) without an item in common; ``validation`` items are held out.
 
-    Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``. Raises DataError when the
-    corpus has too few items.
+    Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``, at most a tenth of its items and
+    at least one. Raises DataError when the corpus has one item alone.
     """
     if corpus.size is None:
         later = procedural(corpus.name, lambda index: corpus.get(index + validation))
         return later, Corpus(name=f"{corpus.name} (validation)", size=validation, get=corpus.get)
+    validation = min(validation, max(1, corpus.size // 10))
     if corpus.size <= validation:
-        raise DataError(
-            f"{corpus.name}: {corpus.size} items, but {validation} are to be held out for validation; "
-            "lower the validation size or bring more text"
-        )
+        raise DataError(f"{corpus.name}: one item alone, which would have to be held out; bring at least two")
     order = list(range(corpus.size))
     rng_of("split", seed).shuffle(order)
     held, kept = sorted(order[:validation]), sorted(order[validation:])
@@ -147,8 +147,10 @@ def _order(size: int, epoch: int, seed: int) -> list[int]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: no such file; expected a .txt or .jsonl file") from error
+    except OSError as error:
+        raise DataError(
+            f"{path}: {(error.strerror or 'unreadable').lower()}; expected a .txt or .jsonl file"
+        ) from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 

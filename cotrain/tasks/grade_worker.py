@@ -3,50 +3,48 @@
 Answers are written by a model and may be anything: ``9^{9^{9^9}}`` keeps sympy busy for ever, and a thread cannot be
 killed. So this runs in a process of its own, in its own session, with limits on CPU time, memory and files. Loading
 math-verify takes longer than most deadlines, so that process loads it once and has a fork of itself do the work: after a
-deadline only the fork is killed, with its group, and the next one is there within milliseconds. The deadline is one of CPU
-time, so that a busy machine does not turn right answers into ungraded ones; ``PATIENCE`` times as long by the clock ends it
-too. Both speak JSON lines: ``{"id", "gold", "answer"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox.
+deadline only the fork is killed, with its group, and the next one is there within milliseconds. What a fork has learned dies
+with it (ANTLR's tables, sympy's lazy imports: the first answer of a kind takes twenty times as long), so before the next one the
+process itself makes a few comparisons: of many kinds, and some that forks have survived. The deadline is one of CPU time, so that
+a busy machine does not turn right answers into ungraded ones; several times as long by the clock ends it too. Both speak JSON
+lines: ``{"id", "gold", "answer", "deadline_s"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox.
 
-What compares is a ``Judging``, named as ``module:function`` that loads it: math-verify here, programs and their tests in
+What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, programs and their tests in
 ``program_worker.py``, environments of verifiers in ``verifiers_worker.py``.
 
-Left out: math-verify's own timeouts (signals), since the deadline covers parsing as well; forks on Windows, where the pool
-kills the whole process.
+Left out: forks on Windows, where the pool kills the whole process.
 
-Run as ``python -m cotrain.tasks.grade_worker DEADLINE_SECONDS MEMORY_BYTES [MODULE:FUNCTION [ARGUMENT]]``.
+Run as ``python -m cotrain.tasks.grade_worker MEMORY_BYTES MODULE:FUNCTION [ARGUMENT]``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import math
 import os
-import re
 import select
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 PATIENCE = 4.0  # seconds by the clock for each of the deadline's
+LEAST_PATIENCE_S = 20.0  # seconds by the clock, at least, for what never sleeps: then it is the machine that is busy
+ENOUGH = 128  # comparisons that are learned from, in all
+LESSON_S = 0.5  # CPU time; what took longer is not done again
 FILE_BYTES = 1 << 20  # of a file that a program writes
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 STRAYS_S = 2.0  # to end what an answer's program started; then the whole process gives up
 Verdict = tuple[bool | None, str | None]  # (value, reason)
-
-_BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\d)\s*(\\[a-zA-Z]+|\d)(?![a-zA-Z{])")  # \frac\pi 2
-
-_NO_MIXED = re.compile(r"(\d)\s*((?:\\left\s*)?\(\s*\\frac)")  # 2 (\frac{11}{2}) is 11; math-verify reads 2 + 11/2
-
-# What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
-_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,10 @@ class Judging:
     alone: bool = (
         False  # the answer is run: a fork for each, without open files, in a folder of its own; what ends it is wrong
     )
+    least_patience_s: float = 0.0
+    lessons: tuple[
+        tuple[str, str], ...
+    ] = ()  # comparisons whose first one takes longer, for the fork after a killed one
 
     def blame(self, reason: str) -> dict[str, Any]:
         """The verdict where there is no reply."""
@@ -65,7 +67,7 @@ class Judging:
         return {"value": None, "reason": reason}
 
 
-def main(deadline_s: float, memory_bytes: int, loader: str, *argument: str) -> None:
+def main(memory_bytes: int, loader: str, *argument: str) -> None:
     """Serve until standard input ends."""
     replies = _take_stdout()
     module, _, function = loader.partition(":")
@@ -81,32 +83,47 @@ def main(deadline_s: float, memory_bytes: int, loader: str, *argument: str) -> N
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _send(replies, {"ready": True})
     fork: _Fork | None = None
+    lessons = deque(judging.lessons)  # what this process, and so a new fork, does not know yet
+    learned = 0
     for line in sys.stdin:
         if sys.platform == "win32":
-            _send(replies, _reply(judging.judge, line, deadline_s))
+            _send(replies, _reply(judging.judge, line))
             continue
+        request = json.loads(line)
+        deadline_s = request["deadline_s"]
         fork = fork or _Fork(judging, deadline_s)
         reply = fork.ask(line, deadline_s)
         failed = isinstance(reply, str)
         if isinstance(reply, str):  # why there is none
-            reply = {"id": json.loads(line)["id"], **judging.blame(reply)}
+            reply = {"id": request["id"], **judging.blame(reply)}
+        elif (
+            judging.lessons
+            and learned + len(lessons) < ENOUGH
+            and reply["value"] is not None
+            and reply["spent_s"] < LESSON_S
+        ):
+            lessons.append((request["gold"], request["answer"]))
         if failed or judging.alone:
             fork.kill()
             fork = None
         _send(replies, reply)
+        while failed and lessons:
+            judging.judge(*lessons.popleft())
+            learned += 1
     if fork is not None:
         fork.kill()
 
 
-def _reply(judge: Callable[[str, str], Verdict], line: str, deadline_s: float) -> dict[str, Any]:
+def _reply(judge: Callable[[str, str], Verdict], line: str) -> dict[str, Any]:
     request = json.loads(line)
-    _limit("CPU", math.ceil(time.process_time() + deadline_s) + 1)  # in case nobody is left to kill us
+    deadline_s, began = request["deadline_s"], time.process_time()
+    _limit("CPU", math.ceil(began + deadline_s) + 1)  # in case nobody is left to kill us
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, deadline_s)  # ends the process, wherever it is: nothing handles the signal
     value, reason = judge(request["gold"], request["answer"])
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return {"id": request["id"], "value": value, "reason": reason}
+    return {"id": request["id"], "value": value, "reason": reason, "spent_s": time.process_time() - began}
 
 
 class _Fork:
@@ -116,6 +133,7 @@ class _Fork:
         requests, ask = os.pipe()
         said, say = os.pipe()
         self._folder = tempfile.mkdtemp(prefix="cotrain-") if judging.alone else None
+        gc.freeze()  # a collection in the fork would copy every page that it looks at
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -127,7 +145,7 @@ class _Fork:
                     for line in lines:
                         if self._folder is not None:
                             _shut_off(self._folder, say, deadline_s)
-                        _send(replies, _reply(judging.judge, line, deadline_s))
+                        _send(replies, _reply(judging.judge, line))
             finally:
                 os._exit(0)
         if judging.alone:
@@ -135,7 +153,7 @@ class _Fork:
                 os.setpgid(self.pid, self.pid)
         os.close(requests)
         os.close(say)
-        self._ask, self._said = ask, said
+        self._ask, self._said, self._least_patience_s = ask, said, judging.least_patience_s
 
     def ask(self, line: str, deadline_s: float) -> dict[str, Any] | str:
         """The reply, or why there is none."""
@@ -144,7 +162,7 @@ class _Fork:
                 requests.write(line)
         except OSError:
             return "grader died"
-        if not select.select([self._said], [], [], PATIENCE * deadline_s)[0]:
+        if not select.select([self._said], [], [], max(PATIENCE * deadline_s, self._least_patience_s))[0]:
             return "timeout"
         if said := os.read(self._said, 1 << 16):  # one short line
             with contextlib.suppress(ValueError):
@@ -213,39 +231,6 @@ def _prctl(what: int, value: int) -> None:
         ctypes.CDLL(None).prctl(what, value, 0, 0, 0)
 
 
-def load_mathematics() -> Judging:
-    """Math-verify, warm. Raises ImportError when it is not installed."""
-    judge = load_judge()
-    judge("\\frac12", "x^2+x")  # the first comparisons load half of sympy: not at the expense of somebody's deadline
-    return Judging(judge=judge)
-
-
-def load_judge() -> Callable[[str, str], Verdict]:
-    """Import math-verify (slow) and return the comparison. Raises ImportError when it is not installed."""
-    from math_verify import LatexExtractionConfig, parse, verify
-
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
-
-    def read(text: str) -> list[Any]:
-        text = _NO_MIXED.sub(r"\1 \\cdot \2", _BARE_FRACTION.sub(r"\\frac{\1}{\2}", text))
-        return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
-
-    def judge(gold: str, answer: str) -> Verdict:
-        try:
-            golds, answers = read(gold), read(answer)
-            if not golds:
-                return None, "gold not readable"
-            if not answers:
-                return False, None
-            return bool(verify(golds, answers, timeout_seconds=None, raise_on_error=True)), None
-        except MemoryError:
-            return None, "out of memory"
-        except _ODD:
-            return None, "grader error"
-
-    return judge
-
-
 def _take_stdout() -> TextIO:
     """Keep standard output for replies; whatever a library prints goes nowhere."""
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
@@ -277,5 +262,5 @@ def _limit(what: str, value: int, *, hard: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(int(sys.argv[1]), *sys.argv[2:])
     os._exit(0)  # there is nothing to clear up, and Python takes its time for it

@@ -4,10 +4,11 @@ A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``No
 its reason: "timeout", "too large", "grader died", "out of memory", "grader error", "gold not readable". The caller masks such a
 sample; a grader that failed never turns into a wrong answer.
 
-After its deadline the fork that does the work is killed and another takes its place (``grade_worker.py``), so that one
-hostile answer costs one deadline and the next answer is graded as if nothing had happened; a process that does not even
-say so is killed with its whole group and replaced. (Pools whose tasks cannot be killed fail here: a few such
-answers occupy all workers, and from then on every right answer is graded wrong.)
+Most answers that would keep math-verify busy for ever are seen by their text (``sizes.py``), are certainly different from the gold
+answer (``bounds.py``), or are refused when they begin to be large (``guards.py``, ``latex.py``), in milliseconds. Of the rest each
+costs a deadline: the fork that does the work is killed and another takes its place (``grade_worker.py``), so that the next answer
+is graded as if nothing had happened; a process that does not even say so is killed with its whole group and replaced. (Pools
+whose tasks cannot be killed fail here: a few such answers occupy all workers, and from then on every right answer is graded wrong.)
 
 Left out: several correct gold answers, tolerances, units that need converting.
 """
@@ -15,42 +16,26 @@ Left out: several correct gold answers, tolerances, units that need converting.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
 import queue
 import re
-import signal
-import subprocess
-import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from decimal import Decimal
-from pathlib import Path
-from typing import IO, Any
 
-from cotrain.core.errors import ConfigError, UserError
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepJudgement, Task
-from cotrain.tasks.grade_worker import PATIENCE
+from cotrain.tasks.grade_process import MATHEMATICS, Worker
 from cotrain.tasks.sizes import too_large
 from cotrain.text.parsers import final_answer, last_boxed
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
-MATHEMATICS = "cotrain.tasks.grade_worker:load_mathematics"
+LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify
 MEMORY_BYTES = 3 << 30  # address space of a worker
-GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
-START_S = 120.0  # a worker that has not loaded by then is given up
+DEADLINE_S = 2.0  # CPU time of a grade
+FIRST = 16  # part of the deadline for the first try of a comparison of mathematics
+TRIES = 3  # full deadlines that fail before there must be savings for another
+SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
-
-_ENVIRONMENT = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "SYSTEMROOT",
-)  # nothing else of it, such as keys, is passed on
 
 
 class GradingPool:
@@ -58,22 +43,28 @@ class GradingPool:
 
     ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is not
     math-verify. ``memory``: bytes of address space of each.
+
+    Mathematics is tried for a ``FIRST`` part of the deadline, which is enough for all but three right answers in a thousand; what
+    takes longer is tried again for all of it, as long as there are ``TRIES`` left: one is lost where that fails too, and ``SAVED`` of one
+    comes back with each grade that is given. So a few slow answers have all the time they need, and many of them cost little each.
     Use it as a context manager or call ``close``; forgotten processes end with this one.
     """
 
     def __init__(
         self,
         workers: int = 1,
-        deadline_s: float = 5.0,
+        deadline_s: float = DEADLINE_S,
         judging: Sequence[str] = (MATHEMATICS,),
         memory: int = MEMORY_BYTES,
     ) -> None:
         if workers < 1 or deadline_s <= 0:
             raise ConfigError(f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}")
         self.deadline_s = deadline_s
-        self._start = (deadline_s, memory, tuple(judging))
+        self._start = (memory, tuple(judging))
+        self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
+        self._tries, self._counting = float(TRIES), threading.Lock()
         self._closed = False
-        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
         for _ in range(workers):
             self._idle.put(None)
         self._places = workers
@@ -81,30 +72,51 @@ class GradingPool:
     def grade(self, gold: str, answer_text: str) -> Grade:
         """Compare an answer (the answer alone, not the text around it) with the gold answer.
 
-        Takes ``deadline_s`` of CPU time at most, and ``PATIENCE`` times as long by the clock, once a worker is free and
-        loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
+        Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once a worker is
+        free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
         """
         if (quick := quick_grade(gold, answer_text)) is not None:
             return quick
-        if too_large(answer := _core(answer_text)):
+        gold, answer = _core(gold), _core(answer_text)
+        if len(answer) > LONG + 10 * len(gold) or too_large(answer):
             return Grade(value=None, reason="too large")
-        return self.ask(_core(gold), answer)
+        return self.ask(gold, answer)
 
     def ask(self, gold: str, answer: str) -> Grade:
         """The grade of a process, without a shortcut; limits and errors as ``grade``."""
+        if self._first_s is None:
+            return self._ask(gold, answer, self.deadline_s)
+        grade = self._ask(gold, answer, self._first_s)
+        if grade.reason == "timeout" and self._count(-1.0):
+            grade = self._ask(gold, answer, self.deadline_s)
+            if grade.value is not None:
+                self._count(1.0)
+        if grade.value is not None:
+            self._count(SAVED)
+        return grade
+
+    def _count(self, tries: float) -> bool:
+        """Change the number of tries; False where there are too few."""
+        with self._counting:
+            if self._tries + tries < 0:
+                return False
+            self._tries = min(self._tries + tries, float(TRIES))
+            return True
+
+    def _ask(self, gold: str, answer: str, deadline_s: float) -> Grade:
         if self._closed:
             raise RuntimeError("this grading pool is closed")
         worker = self._idle.get()
         try:
-            worker = worker or _Worker(*self._start)
-            grade = worker.ask(gold, answer)
+            worker = worker or Worker(*self._start)
+            grade = worker.ask(gold, answer, deadline_s)
         except BaseException:
             if worker is not None:  # its answer may still be under way
                 worker.kill()
             self._idle.put(None)
             raise
         if worker.killed:
-            worker = None if self._closed else _Worker(*self._start)  # loads while others work
+            worker = None if self._closed else Worker(*self._start)  # loads while others work
         self._idle.put(worker)
         return grade
 
@@ -134,7 +146,7 @@ class GradingPool:
 class AnswerJudge:
     """The judge of tasks whose answer is compared by a pool; knows nothing of steps."""
 
-    def __init__(self, workers: int = WORKERS, deadline_s: float = 5.0) -> None:
+    def __init__(self, workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> None:
         self._pool = GradingPool(workers=workers, deadline_s=deadline_s)
 
     def grade(self, task: Task, text: str) -> Grade:
@@ -167,99 +179,6 @@ async def grade_outside(task: Task, text: str) -> Grade:
     The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
     """
     return await task.judge.agrade(task, text) if isinstance(task.judge, AnswerJudge) else task.grade(text)
-
-
-class _Worker:
-    """One process of ``cotrain.tasks.grade_worker``, and a thread that reads its replies."""
-
-    def __init__(self, deadline_s: float, memory: int, judging: tuple[str, ...]) -> None:
-        root = str(Path(__file__).resolve().parents[2])
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
-        limits = (str(deadline_s), str(memory))
-        command = [sys.executable, "-P", "-m", "cotrain.tasks.grade_worker", *limits, *judging]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests: IO[bytes] = self._process.stdin
-        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
-        reader = threading.Thread(target=_read, args=(self._process.stdout, self._replies), daemon=True)
-        reader.start()
-        self._end = weakref.finalize(self, _end_group, self._process)
-        self._deadline_s = deadline_s
-        self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
-        self._ready = False
-        self._asked = 0
-
-    @property
-    def killed(self) -> bool:
-        return not self._end.alive
-
-    def kill(self) -> None:
-        self._end()
-
-    def ask(self, gold: str, answer: str) -> Grade:
-        """Grade one answer; the process is killed when it does not reply as it should."""
-        if not self._ready:
-            greeting = self._reply(START_S)
-            if isinstance(greeting, str):
-                return Grade(value=None, reason=greeting)
-            if greeting.get("ready") is not True:
-                self.kill()
-                raise UserError(
-                    f"answers are graded with {self._what}, which cannot be loaded: {greeting.get('error')}"
-                )
-            self._ready = True
-        self._asked += 1
-        request = json.dumps({"id": self._asked, "gold": gold, "answer": answer}) + "\n"
-        with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
-            self._requests.write(request.encode("ascii"))
-            self._requests.flush()
-        reply = self._reply(PATIENCE * self._deadline_s + GRACE_S)
-        if isinstance(reply, str):
-            return Grade(value=None, reason=reply)
-        if reply.get("id") != self._asked:
-            self.kill()
-            return Grade(value=None, reason="grader died")
-        return Grade(value=reply["value"], reason=reply["reason"])
-
-    def _reply(self, timeout_s: float) -> dict[str, Any] | str:
-        """The next reply, or why there is none; then the process is killed."""
-        try:
-            line = self._replies.get(timeout=timeout_s)
-        except queue.Empty:
-            self.kill()
-            return "timeout"
-        if line is None:
-            self.kill()
-            return "grader died"
-        return json.loads(line)
-
-
-def _read(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
-    with stream:
-        for line in stream:
-            replies.put(line)
-    replies.put(None)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with all that it started. Runs once, before anybody has waited for it: the id is still its own."""
-    if sys.platform == "win32":
-        process.kill()
-    else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
 
 
 # -- without a process

@@ -6,8 +6,8 @@ benchmarks and the format's details.
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
-with ``train.jsonl`` and ``test.jsonl``, and a data set with these splits, keeps its own test split; validation is cut from
-train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase, are left out and counted.
+with ``train.jsonl`` and ``test.jsonl`` (or ``.parquet``), and a data set with these splits, keeps its own test split; validation is
+cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase, are left out and counted.
 
 Left out: step labels (``judge_steps`` is None: there is no oracle).
 """
@@ -23,15 +23,15 @@ from typing import Any
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Task
-from cotrain.tasks.grading import WORKERS, AnswerJudge
+from cotrain.tasks.grading import DEADLINE_S, WORKERS, AnswerJudge
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.rows import SCHEMAS, Row, normal, read_rows, row_of, schema_of
+from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal, read_rows, row_of, schema_of
 
 SPLITS = ("train", "validation", "test")
 
 
 class JsonlTasks:
-    """A task source over a file, a directory of ``.jsonl`` files or a data set of the Hub, read and checked whole when built.
+    """A task source over a file, a directory of files or a data set of the Hub, read and checked whole when built.
 
     ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a validation or
     test question. ``digest`` (from ``describe``) makes changed data an error. Raises DataError, see ``read_rows``.
@@ -44,7 +44,7 @@ class JsonlTasks:
         answer: str = SCHEMAS["jsonl"].answer,
         name: str = "jsonl",
         workers: int = WORKERS,
-        deadline_s: float = 5.0,
+        deadline_s: float = DEADLINE_S,
         digest: str | None = None,
     ) -> None:
         self.name = name
@@ -155,11 +155,14 @@ def read_splits(path: str, question: str, answer: str) -> dict[str, list[Row]]:
     folder = Path(path)
     if not folder.is_dir():
         return {"all": read_rows(folder, question, answer)}
-    files = {split: folder / f"{split}.jsonl" for split in SPLITS}
-    if not (files["train"].is_file() and files["test"].is_file()):
-        found = sorted(p.name for p in folder.glob("*.jsonl"))
-        raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {found or 'neither'}")
-    return {split: read_rows(file, question, answer) for split, file in files.items() if file.is_file()}
+    found = files_in(folder)
+    files = {split: file for split in SPLITS for file in found if file.stem == split}
+    if not {"train", "test"} <= set(files):
+        names = [file.name for file in found]
+        raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}")
+    if len(files) < sum(file.stem in files for file in found):
+        raise DataError(f"{folder}: a split is there as .jsonl and as .parquet; keep one of the two")
+    return {split: read_rows(file, question, answer) for split, file in files.items()}
 
 
 def split_of(question: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
-from cotrain.tasks.grading import WORKERS, GradingPool, vote_key
+from cotrain.tasks.grading import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.processbench import sample_of
 from cotrain.tasks.rows import ANY, Schema, lines_of, object_of, row_of, schema_of
 
@@ -95,9 +95,9 @@ def check_file(
     *,
     schema: Schema = ANY,
     workers: int = WORKERS,
-    deadline_s: float = 5.0,
+    deadline_s: float = DEADLINE_S,
 ) -> Report:
-    """Check one file of JSON lines (``.gz`` too), of questions and answers or of ProcessBench.
+    """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
 
     Raises DataError where a file is missing, unreadable or empty; every other fault is a finding.
     """
@@ -138,7 +138,7 @@ def _read(path: Path, schema: Schema) -> tuple[list[_Question], list[str], int]:
         whole = f"{key} {key_of(given)}" if given else key
         questions.append(_Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words))
     if not rows:
-        raise DataError(f"{path}: no rows; expected JSON lines, one object a line")
+        raise DataError(f"{path}: no rows; expected JSON lines, one object a line, or parquet")
     return questions, malformed, rows
 
 
@@ -243,7 +243,7 @@ def command(words: Sequence[str]) -> int:
     if words[:1] != ["data"] and not {"-h", "--help"} & {*words}:
         raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
     parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
-    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain")
+    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain, or parquet")
     parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -22,7 +22,7 @@ HUB = "hitsmy/PRMBench_Preview"
 
 
 def read_samples(paths: Sequence[str]) -> list[Sample]:
-    """The samples of files, of all ``.jsonl`` files of directories, or of a data set of the Hub.
+    """The samples of files, of all files of directories, or of a data set of the Hub.
 
     Raises DataError with file, row and field.
     """

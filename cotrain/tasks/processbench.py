@@ -14,7 +14,7 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.rows import kind_of, lines_of, object_of, text_of
+from cotrain.tasks.rows import files_in, kind_of, lines_of, object_of, text_of
 
 HUB = "Qwen/ProcessBench"
 
@@ -33,7 +33,7 @@ class Sample:
 
 
 def read_samples(paths: Sequence[str]) -> list[Sample]:
-    """The samples of files, of all ``.jsonl`` files of directories, or of a data set of the Hub.
+    """The samples of files, of all files of directories, or of a data set of the Hub.
 
     Raises DataError with file, row and field; also for an id that occurs twice.
     """
@@ -56,9 +56,9 @@ def rows_of(paths: Sequence[str], kind: str) -> Iterator[tuple[dict[str, Any], s
                 yield from ((row, f"{path}, {split}, row {n}", split) for n, row in enumerate(rows, start=1))
             continue
         folder = Path(path).expanduser().resolve()
-        files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
+        files = files_in(folder) if folder.is_dir() else [folder]
         if not files:
-            raise DataError(f"{folder}: no .jsonl file in this directory; expected those of {kind}")
+            raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")
         for file in files:
             for number, line in lines_of(file):
                 where = f"{file}, row {number}"

@@ -25,7 +25,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
@@ -34,17 +34,19 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.types import Grade, Task
+from cotrain.tasks.grade_process import GRACE_S
 from cotrain.tasks.grade_worker import PATIENCE
-from cotrain.tasks.grading import GRACE_S, WORKERS, AnswerJudge, GradingPool
+from cotrain.tasks.grading import WORKERS, AnswerJudge, GradingPool
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.jsonl import SPLITS, split_of
-from cotrain.tasks.rows import kind_of, lines_of, object_of, text_of
+from cotrain.tasks.rows import files_in, kind_of, lines_of, object_of, text_of
 
 KINDS = {
     "mbpp": "google-research-datasets/mbpp:full",
     "humaneval": "openai/openai_humaneval",
 }  # and their public releases
 MEMORY_BYTES = 1 << 30  # address space of a program
+DEADLINE_S = 3.0  # CPU time of a program with its tests
 MAX_PROGRAM = 100_000  # characters
 JUDGING = "cotrain.tasks.program_worker:load_programs"
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
@@ -74,9 +76,13 @@ class ProgramJudge(AnswerJudge):
         self._pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
 
+    def problem(self, task: Task) -> Problem:
+        """The problem of a task."""
+        return self._problems[task.id]
+
     def grade(self, task: Task, text: str) -> Grade:
         """Run the program of an answer with the problem's tests."""
-        problem = self._problems[task.id]
+        problem = self.problem(task)
         program = program_of(text, problem.entry)
         if program is None or len(program) > MAX_PROGRAM:
             return Grade(value=False, reason="no program" if program is None else "program too long")
@@ -102,7 +108,7 @@ class ProgramJudge(AnswerJudge):
 
 
 class ProgramTasks:
-    """The problems of ``kind`` at ``path``: a file, a directory of ``.jsonl`` files or a name on the Hub.
+    """The problems of ``kind`` at ``path``: a file, a directory of files or a name on the Hub.
 
     ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". Raises DataError with file, row
     and field, ConfigError for a sandbox that cannot be imported.
@@ -113,7 +119,7 @@ class ProgramTasks:
         kind: str,
         path: str | Path,
         workers: int = WORKERS,
-        deadline_s: float = 3.0,
+        deadline_s: float = DEADLINE_S,
         sandbox: str | None = None,
         digest: str | None = None,
     ) -> None:
@@ -137,15 +143,7 @@ class ProgramTasks:
         """Problem ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
-        problem = self._splits[split][index]
-        return Task(
-            id=f"{self.name}/{split}/{index}",
-            prompt=problem.question,
-            answer=problem.solution,
-            solution=None,
-            difficulty=0.0,
-            judge=self.judge,
-        )
+        return task_of(self._splits[split][index], f"{self.name}/{split}/{index}", self.judge)
 
     def size(self, split: str) -> int:
         if split not in self._splits:
@@ -161,25 +159,52 @@ class ProgramTasks:
         self.judge.close()
 
 
+def suite(kind: str, paths: Sequence[str], workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> list[Task]:
+    """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published number), all
+    of HumanEval. The tasks share a judge, whose ``close`` ends its processes. Raises DataError."""
+    rows = [row for path in paths for row in _rows(path)]
+    if kind == "mbpp" and any(_published(row.get("task_id")) for row, _ in rows):
+        rows = [(row, where) for row, where in rows if _published(row.get("task_id")) == "test"]
+    problems = {f"{kind}/{i}": READ[kind](row, where) for i, (row, where) in enumerate(rows)}
+    if not problems:
+        raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
+    judge = ProgramJudge(problems, workers, deadline_s, None)
+    return [task_of(problem, name, judge) for name, problem in problems.items()]
+
+
+def task_of(problem: Problem, task_id: str, judge: ProgramJudge) -> Task:
+    """One problem as a task; its answer is the reference program."""
+    return Task(
+        id=task_id,
+        prompt=problem.question,
+        answer=problem.solution,
+        solution=None,
+        difficulty=0.0,
+        judge=judge,
+    )
+
+
 # -- rows
 
 
 def read_problems(kind: str, path: str) -> list[Problem]:
     """All problems at a path. Raises DataError; also for an MBPP file without a single problem to train on."""
-    read = {"mbpp": mbpp_problem, "humaneval": humaneval_problem}[kind]
-    rows: list[tuple[dict[str, Any], str]] = []
-    if is_hub_name(path):
-        for split, found in hub_rows(path).items():
-            rows += [(row, f"{path}, {split}, row {n}") for n, row in enumerate(found, start=1)]
-    else:
-        folder = Path(path)
-        for file in sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]:
-            for number, line in lines_of(file):
-                rows.append((object_of(line, f"{file}, row {number}"), f"{file}, row {number}"))
-    problems = [read(row, where) for row, where in rows]
+    problems = [READ[kind](row, where) for row, where in _rows(path)]
     if not any(problem.split == "train" for problem in problems):
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
     return problems
+
+
+def _rows(path: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each row of a file, a directory of files or a data set, and where it stands."""
+    if is_hub_name(path):
+        for split, found in hub_rows(path).items():
+            yield from ((row, f"{path}, {split}, row {n}") for n, row in enumerate(found, start=1))
+        return
+    folder = Path(path).expanduser()
+    for file in files_in(folder) if folder.is_dir() else [folder]:
+        for number, line in lines_of(file):
+            yield object_of(line, f"{file}, row {number}"), f"{file}, row {number}"
 
 
 def mbpp_problem(row: dict[str, Any], where: str) -> Problem:
@@ -218,6 +243,9 @@ def humaneval_problem(row: dict[str, Any], where: str) -> Problem:
         solution=prompt + _text(row, "canonical_solution", where),
         split=split_of(prompt),
     )
+
+
+READ: dict[str, Callable[[dict[str, Any], str], Problem]] = {"mbpp": mbpp_problem, "humaneval": humaneval_problem}
 
 
 def _published(number: object) -> str | None:

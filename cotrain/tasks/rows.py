@@ -11,8 +11,8 @@ written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both wi
 joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text with the answer N.
 
 Every malformed row is an error with its file, row and column; nothing is skipped. A column ``paraphrase``, a string or a list
-of strings, puts the same question in other words; other columns are ignored. Left out: CSV, parquet, one JSON array for a
-whole file (``datasets`` reads them all, see ``hub.py``), tolerances and units.
+of strings, puts the same question in other words; other columns are ignored. Parquet files have the same rows (``parquet.py``).
+Left out: CSV, one JSON array for a whole file, tolerances and units.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError, UnknownName
+from cotrain.tasks.parquet import ENDING, parquet_rows
 from cotrain.text.parsers import write_solution
 
 
@@ -83,7 +84,7 @@ def normal(question: str) -> str:
 
 
 def read_rows(path: Path, question: str, answer: str) -> list[Row]:
-    """Read and check a file of JSON lines, ``.gz`` or plain. Blank lines are allowed, and so is a byte order mark.
+    """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte order mark.
 
     Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
     UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type.
@@ -93,19 +94,25 @@ def read_rows(path: Path, question: str, answer: str) -> list[Row]:
         where = f"{path}, row {number}"
         rows.append(row_of(object_of(line, where), question, answer, where))
     if not rows:
-        raise DataError(f"{path}: no rows; expected JSON lines with the fields {question!r} and {answer!r}")
+        raise DataError(f"{path}: no rows; expected {_format(path)} with the fields {question!r} and {answer!r}")
     return rows
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, each with its number. Raises DataError for a file that cannot be read."""
+def lines_of(path: Path) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
+    """The lines of a file that are not blank, each with its number, for ``object_of``; of parquet the rows themselves.
+
+    Raises DataError for a file that cannot be read, UserError for parquet without pyarrow.
+    """
     if not path.exists():
         near = (
             get_close_matches(path.name, [p.name for p in path.parent.glob("*")], n=1) if path.parent.is_dir() else []
         )
         raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not path.is_file():
-        raise DataError(f"{path}: not a regular file; expected JSON lines, one object a line")
+        raise DataError(f"{path}: not a regular file; expected {_format(path)}")
+    if path.suffix == ENDING:
+        yield from parquet_rows(path)
+        return
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
@@ -119,8 +126,19 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def object_of(line: bytes, where: str) -> dict[str, Any]:
-    """The JSON object of a line. Raises DataError that begins with ``where``."""
+def files_in(folder: Path) -> list[Path]:
+    """The files of rows in a directory, by name."""
+    return sorted(file for ending in (".jsonl", ENDING) for file in folder.glob(f"*{ending}"))
+
+
+def _format(path: Path) -> str:
+    return "parquet" if path.suffix == ENDING else "JSON lines"
+
+
+def object_of(line: bytes | dict[str, Any], where: str) -> dict[str, Any]:
+    """The JSON object of a line; a row of parquet is one. Raises DataError that begins with ``where``."""
+    if isinstance(line, dict):
+        return line
     if b"\x00" in line or line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{where}, column {max(line.find(0), 0) + 1}: a NUL byte; save the file as UTF-8, not UTF-16")
     try:
@@ -216,7 +234,8 @@ def text_of(value: Any, where: str, *, numbers: bool) -> str:
 def kind_of(value: Any) -> str:
     """What kind of JSON a value is, in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+    names |= {int: "a number", float: "a number"}
+    return names.get(type(value), f"a value of the type {type(value).__name__}")  # the rest is parquet's
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

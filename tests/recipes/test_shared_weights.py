@@ -81,7 +81,9 @@ def test_parameters_of_tango():
         (lambda: self_verify(pairs=0), "at least 1 pair"),
         (lambda: rise(verify_share=1.5), "verify_share is 1.5"),
         (lambda: tango(estimator="ppo"), "estimator"),
-        (lambda: tango(step_scale="K"), "step_scale is 'K'"),
+        (lambda: tango(step_scale="K"), "step_scale of tango 'K'; did you mean '1/K'"),
+        (lambda: tango(steps_judged_by="oracel"), "did you mean 'oracle'"),
+        (lambda: tango(reviews=0), "at least 1 review"),
         (lambda: tango(clip_high=-0.1), "clip="),
     ],
 )

@@ -52,6 +52,12 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
     (folder / "summary.json").write_text(json.dumps(summary | {"after": after}))
 
 
+def begun_before(out: Path, settings=()) -> None:
+    """As a comparison leaves its directory, to which more is added."""
+    claim = {"arms": [], "updates": UPDATES, "evaluate_every": EVERY, "settings": list(settings)}
+    (out / "settings.json").write_text(json.dumps(claim))
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """A comparison of finished runs: nothing is trained. GRPO, the cheapest, was run on to as many tokens."""
@@ -61,6 +67,7 @@ def compared(tmp_path_factory):
             slug = "".join(c if c.isalnum() or c in "-_." else "-" for c in arm)
             fake_run(out / slug / f"seed-{seed}", arm, seed, 120 if arm == "grpo" else UPDATES)
     model = f"policies.generator.model={out}/mine"
+    begun_before(out, settings=[model])
     result = compare(list(END), seeds=SEEDS, out=out, updates=UPDATES, evaluate_every=EVERY, settings=[model])
     assert not list(out.glob("*/*.log"))  # every run was found finished
     return out, result
@@ -71,6 +78,9 @@ def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
     for arm in ("grpo", "tango"):
         for seed in range(SEEDS):
             fake_run(tmp_path / arm / f"seed-{seed}", arm, seed, UPDATES)
+    with pytest.raises(ConfigError, match="something else than a comparison"):
+        compare(["grpo"], updates=UPDATES, **again)
+    begun_before(tmp_path)
     assert list(compare(["grpo"], updates=UPDATES, **again)["recipes"]) == ["grpo"]
     assert list(compare(["tango", "grpo"], updates=UPDATES, **again)["recipes"]) == ["tango", "grpo"]
     with pytest.raises(ConfigError, match="holds a comparison with other settings"):

@@ -80,14 +80,16 @@ def test_interleaving_keeps_the_proportion_and_repeats_nothing():
         interleave([(a, 0)])
 
 
-@pytest.mark.parametrize("size", [None, 30])
-def test_held_out_items_are_in_no_training_batch(size):
+@pytest.mark.parametrize(("size", "count"), [(None, 10), (300, 10), (30, 3), (2, 1)])
+def test_held_out_items_are_in_no_training_batch(size, count):
     whole = procedural("a", str) if size is None else from_items("a", [str(i) for i in range(size)])
     kept, held = split(whole, 10, seed=4)
     training = {kept.get(i) for i in range(kept.size or 100)}
     validation = set(everything(held))
-    assert len(validation) == 10 and not training & validation
+    assert len(validation) == count and not training & validation  # of few items a tenth
     assert size is None or training | validation == {str(i) for i in range(size)}
-    if size is not None:
-        with pytest.raises(DataError, match="30 items, but 30 are to be held out"):
-            split(whole, 30)
+
+
+def test_one_item_alone_cannot_be_split():
+    with pytest.raises(DataError, match="one item alone"):
+        split(from_items("a", ["0"]), 30)

@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
-from cotrain.tasks.grading import GradingPool, plain_number, quick_grade
+from cotrain.tasks.grading import SAVED, TRIES, GradingPool, plain_number, quick_grade
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)
+SLOW = [  # for sympy, and no number in them is large
+    f"\\int_0^1\\int_0^1 \\frac{{\\ln(1+x^{{{n}}}y)}}{{1+xy}} dx dy" for n in range(3, 9)
+]
 
 
 @pytest.fixture(scope="module")
 def pool():
-    with GradingPool(workers=1, deadline_s=5.0) as pool:
+    with GradingPool(workers=1) as pool:
         yield pool
 
 
@@ -112,11 +115,36 @@ def test_a_gold_answer_that_cannot_be_read_is_no_wrong_answer(pool):
 def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
     with GradingPool(workers=1, deadline_s=0.5) as pool:
         assert pool.grade("\\frac12", "\\frac24") == RIGHT  # loads the worker
-        for bomb in ("9^{9^{9^9}}", "(10^9)!", "(" * 3000 + "1" + ")" * 3000):
+        for bomb in ("9^{9^{9^9}}", "(10^9)!", "(" * 3000 + "1" + ")" * 3000, *SLOW[:2]):
             start = time.perf_counter()
-            assert pool.ask("6", bomb) == Grade(value=None, reason="timeout")
-            assert time.perf_counter() - start < 4 * 0.5 + 1.0  # 0.5 s of CPU time, on however busy a machine
+            grade = pool.ask("6", bomb)
+            assert grade in (Grade(value=None, reason="timeout"), Grade(value=None, reason="too large"), WRONG)
+            assert bomb not in SLOW or grade.reason == "timeout"
+            assert time.perf_counter() - start < 2 * 20.0 + 1.0  # 0.5 s of CPU time, on however busy a machine
             assert pool.grade("\\frac12", "\\frac24") == RIGHT
+
+
+def test_slow_answers_have_the_whole_deadline_as_long_as_few_of_them_are_hopeless():
+    with GradingPool(workers=1, deadline_s=0.4) as pool:
+        assert pool.grade("\\frac12", "\\frac24") == RIGHT
+        assert pool._tries == TRIES  # grades that are given save nothing beyond
+        for n, bomb in enumerate(SLOW[: TRIES + 1], start=1):
+            assert pool.ask("6", bomb) == Grade(value=None, reason="timeout")
+            assert pool._tries == pytest.approx(max(0, TRIES - n))
+        assert pool.ask("\\frac12", "\\frac24") == RIGHT
+        assert pool._tries == pytest.approx(SAVED)
+        pool._tries = 1.0
+        assert pool.ask("\\frac{1}{2}", "\\int_0^1 x dx").value is not False  # a slow one, and a right one
+        assert pool._tries >= 1.0
+
+
+def test_long_answers_to_short_questions_are_not_tried():
+    with GradingPool() as pool:
+        assert pool.grade("\\frac12", "+".join(["x"] * 300)) == Grade(value=None, reason="too large")
+        gold = "+".join(f"x^{{{n}}}" for n in range(90))
+        assert pool.grade(gold, gold + " ") == RIGHT  # the same text, of any length
+        assert pool._idle.get() is None  # nothing was started
+        pool._idle.put(None)
 
 
 def test_a_process_that_dies_is_replaced():

@@ -1,0 +1,105 @@
+"""Arguments of a recipe function, held against its signature: names, kinds and choices.
+
+A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``kl: float = 0.001``,
+and the same annotations make the flags (``core/flags.py``) and their help. What is checked here is what a command, an arm
+of a comparison, a saved run and a call from Python have in common; whether a value makes sense is for the recipe to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from cotrain.core.errors import ConfigError, UnknownName
+
+
+def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by name, defaults included. Raises UnknownName and ConfigError, one line each."""
+    signature, name = inspect.signature(build), build.__name__
+    for key in kwargs:
+        if key not in signature.parameters:
+            raise UnknownName(f"parameter of {name}", key, signature.parameters)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    hints = hints_of(build)
+    for key, value in bound.arguments.items():
+        _check(f"{key} of {name}", value, hints.get(key, Any))
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def hints_of(build: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations as types, without those that name what their module has only for type checkers."""
+    try:
+        return typing.get_type_hints(build)
+    except (NameError, TypeError):
+        pass
+    known: dict[str, Any] = {}
+    names = getattr(inspect.unwrap(build), "__globals__", {})
+    for name, annotation in getattr(build, "__annotations__", {}).items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        with suppress(NameError, TypeError):
+            known |= typing.get_type_hints(one, globalns=names)
+    return known
+
+
+def plain(hint: Any) -> Any:
+    """``X | None`` → ``X``."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [a for a in typing.get_args(hint) if a is not type(None)]
+        return rest[0] if len(rest) == 1 else str
+    return hint
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return all(fits(one, inner[0]) for one in value)
+        return len(value) == len(inner) and all(map(fits, value, inner))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (bool, str, type(None)):
+        return isinstance(value, hint)
+    if dataclasses.is_dataclass(hint) or getattr(hint, "_is_protocol", False):  # a part, and no plain value
+        return not isinstance(value, str | int | float | tuple)
+    return True
+
+
+def kind_of(hint: Any) -> str:
+    """What an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
+    hint = plain(hint)
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    if typing.get_origin(hint) is tuple:
+        each = kind_of(inner[0]).removeprefix("a ")
+        return f"a list of {each}s" if inner[-1] is Ellipsis else f"{len(inner)} {each}s"
+    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _check(where: str, value: Any, hint: Any) -> None:
+    if fits(value, hint):
+        return
+    wanted = plain(hint)
+    if typing.get_origin(wanted) is typing.Literal and isinstance(value, str):
+        raise UnknownName(where, value, typing.get_args(wanted))
+    raise ConfigError(f"{where} is {value!r}; expected {kind_of(hint)}")

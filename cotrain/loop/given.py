@@ -1,0 +1,93 @@
+"""Solutions that others wrote, judged step by step by a verifier: the rows of ProcessBench and PRMBench.
+
+What came of each is one row (``scores.processbench_scores``, ``prmbench_scores``). Left out: grading; of given solutions the truth is
+given too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from cotrain.core.errors import TooLong
+from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
+from cotrain.loop.scores import SampleRow
+from cotrain.play.executor import Executor, Roles
+from cotrain.play.judges import confidence, shown
+from cotrain.tasks.processbench import Sample
+from cotrain.text.nonce import nonce
+from cotrain.text.parsers import final_answer
+
+
+def judge_given(
+    executor: Executor, samples: Sequence[Sample], verifier: str, reviews: int, *, step: int, split: str
+) -> list[SampleRow]:
+    """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
+    given = {sample.id: sample for sample in samples}
+    tasks = [
+        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, judge=_Nobody()) for s in samples
+    ]
+    reader = executor.greedy() if reviews == 1 else executor
+    episodes = reader.play(locate, tasks, step=step, split=split, members=1, given=given, verifier=verifier, n=reviews)
+    return [_judged_row(given[e.task_id], e) for e in episodes]
+
+
+async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier: str, n: int) -> None:
+    """The verifier judges each step of a given solution."""
+    sample, judge = given[task.id], getattr(roles, verifier)
+    answer = final_answer(sample.steps[-1])
+    text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
+    told = shown(nonce(0, sample.id), solution=text) if "nonce" in judge.fields else {"solution": text}
+    try:
+        turns = await judge.many(n, problem=task.prompt, count=len(sample.steps), **told)
+    except TooLong:
+        return
+    for turn in turns:
+        verdict = turn.parsed
+        if verdict.ok:
+            turn.show(final=verdict.final, score=confidence(turn), steps=list(verdict.steps))
+        else:
+            turn.show(failure=verdict.reason)
+
+
+def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
+    first = [_first_wrong(trace) for trace in episode.traces]
+    votes = Counter(index for index in first if index is not None)
+    failures = [t.parsed["failure"] for t in episode.traces if "failure" in t.parsed]
+    marked = {} if sample.wrong is None else _marked(sample, episode)
+    return marked | {
+        "id": sample.id,
+        "split": sample.split,
+        "problem": sample.problem,
+        "label": sample.label,
+        "prediction": max(votes, key=lambda index: votes[index]) if votes else None,
+        "final_answer_correct": sample.final_answer_correct,
+        "finals": [t.parsed.get("final") for t in episode.traces],
+        "scores": [t.parsed.get("score") for t in episode.traces],
+        "failure": episode.failure or next(iter(failures), None if episode.traces else "prompt too long"),
+        "texts": [t.text for t in episode.traces],
+    }
+
+
+def _marked(sample: Sample, episode: Episode) -> dict[str, Any]:
+    """The truth of every step beside the majority of verdicts on it; a tie is no objection."""
+    read = [t.parsed["steps"] for t in episode.traces if t.parsed.get("steps")]
+    steps = [2 * sum(map(bool, verdicts)) >= len(read) for verdicts in zip(*read, strict=True)] if read else None
+    return {"wrong": list(sample.wrong or ()), "count": len(sample.steps), "steps": steps}
+
+
+def _first_wrong(trace: Trace) -> int | None:
+    """The first step called wrong, −1 for none, None where no step was judged."""
+    steps = trace.parsed.get("steps")
+    return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
+
+
+class _Nobody:
+    """Of given solutions there is nothing to grade."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=None, reason="not asked")
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return None

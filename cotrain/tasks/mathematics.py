@@ -1,0 +1,120 @@
+r"""How mathematical answers are compared: math-verify, told first what needs no algebra. Loaded by ``grade_worker.py``.
+
+1. **Read** gold and answer, by a faster way through math-verify's parser to the same trees (``latex.py``).
+2. **Certainly different** by intervals (``bounds.py``): wrong, at once.
+3. **math-verify's comparison**, in a sympy that refuses numbers too large to compute (``guards.py``): "too large".
+
+What is slow after all runs into the deadline of the process. Left out: math-verify's own timeouts, since that deadline covers
+parsing as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from cotrain.tasks.grade_worker import LEAST_PATIENCE_S, Judging, Verdict
+
+_BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\d)\s*(\\[a-zA-Z]+|\d)(?![a-zA-Z{])")  # \frac\pi 2
+
+_NO_MIXED = re.compile(r"(\d)\s*((?:\\left\s*)?\(\s*\\frac)")  # 2 (\frac{11}{2}) is 11; math-verify reads 2 + 11/2
+
+WARM = (
+    ("\\frac12", "x^2+x"),
+    ("2\\sqrt{2}", "\\sqrt{8}"),
+    ("(1, 2)", "(1,3)"),
+    ("2x^2+1", "e^{x}\\cdot\\sin(2x)"),
+    ("3!", "x=6"),
+)
+
+# What of the grammar and of sympy an answer may need. One of a kind, as the second is quick.
+KINDS = (
+    *(
+        "\\frac{x^2-1}{x+1}",
+        "\\sqrt[3]{2}+\\sqrt{5}",
+        "\\left(\\frac{1}{2}\\right)^{3}",
+        "\\log_{2}(x)+\\ln 3",
+        "\\tan(x)\\cos(2x)",
+    ),
+    *(
+        "\\sin^2(x)",
+        "(1, 2)",
+        "\\{1, \\sqrt{2}\\}",
+        "(0, 1] \\cup [3, \\infty)",
+        "x > 3",
+        "\\sum_{k=1}^{9} k^2",
+        "\\prod_{k=1}^{4} k",
+    ),
+    *(
+        "\\sum_{k=1}^{n} \\frac{1}{k}",
+        "\\int_0^1 x^2 dx",
+        "\\lim_{x \\to 0} \\frac{\\sin x}{x}",
+        "5! + \\binom{6}{2}",
+        "50\\%",
+        "\\text{yes}",
+    ),
+    *(
+        "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}",
+        "|x-1| + \\lfloor \\pi \\rfloor",
+        "(2+3i)^2",
+        "x_{1}^{2} + y_{2}",
+        "x^{y}",
+    ),
+    *(
+        "2 \\pi r",
+        "y = 2x + 1",
+        "\\pm 3",
+        "30^\\circ",
+        "e^{-x^2}",
+        "\\gcd(4, 6)",
+        "\\Gamma(5)",
+        "a \\mod 7",
+        "5! + \\binom{6}{2}",
+    ),
+)
+
+# What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
+_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def load_mathematics() -> Judging:
+    """Math-verify, warm. Raises ImportError when it is not installed."""
+    judge = load_judge()
+    for gold, answer in WARM:  # the first comparisons load half of sympy: not at the expense of somebody's deadline
+        judge(gold, answer)
+    return Judging(
+        judge=judge, least_patience_s=LEAST_PATIENCE_S, lessons=tuple(("\\frac{7}{2}", kind) for kind in KINDS)
+    )
+
+
+def load_judge() -> Callable[[str, str], Verdict]:
+    """Import math-verify (slow) and return the comparison. Raises ImportError when it is not installed."""
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    from cotrain.tasks import bounds, guards, latex
+
+    guards.install()
+    latex.install()
+    config = [LatexExtractionConfig(boxed_match_priority=0)]
+
+    def read(text: str) -> list[Any]:
+        text = _NO_MIXED.sub(r"\1 \\cdot \2", _BARE_FRACTION.sub(r"\\frac{\1}{\2}", text))
+        return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
+
+    def judge(gold: str, answer: str) -> Verdict:
+        try:
+            golds, answers = read(gold), read(answer)
+            if not golds:
+                return None, "gold not readable"
+            if not answers or bounds.certainly_different(golds, answers):
+                return False, None
+            return bool(verify(golds, answers, timeout_seconds=None, raise_on_error=True)), None
+        except guards.TooLarge:
+            return None, "too large"
+        except MemoryError:
+            return None, "out of memory"
+        except _ODD:
+            return None, "grader error"
+
+    return judge

@@ -1,0 +1,40 @@
+"""Rows of a local parquet file, read by pyarrow (comes with ``pip install 'cotrain[hub]'``), in batches.
+
+A null is a field that the row does not have: parquet has every column in every row. Left out: files in several parts (name each,
+or take the data set from the Hub), row filters, and columns that JSON could not hold (times, bytes), which are refused where they
+are read as a question or an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import DataError, UserError
+
+ENDING = ".parquet"
+BATCH = 1024  # rows that are in memory at a time
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file, each with its number from 1.
+
+    Raises UserError where pyarrow is not installed, DataError for a file that it cannot read.
+    """
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise UserError(f"{path}: parquet needs pyarrow; run: pip install 'cotrain[hub]'") from error
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, {name: value for name, value in row.items() if value is not None}
+    except (ArrowException, OSError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        place = f"{path}, after row {number}" if number else str(path)
+        raise DataError(f"{place}: cannot be read ({first}); expected a parquet file") from error
