@@ -46,6 +46,18 @@ def same(found: Checkpoint | None, step: int) -> bool:
     )
 
 
+def test_some_of_the_tensors_can_be_read_alone(tmp_path: Path) -> None:
+    path = save(tmp_path, 3, *small(3))
+    found = latest(tmp_path)
+    assert found is not None
+    tensors, documents = found.load(only=["generator"])
+    assert list(tensors) == ["generator"] and documents == small(3)[1]
+    assert torch.equal(tensors["generator"]["w"], small(3)[0]["generator"]["w"])
+    (path / "verifier.optimiser.safetensors").write_bytes(b"changed since")
+    assert found.load(only=["generator"])[0].keys() == {"generator"}  # what is not wanted is not read
+    assert found.load(only=[])[0] == {}
+
+
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
