@@ -1,5 +1,5 @@
-"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; an interrupted run with 130 (Ctrl-C) or
-143 (SIGTERM)."""
+"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; an interrupted run with 130 (Ctrl-C),
+143 (SIGTERM) or 129 (a terminal that closes)."""
 
 from __future__ import annotations
 

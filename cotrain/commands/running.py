@@ -31,10 +31,11 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError(
             "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
         )
-    from cotrain.loop.recipe import description_of
     from cotrain.recipes import find, make
 
     target, build = words[0], find(words[0])
+    from cotrain.loop.recipe import description_of
+
     plain = getattr(build, "recipe", build)
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
     its_own = parser.add_argument_group(f"parameters of {build.__name__}")

@@ -33,7 +33,6 @@ from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, Us
 from cotrain.core.statistics import Estimate
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.loop.recipe import Recipe
-from cotrain.models.load import resolve
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 
@@ -227,6 +226,8 @@ def sha256_of(path: Path) -> str:
 
 def weights_hash(model: str) -> str:
     """SHA-256 over the weight files of a local model; "" for a model of the Hub, whose revision is in its cache."""
+    from cotrain.models.load import resolve  # with transformers, which reading a run does not need
+
     folder = Path(resolve(model))
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest() if files else ""

@@ -8,10 +8,12 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, UnknownName, unknown_message
-from cotrain.loop.recipe import Recipe
+
+if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
+    from cotrain.loop.recipe import Recipe
 
 SHIPPED = (  # module and function have one name
     "co_rewarding",
