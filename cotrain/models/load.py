@@ -61,6 +61,8 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
             raise ModelError(f"model {name!r}: {path} is missing from this installation; install cotrain again")
         return path
     text = os.fspath(name)
+    if not text.strip():
+        raise ModelError(f"model {text!r}: an empty name; give a directory, a name of the Hub, or {EMBEDDED_BASE!r}")
     path = Path(text).expanduser()
     beside = "/" in text and path.parent.is_dir()
     local = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
@@ -104,7 +106,10 @@ def load_model(
                 ignore_mismatched_sizes=True,  # reported below
                 output_loading_info=True,
             )
-    except (*UNREADABLE, SafetensorError, ImportError) as error:
+    except SafetensorError as error:
+        why = f"its *.safetensors are cut short or damaged ({_first_line(error)}); copy them again"
+        raise ModelError(f"model {str(name)!r}: {why}") from error
+    except (*UNREADABLE, ImportError) as error:
         raise _unreadable(name, error) from error
     model, found = loaded
     wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
@@ -181,6 +186,14 @@ def _quiet() -> Iterator[None]:
 def _check_directory(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise ModelError(f"model {str(path)!r}: no config.json; expected a directory written by save_pretrained")
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model {str(path)!r}: config.json is no JSON ({_first_line(error)}); copy it again"
+        ) from error
+    if not isinstance(config, dict):
+        raise ModelError(f"model {str(path)!r}: config.json holds a {type(config).__name__}, expected an object")
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
         found = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
@@ -220,11 +233,11 @@ def _tokenizer(
         with _quiet():
             return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     except (*UNREADABLE, ImportError) as error:
-        raise _unreadable(name, error) from error
+        raise _unreadable(name, error, "its tokenizer ") from error
 
 
-def _unreadable(name: str | os.PathLike[str], error: Exception) -> ModelError:
-    return ModelError(f"model {str(name)!r}: cannot be read: {_first_line(error)}")
+def _unreadable(name: str | os.PathLike[str], error: Exception, what: str = "") -> ModelError:
+    return ModelError(f"model {str(name)!r}: {what}cannot be read: {_first_line(error)}")
 
 
 def _first_line(error: Exception) -> str:

@@ -72,10 +72,11 @@ def tokenizer(words: Sequence[str]) -> int:
     return 0
 
 
-def _refuse_used(out: str) -> None:
+def _refuse_used(out: str, *, resumable: bool = False) -> None:
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out")
+        more = ", or go on with --resume" if resumable and path.is_dir() else ""
+        raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{more}")
 
 
 def _text(file: str | None, seed: int) -> list[tuple[Any, int]]:
@@ -204,6 +205,8 @@ def base(words: Sequence[str]) -> int:
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     _threads(parser)
     given = parser.strict(words)
+    if not given.resume or Path(given.out).is_file():
+        _refuse_used(given.out, resumable=True)
     _begin(given.threads)
     import cotrain
     from cotrain.stages.base import BaseSettings, build_base, install
