@@ -81,7 +81,7 @@ SCENES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=list(SCENES))
+@pytest.fixture(params=["usual", *(pytest.param(name, marks=pytest.mark.whole) for name in SCENES if name != "usual")])
 def scene(request: pytest.FixtureRequest, memory_path: Path) -> Scene:
     return Scene(memory_path, **SCENES[request.param])
 

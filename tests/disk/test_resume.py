@@ -7,6 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from fault_files import in_child
 from test_ledger import episodes_of
@@ -47,6 +48,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
+@pytest.mark.whole
 def test_killed_twenty_times_and_resumed_bit_for_bit(memory_path: Path) -> None:
     run(memory_path / "peace", 0.0)
     expected = contents(memory_path / "peace")

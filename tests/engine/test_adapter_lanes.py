@@ -31,7 +31,7 @@ def wrapped(kind):
     return model, {name: lambda name=name: speak(name) for name in POLICIES}
 
 
-@pytest.mark.parametrize(("kind", "inside"), [("llama", True), ("qwen3", False)])
+@pytest.mark.parametrize(("kind", "inside"), [("llama", True), pytest.param("qwen3", False, marks=pytest.mark.whole)])
 def test_adapters_on_one_module_equal_the_reference(kind, inside):
     """Three policies whose decode steps and prefills take turns; ``inside``: the module in the wrapper is handed over."""
     model, activate = wrapped(kind)

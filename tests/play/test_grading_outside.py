@@ -66,6 +66,7 @@ def test_no_batch_depends_on_how_long_a_grade_takes():
         assert judge.most > 3
 
 
+@pytest.mark.whole
 def test_hostile_answers_of_one_step_are_graded_beside_the_others():
     judge = AnswerJudge(workers=4, deadline_s=0.5)
     task = replace(letter_tasks(1)[0], answer="\\frac12", judge=judge)

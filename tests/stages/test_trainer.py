@@ -94,7 +94,9 @@ def test_it_learns(model, read, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("stop", [1, 4, 8])
+@pytest.mark.parametrize(
+    "stop", [pytest.param(1, marks=pytest.mark.whole), 4, pytest.param(8, marks=pytest.mark.whole)]
+)
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(config, read, held, tmp_path, optimizer, stop):
     plan = replace(PLAN, optimizer=optimizer)
     straight, broken, resumed = (new_model(config, 0) for _ in range(3))

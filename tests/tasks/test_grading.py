@@ -112,6 +112,7 @@ def test_a_gold_answer_that_cannot_be_read_is_no_wrong_answer(pool):
     assert pool.grade("\\frac{", "x") == Grade(value=None, reason="gold not readable")
 
 
+@pytest.mark.whole
 def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
     with GradingPool(workers=1, deadline_s=0.5) as pool:
         assert pool.grade("\\frac12", "\\frac24") == RIGHT  # loads the worker
@@ -124,6 +125,7 @@ def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
             assert pool.grade("\\frac12", "\\frac24") == RIGHT
 
 
+@pytest.mark.whole
 def test_slow_answers_have_the_whole_deadline_as_long_as_few_of_them_are_hopeless():
     with GradingPool(workers=1, deadline_s=0.4) as pool:
         assert pool.grade("\\frac12", "\\frac24") == RIGHT
@@ -147,6 +149,7 @@ def test_long_answers_to_short_questions_are_not_tried():
         pool._idle.put(None)
 
 
+@pytest.mark.whole
 def test_a_process_that_dies_is_replaced():
     with GradingPool(workers=1) as pool:
         pool.grade("\\frac12", "\\frac24")
@@ -166,6 +169,7 @@ def test_several_at_once():
         assert [g.value for g in asyncio.run(grade_all(pool))] == [False, False, True, False, False, False]
 
 
+@pytest.mark.whole
 def test_no_process_outlives_its_pool_or_its_parent_nor_inherits_secrets(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "canary")
     program = (
