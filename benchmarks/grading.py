@@ -6,8 +6,9 @@ throughput with over that without, the median over rounds: by the CPU time of th
 their own it is the throughput), and by the clock. Good answers are fractions, or with ``--data`` (a folder of benchmarks, see
 ``grading_study.py``) their gold answers written in other ways. Each must be graded right.
 
-``--against``: another checkout of the project, measured in turn with this one. ``--families``: what one answer of each family costs
-and how it ends, instead. The line printed last is JSON. Needs Linux, for the CPU time.
+``--soak N``: as many answers on every side, so that what is learned once does not count. ``--against``: another checkout of the
+project, measured in turn with this one. ``--families``: what one answer of each family costs and how it
+ends, instead. The line printed last is JSON. Needs Linux, for the CPU time.
 """
 
 from __future__ import annotations
@@ -116,8 +117,10 @@ def one_checkout(given: argparse.Namespace) -> dict[str, object]:
         warm_up(pool, given.data)
         for turn in range(given.rounds):
             for side, families in sides.items():
-                count = 20 * (len(families) or given.answers // 20)
-                spent, seconds, missed = measure(pool, good_answers(count, given.data, turn), families, 1 + turn * 40)
+                count = given.soak or 20 * (len(families) or given.answers // 20)
+                spent, seconds, missed = measure(
+                    pool, good_answers(count, given.data, turn), families, 1 + turn * count // 20
+                )
                 cpu[side].append(1e3 * spent / count)
                 clock[side].append(1e3 * seconds / count)
                 wrong += missed
@@ -161,6 +164,7 @@ def cost_of_families(given: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Throughput of grading with hostile answers.")
     parser.add_argument("--answers", type=int, default=400, help="without hostile ones; with them 20 for each family")
+    parser.add_argument("--soak", type=int, default=0, metavar="N", help="N answers on every side, families in turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--deadline", type=float, help="CPU seconds of a grade (default: the checkout's own)")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))

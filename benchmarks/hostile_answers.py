@@ -47,6 +47,8 @@ KNOWN: dict[str, Family] = {
     "power": lambda i: f"{7 + i}^{{40000000}}",
     "brackets": lambda i: "(" * (3000 + i) + "1" + ")" * (3000 + i),
     "long sum": lambda i: f"\\sum_{{n=1}}^{{10^9}} \\frac{{1}}{{n^{{{2 + i}}}}}",
+    "fractions in fractions": lambda i: "\\frac{1}{1+" * 400 + str(i) + "}" * 400,
+    "digits": lambda i: "9" * (200_000 + i),
 }
 OTHERS: dict[str, Family] = {
     "power of sums": lambda i: f"\\left(3 \\cdot 3 + {i}\\right)^{{\\left(10^5+1\\right) \\cdot 10^4}}",

@@ -5,9 +5,10 @@ killed. So this runs in a process of its own, in its own session, with limits on
 math-verify takes longer than most deadlines, so that process loads it once and has a fork of itself do the work: after a
 deadline only the fork is killed, with its group, and the next one is there within milliseconds. What a fork has learned dies
 with it (ANTLR's tables, sympy's lazy imports: the first answer of a kind takes twenty times as long), so before the next one the
-process itself makes a few comparisons: of many kinds, and some that forks have survived. The deadline is one of CPU time, so that
-a busy machine does not turn right answers into ungraded ones; several times as long by the clock ends it too. Both speak JSON
-lines: ``{"id", "gold", "answer", "deadline_s"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox.
+process itself makes a few comparisons: of many kinds, and those that forks have survived and were slow at. The deadline is one of CPU
+time, so that a busy machine does not turn right answers into ungraded ones; several times as long by the clock ends it too. Gold
+answers are read before it begins: nobody hostile wrote them. Both speak JSON lines: ``{"id", "gold", "answer", "deadline_s"}`` in,
+``{"id", "value", "reason"}`` out. It is no sandbox.
 
 What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, programs and their tests in
 ``program_worker.py``, environments of verifiers in ``verifiers_worker.py``.
@@ -39,8 +40,9 @@ from typing import Any, TextIO
 
 PATIENCE = 4.0  # seconds by the clock for each of the deadline's
 LEAST_PATIENCE_S = 20.0  # seconds by the clock, at least, for what never sleeps: then it is the machine that is busy
-ENOUGH = 128  # comparisons that are learned from, in all
-LESSON_S = 0.5  # CPU time; what took longer is not done again
+ENOUGH = 512  # comparisons that are learned from, in all
+LESSON_S = 0.03, 1.0  # CPU time: what took less taught little, what took longer is not done again
+GOLD_S = 5.0  # CPU time for reading a gold answer
 FILE_BYTES = 1 << 20  # of a file that a program writes
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 STRAYS_S = 2.0  # to end what an answer's program started; then the whole process gives up
@@ -52,6 +54,9 @@ class Judging:
     """How answers are compared."""
 
     judge: Callable[[str, str], Verdict]  # of gold and answer
+    read: Callable[[str], object] | None = (
+        None  # of the gold answer, before the deadline begins; ``judge`` finds it read
+    )
     alone: bool = (
         False  # the answer is run: a fork for each, without open files, in a folder of its own; what ends it is wrong
     )
@@ -87,7 +92,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
     learned = 0
     for line in sys.stdin:
         if sys.platform == "win32":
-            _send(replies, _reply(judging.judge, line))
+            _send(replies, _reply(judging, line))
             continue
         request = json.loads(line)
         deadline_s = request["deadline_s"]
@@ -100,7 +105,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
             judging.lessons
             and learned + len(lessons) < ENOUGH
             and reply["value"] is not None
-            and reply["spent_s"] < LESSON_S
+            and LESSON_S[0] < reply["spent_s"] < LESSON_S[1]
         ):
             lessons.append((request["gold"], request["answer"]))
         if failed or judging.alone:
@@ -114,16 +119,25 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
         fork.kill()
 
 
-def _reply(judge: Callable[[str, str], Verdict], line: str) -> dict[str, Any]:
+def _reply(judging: Judging, line: str) -> dict[str, Any]:
     request = json.loads(line)
-    deadline_s, began = request["deadline_s"], time.process_time()
-    _limit("CPU", math.ceil(began + deadline_s) + 1)  # in case nobody is left to kill us
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_PROF, deadline_s)  # ends the process, wherever it is: nothing handles the signal
-    value, reason = judge(request["gold"], request["answer"])
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_PROF, 0)
+    gold, began = request["gold"], time.process_time()
+    if judging.read is not None:
+        _die_after(GOLD_S)
+        judging.read(gold)
+    _die_after(request["deadline_s"])
+    value, reason = judging.judge(gold, request["answer"])
+    _die_after(0.0)
     return {"id": request["id"], "value": value, "reason": reason, "spent_s": time.process_time() - began}
+
+
+def _die_after(seconds: float) -> None:
+    """End this process when it has spent so much CPU time from now on, wherever it is; 0 takes that back."""
+    if sys.platform == "win32":
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # nothing handles its signal
+    if seconds:
+        _limit("CPU", math.ceil(time.process_time() + seconds) + 1)  # in case nobody is left to kill us
 
 
 class _Fork:
@@ -145,7 +159,7 @@ class _Fork:
                     for line in lines:
                         if self._folder is not None:
                             _shut_off(self._folder, say, deadline_s)
-                        _send(replies, _reply(judging.judge, line))
+                        _send(replies, _reply(judging, line))
             finally:
                 os._exit(0)
         if judging.alone:

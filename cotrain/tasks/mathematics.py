@@ -10,6 +10,7 @@ parsing as well.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ from cotrain.tasks.grade_worker import LEAST_PATIENCE_S, Judging, Verdict
 _BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\d)\s*(\\[a-zA-Z]+|\d)(?![a-zA-Z{])")  # \frac\pi 2
 
 _NO_MIXED = re.compile(r"(\d)\s*((?:\\left\s*)?\(\s*\\frac)")  # 2 (\frac{11}{2}) is 11; math-verify reads 2 + 11/2
+
+READ = 256  # gold answers that are kept as they were read: a group's answers have one
 
 WARM = (
     ("\\frac12", "x^2+x"),
@@ -41,14 +44,15 @@ _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeErr
 
 def load_mathematics() -> Judging:
     """Math-verify, warm. Raises ImportError when it is not installed."""
-    judge = load_judge()
+    read, judge = load_judge()
     for gold, answer in WARM:  # the first comparisons load half of sympy: not at the expense of somebody's deadline
         judge(gold, answer)
-    return Judging(judge=judge, least_patience_s=LEAST_PATIENCE_S, lessons=LESSONS)
+    return Judging(judge=judge, read=read, least_patience_s=LEAST_PATIENCE_S, lessons=LESSONS)
 
 
-def load_judge() -> Callable[[str, str], Verdict]:
-    """Import math-verify (slow) and return the comparison. Raises ImportError when it is not installed."""
+def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]]:
+    """Import math-verify (slow) and return what reads a gold answer, for ``judge`` to find, and the comparison. Raises
+    ImportError when it is not installed."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     from cotrain.tasks import bounds, guards, latex
@@ -61,14 +65,29 @@ def load_judge() -> Callable[[str, str], Verdict]:
         text = _NO_MIXED.sub(r"\1 \\cdot \2", _BARE_FRACTION.sub(r"\\frac{\1}{\2}", text))
         return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
 
-    def judge(gold: str, answer: str) -> Verdict:
+    @functools.lru_cache(maxsize=READ)
+    def read_gold(text: str) -> tuple[Any, ...] | str:
+        """What it may be, or why it cannot be read."""
         try:
-            golds, answers = read(gold), read(answer)
-            if not golds:
-                return None, "gold not readable"
+            return tuple(read(text))
+        except guards.TooLarge:
+            return "too large"
+        except MemoryError:
+            return "out of memory"
+        except _ODD:
+            return "grader error"
+
+    def judge(gold: str, answer: str) -> Verdict:
+        golds = read_gold(gold)
+        if isinstance(golds, str):
+            return None, golds
+        if not golds:
+            return None, "gold not readable"
+        try:
+            answers = read(answer)
             if not answers or bounds.certainly_different(golds, answers):
                 return False, None
-            return bool(verify(golds, answers, timeout_seconds=None, raise_on_error=True)), None
+            return bool(verify(list(golds), answers, timeout_seconds=None, raise_on_error=True)), None
         except guards.TooLarge:
             return None, "too large"
         except MemoryError:
@@ -76,4 +95,4 @@ def load_judge() -> Callable[[str, str], Verdict]:
         except _ODD:
             return None, "grader error"
 
-    return judge
+    return read_gold, judge
