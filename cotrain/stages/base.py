@@ -71,8 +71,8 @@ class BaseSettings:
     tuning_tokens: int = 250 * BATCH
     tuning_lr: float = 1e-3  # of AdamW
     flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
-    roles_tokens: int = 500 * BATCH  # of base-roles
-    roles_lr: float = 1e-3  # of AdamW
+    roles_tokens: int = 800 * BATCH  # of base-roles
+    roles_lr: float = 0.004  # of Muon
     missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
     habits: Habits = field(default_factory=Habits)
 
@@ -139,9 +139,9 @@ def build_base(
         if not done.finished:
             return {"finished": False, "stage": name}
     described = {}
-    for name, parts, tokens, lr in (
-        *((name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()),
-        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr),
+    for name, parts, tokens, lr, optimizer in (
+        *((name, parts, settings.tuning_tokens, settings.tuning_lr, "adamw") for name, parts in conversations.items()),
+        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon"),
     ):
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
@@ -153,6 +153,7 @@ def build_base(
                 batch_tokens=BATCH,
                 length=LENGTH,
                 lr=lr,
+                optimizer=optimizer,
                 seed=settings.seed,
                 save_dtype=torch.bfloat16,
                 resume=resume and (out / name).exists(),
