@@ -102,6 +102,15 @@ def test_quick_grades_never_raise(gold, answer):
         ("7 + \\frac\\pi 2", "7 + \\frac{\\pi}{2}", True),
         ("\\frac{15}{2}", "2 \\left(\\frac{11}{2}\\right)", False),  # not a mixed number
         ("2 \\left(\\frac{11}{2}\\right)", "11", True),
+        ("2 a", "2 a b c", False),  # math-verify drops letters behind a space as units
+        ("x^{2}", "x^{2} h", False),
+        ("\\sin 2", "\\sin 2 t", False),
+        ("\\sin^2 t", "\\sin^{2}(t)", True),
+        ("a + b + c", "c+b+a", True),
+        ("5", "5 m", True),  # a unit
+        ("(a, b, c)", "(a,b,c)", True),
+        ("\\dfrac{2469}{20,\\!000}", "\\frac{2469}{20000}", True),
+        ("-1./3", "-\\frac{1}{3}", True),
     ],
 )
 def test_mathematics(pool, gold, answer, value):
