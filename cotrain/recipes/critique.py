@@ -7,8 +7,8 @@ tokens by a fixed length. Tokens of a revision, which the generator would not ha
 but −A · π/(π + ``gamma``), γ = 0.1.
 
 Controls are parameters: ``critic="none"`` is GRPO in everything else the same; "frozen" and "self" (the generator under the
-prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" says which
-steps are wrong and nothing else. ``refine="all"`` revises right solutions too. ``leak=True`` is a negative control: the gold
+prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" is the frozen one
+with the truth in the place of its verdicts. ``refine="all"`` revises right solutions too. ``leak=True`` is a negative control: the gold
 answer stands below the critique that the refiner reads, as in the authors' default (``simple_gt``), and gains are those of
 copying it. It is in no other prompt, and otherwise in none.
 
@@ -35,9 +35,15 @@ from cotrain.play.idle_loop import together
 from cotrain.play.protocols import examine, review, reward_review
 from cotrain.play.role import Turn
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import write_review
+from cotrain.text.parsers import corrected_review
 
-CRITICS = {"none": "", "oracle": "", "frozen": "critic", "trained": "critic", "self": "generator"}  # who plays the role
+CRITICS = {
+    "none": "",
+    "oracle": "critic",
+    "frozen": "critic",
+    "trained": "critic",
+    "self": "generator",
+}  # who plays the role
 
 
 async def solve_and_revise(
@@ -80,13 +86,15 @@ async def solve_and_revise(
 
 async def critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
     """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
-    if critic == "oracle":  # verdicts alone: a derivation would come to the answer
-        judged = [(s, s.truth.get("step_ok") or []) for s in solutions]
-        return {s.id: write_review([""] * len(ok), ok, s.truth["correct"]) for s, ok in judged}
     sheets = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [sheet] in zip(solutions, sheets, strict=True):
         reward_review(sheet, bool(solution.truth["correct"]))
-    return {s.id: sheet.text for s, [sheet] in zip(solutions, sheets, strict=True)}
+    if critic != "oracle":
+        return {s.id: sheet.text for s, [sheet] in zip(solutions, sheets, strict=True)}
+    return {
+        s.id: corrected_review(sheet.text, s.truth.get("step_ok") or [], bool(s.truth["correct"]))
+        for s, [sheet] in zip(solutions, sheets, strict=True)
+    }
 
 
 @recipe

@@ -163,6 +163,14 @@ def write_review(derivations: Sequence[str], verdicts: Sequence[bool], final: bo
     return "".join(blocks) + f"<final>{_word(final)}</final>"
 
 
+def corrected_review(text: str, verdicts: Sequence[bool], final: bool) -> str:
+    """A review with other verdicts behind the same derivations; without derivations where it cannot be read."""
+    if isinstance(step_verdicts(text, len(verdicts)), ParseFailure):
+        return write_review([""] * len(verdicts), verdicts, final)
+    blocks = _scan(text, ("step", "final")).of("step")
+    return write_review([" ".join(block.text.split()[:-1]) for block in blocks], verdicts, final)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
     """What one pass over a text found."""

@@ -27,13 +27,14 @@ def role(policy, prompt, parse=None):
     return Role(policy=policy, prompt=prompt, parse=parse, sampling=Sampling(max_tokens=1))
 
 
-def played(solve, revise, **options):
-    """Episodes of programs: ``solve`` (task, call) and ``revise`` (task, review) say what is written."""
+def played(solve, revise, says="", **options):
+    """Episodes of programs: ``solve`` (task, call) and ``revise`` (task, review) say what is written. A verifier that ``says``
+    something calls everything right, else wrong."""
     by_prompt = {task.prompt: task for task in TASKS}
     programs = {
         "s": lambda fields, rng: solve(by_prompt[fields["problem"]], rng.random()),
         "r": lambda fields, rng: revise(by_prompt[fields["problem"]], fields["review"]),
-        "v": lambda fields, rng: write_review([""] * fields["count"], [False] * fields["count"], False),
+        "v": lambda fields, rng: write_review([says] * fields["count"], [bool(says)] * fields["count"], bool(says)),
     }
     roles = {
         "solver": role("s", "{problem} Solve:", parse_solution),
@@ -80,15 +81,17 @@ def test_right_solutions_are_left_alone_unless_all_are_revised():
         assert len(traces["verifier"]) == 3 and not traces["refiner"]  # a critic learns from right solutions too
 
 
-def test_the_oracle_names_wrong_steps_and_nothing_else():
+def test_the_oracle_is_the_frozen_critic_with_the_truth_for_its_verdicts():
     said = []
 
     def revise(task, review):
         said.append(review)
         return task.solution
 
-    played(wrong, revise, critic="oracle")
-    assert said == ["<step> INCORRECT</step><final>INCORRECT</final>"] * 9
+    for critic in ("oracle", "frozen"):
+        played(wrong, revise, critic=critic, says="looks fine")
+    assert said[:9] == ["<step>looks fine INCORRECT</step><final>INCORRECT</final>"] * 9
+    assert said[9:] == ["<step>looks fine CORRECT</step><final>CORRECT</final>"] * 9
 
 
 @pytest.mark.parametrize("leak", [False, True])

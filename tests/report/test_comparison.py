@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cotrain.core.statistics import Estimate, mean_interval
+from cotrain.report.compare_overview import overview
 from cotrain.report.compare_page import compare_page
 from cotrain.report.compare_reach import crossing, levels
 from cotrain.report.compare_table import band, budgets_of, comparison_table, difference_in_words, runs_of
@@ -112,3 +113,12 @@ def test_the_page_shows_both_axes_and_refuses_the_word() -> None:
     assert "no difference is shown" in text and "better" not in text
     assert "better by" in compare_page(two([0.3, 0.5, 0.4], [0.4, 0.6, 0.5001]))
     assert "No run" in compare_page({}) or "<h1>" in compare_page({})
+
+
+def test_the_table_of_recipes_is_about_the_solver():
+    seeds = [
+        {"after": {"refiner/pass@1": 0.1, "solver/pass@1": 0.6}},
+        {"after": {"refiner/pass@1": 0.2, "solver/pass@1": 0.8}},
+    ]
+    row = overview({"recipes": {"critique": {"seeds": seeds}}})["critique"]
+    assert row["right at the first try"].value == pytest.approx(0.7)

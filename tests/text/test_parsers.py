@@ -11,6 +11,7 @@ from cotrain.text.parsers import (
     MAX_CHARS,
     Review,
     Solution,
+    corrected_review,
     final_answer,
     step_verdicts,
     tagged_solution,
@@ -228,3 +229,13 @@ def test_a_megabyte_takes_less_than_a_second(unit, monkeypatch):
     step_verdicts(text, 1)
     final_answer("\\boxed{" + text)
     assert time.process_time() - start < 3.0  # three scans
+
+
+@pytest.mark.parametrize(
+    "said", ["<step>2 + 3 is 5 CORRECT</step><final>CORRECT</final>", "no review", "<final>CORRECT</final>"]
+)
+def test_a_corrected_review_says_the_truth_in_the_words_of_the_other(said):
+    text = corrected_review(said, [False], True)
+    review = step_verdicts(text, 1)
+    assert (review.steps, review.final) == ((False,), True)
+    assert ("2 + 3 is 5" in text) == ("2 + 3 is 5" in said)
