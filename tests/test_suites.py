@@ -208,6 +208,12 @@ def test_known_scores_of_a_verifier(given, tmp_path):
     )
     assert [row["prediction"] for row in rows] == [1, 0, -1, None, -1, 1, 1, -1, -1, None]
     assert rows[3]["failure"] == "no final verdict" and rows[9]["failure"] == "step count"
+    counts = {name: figure.n for name, figure in processbench_scores(rows).items()}
+    wrong, right = {"gsm8k": 4, "math": 1}, {"gsm8k": 2, "math": 3}
+    for name in wrong:  # how many solutions a figure is about
+        assert counts[f"{name}/error_accuracy"] == wrong[name] and counts[f"{name}/correct_accuracy"] == right[name]
+        assert counts[f"{name}/f1"] == wrong[name] + right[name]
+    assert counts["average/f1"] == counts["parsed"] == 10
 
 
 def test_several_reviews_vote(given, tmp_path):

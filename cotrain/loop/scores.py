@@ -135,14 +135,18 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         mine[-2] += float(row["prediction"] is not None)
         mine[-1] += 1.0
     statistics: dict[str, Statistic] = {}
+    parts: dict[str, int] = {}
     for i, split in enumerate(splits):
         statistics[f"{split}/error_accuracy"] = _share(4 * i, 4 * i + 1)
         statistics[f"{split}/correct_accuracy"] = _share(4 * i + 2, 4 * i + 3)
         statistics[f"{split}/f1"] = _f1(4 * i)
+        total = np.sum(list(counts.values()), axis=0)[4 * i : 4 * i + 4]
+        parts |= {f"{split}/error_accuracy": int(total[1]), f"{split}/correct_accuracy": int(total[3])}
+        parts[f"{split}/f1"] = int(total[1] + total[3])
     f1s = [_f1(4 * i) for i in range(len(splits))]
     statistics["average/f1"] = lambda c: np.mean([f1(c) for f1 in f1s], axis=0)
     statistics["parsed"] = _share(-2, -1)
-    return _figures(dict(enumerate(counts.values())), statistics, len(rows))
+    return _figures(dict(enumerate(counts.values())), statistics, len(rows), parts)
 
 
 def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
@@ -163,6 +167,7 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
             mine[4 * (len(splits) - 1) + cell] += 1.0
         mine[-2] += float(row["steps"] is not None)
         mine[-1] += 1.0
+    parts: dict[str, int] = {}
     statistics: dict[str, Statistic] = {}
     for i, split in enumerate(splits):
         if any(mine[4 * i + 2] + mine[4 * i + 3] for mine in counts.values()):
@@ -170,8 +175,10 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
             statistics[f"{split}/f1"], statistics[f"{split}/negative_f1"] = positive, negative
             statistics[f"{split}/prmscore"] = _mean_of(positive, negative)
         statistics[f"{split}/step_accuracy"] = _correct(4 * i)
+        for name in ("f1", "negative_f1", "prmscore", "step_accuracy"):
+            parts[f"{split}/{name}"] = sum(split in (row["split"], "overall") for row in rows)
     statistics["parsed"] = _share(-2, -1)
-    return _figures(dict(enumerate(counts.values())), statistics, len(rows))
+    return _figures(dict(enumerate(counts.values())), statistics, len(rows), parts)
 
 
 def _found(hits: int, misses: int, false: int) -> Statistic:
@@ -198,8 +205,12 @@ def _correct(at: int) -> Statistic:
     return share
 
 
-def _figures(rows: dict[int, list[float]], statistics: Mapping[str, Statistic], n: int) -> dict[str, Estimate]:
-    found = {name: clustered(rows, statistic, name, n) for name, statistic in statistics.items()}
+def _figures(
+    rows: dict[int, list[float]], statistics: Mapping[str, Statistic], n: int, parts: Mapping[str, int] | None = None
+) -> dict[str, Estimate]:
+    """``n``: rows that a figure is about, where ``parts`` (by name) does not say it."""
+    parts = parts or {}
+    found = {name: clustered(rows, statistic, name, parts.get(name, n)) for name, statistic in statistics.items()}
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
