@@ -253,7 +253,7 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
             raise ValueError("not an object")
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
-    if held is not None and {**held, "arms": settings["arms"]} != settings:
+    if held is not None and _by_name({**held, "arms": settings["arms"]}) != _by_name(settings):
         names = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
         was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in names)
         raise ConfigError(f"{out} holds a comparison with other settings ({was}); give those, or choose another --out")
@@ -262,6 +262,14 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
         path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write a comparison to {out}: {error.strerror}; choose another --out") from error
+
+
+def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
+    """With the changed settings by name: their order is free, of two for one name the last counts."""
+    changed = settings.get("settings")
+    if not isinstance(changed, list):
+        return settings
+    return {**settings, "settings": {(found := str(each).partition("="))[0]: found[2] for each in changed}}
 
 
 def _slug(label: str) -> str:

@@ -87,6 +87,17 @@ def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
         compare(["grpo"], updates=UPDATES + 1, **again)
 
 
+def test_the_order_of_settings_is_free(tmp_path):
+    again = {"seeds": 1, "evaluate_every": EVERY, "equal_tokens": False, "updates": UPDATES}
+    one, other = "tasks_per_step=3", "group_size=5"
+    fake_run(tmp_path / "grpo/seed-0", "grpo", 0, UPDATES)
+    begun_before(tmp_path, settings=[one, other])
+    compare(["grpo"], out=tmp_path, settings=[other, one], **again)
+    for settings in ([one], [other, one, "group_size=6"]):
+        with pytest.raises(ConfigError, match="holds a comparison with other settings"):
+            compare(["grpo"], out=tmp_path, settings=settings, **again)
+
+
 def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compared):
     _, result = compared
     rows = {(row["at"], row["metric"], row["recipe"]): row for row in result["table"]}
