@@ -2,10 +2,10 @@
 
     recipe | right at the first try | greedy | judge | verdicts | verdicts on steps | gap | updates | tokens | minutes
 
-The first columns are of the role ``solver`` where there is one. Verdicts are given as balanced accuracy. The judge is the first
-role that has one on what the present generator writes. Figures are means over seeds at the end of each run, with Student's
-interval over seeds. Minutes are of one thread of whatever machine made them: they compare recipes of one comparison and
-nothing else.
+The first columns are of the role ``solver`` where there is one. Verdicts are given as balanced accuracy. The judge is ``verifier``,
+else the first role that has one on what the present generator writes. Figures are means over seeds at the end of each run,
+with Student's interval over seeds. Minutes are of one thread of whatever machine made them: they compare recipes of one
+comparison and nothing else.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ def overview(compare: Mapping[str, Any]) -> dict[str, dict[str, Estimate | str]]
 def _row(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Estimate | str]:
     row: dict[str, Estimate | str] = {}
     for column, ending in SHARES.items():
-        found = [key for key in _keys(seeds) if key.count("/") == 1 and key.endswith(ending)]
-        _put(row, column, seeds, min(found, key=lambda key: not key.startswith("solver/"), default=""))
-    judge = next((k.split("/")[0] for k in _keys(seeds) if k.count("/") == 1 and k.endswith("/balanced_accuracy")), "")
-    if judge:
+        _put(row, column, seeds, _first(seeds, ending, "solver"))
+    if judge := _first(seeds, "/balanced_accuracy", "verifier").split("/")[0]:
         row["judge"] = judge
         _put(row, "verdicts", seeds, f"{judge}/balanced_accuracy")
         _put(row, "verdicts on steps", seeds, f"{judge}/step_balanced_accuracy")
@@ -41,6 +39,12 @@ def _row(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Estimate | str]:
         if values:
             row[column] = mean_interval(values)
     return row
+
+
+def _first(seeds: Sequence[Mapping[str, Any]], ending: str, role: str) -> str:
+    """The figure of this role with this ending, else of the first one that has it."""
+    found = [key for key in _keys(seeds) if key.count("/") == 1 and key.endswith(ending)]
+    return min(found, key=lambda key: key != f"{role}{ending}", default="")
 
 
 def _keys(seeds: Sequence[Mapping[str, Any]]) -> list[str]:

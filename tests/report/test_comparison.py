@@ -115,10 +115,12 @@ def test_the_page_shows_both_axes_and_refuses_the_word() -> None:
     assert "No run" in compare_page({}) or "<h1>" in compare_page({})
 
 
-def test_the_table_of_recipes_is_about_the_solver():
-    seeds = [
-        {"after": {"refiner/pass@1": 0.1, "solver/pass@1": 0.6}},
-        {"after": {"refiner/pass@1": 0.2, "solver/pass@1": 0.8}},
-    ]
-    row = overview({"recipes": {"critique": {"seeds": seeds}}})["critique"]
+def test_the_table_of_recipes_is_about_the_solver_and_the_verifier():
+    after = {"refiner/pass@1": 0.1, "meta/balanced_accuracy": 0.5, "verifier/balanced_accuracy": 0.9}
+    seeds = [{"after": after | {"solver/pass@1": value}} for value in (0.6, 0.8)]
+    row = overview({"recipes": {"dsm": {"seeds": seeds}}})["dsm"]
     assert row["right at the first try"].value == pytest.approx(0.7)
+    assert row["judge"] == "verifier" and row["verdicts"].value == pytest.approx(0.9)
+    seeds = [{"after": {"refiner/pass@1": 0.1, "meta/balanced_accuracy": 0.5}}] * 2
+    row = overview({"recipes": {"dsm": {"seeds": seeds}}})["dsm"]
+    assert row["right at the first try"].value == pytest.approx(0.1) and row["judge"] == "meta"
