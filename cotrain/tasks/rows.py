@@ -218,7 +218,7 @@ def without_calculator(line: str) -> str:
 
 def text_of(value: Any, where: str, *, numbers: bool) -> str:
     """A text that is not blank, or with ``numbers`` a number as text. Raises DataError that begins with ``where``."""
-    if numbers and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if numbers and (type(value) is int or (isinstance(value, float) and math.isfinite(value))):
         return str(value)
     if not isinstance(value, str):
         raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")

@@ -72,6 +72,14 @@ def test_faults_in_named_columns():
             row_of(row, schema.question, schema.answer, "row 1")
 
 
+def test_numbers_of_any_size_are_texts():
+    for value in (10**400, -3, 1.5):
+        assert row_of({"question": "Q", "answer": value}, "question", "answer", "row 1").answer == str(value)
+    for value in (float("nan"), float("inf"), True):
+        with pytest.raises(DataError, match="row 1, field 'answer': expected text or a number"):
+            row_of({"question": "Q", "answer": value}, "question", "answer", "row 1")
+
+
 def test_packed_files(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"question": "Q", "answer": "1"}\n'))
