@@ -19,6 +19,7 @@ from cotrain.play.role import Role
 from cotrain.recipes.tango import tango
 from cotrain.suites import Play, lines_of, load_suite, played, settings_of, suite_data
 from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.verdicts import Verdict
@@ -88,14 +89,33 @@ def sheet(tmp_path):
     return path
 
 
-def test_known_scores_of_a_solver(sheet, tmp_path):
-    tasks = load_suite("gsm8k", [str(sheet)], AnswerJudge())
-    solver = answers_from({problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()})
+ROWS = {  # how a suite's public files hold a question and its answer
+    "gsm8k": lambda question, answer: {"question": question, "answer": f"work\n#### {answer}"},
+    "svamp": lambda question, answer: {"Body": question[0], "Question": question[1:], "Answer": float(answer)},
+    "asdiv": lambda question, answer: {"body": question[0], "question": question[1:], "answer": f"{answer} (apples)"},
+    "mawps": lambda question, answer: {"question": question, "result": answer},
+    "olympiadbench": lambda question, answer: {"question": question, "final_answer": [answer]},
+}
+ROWS |= {
+    name: lambda question, answer: {"problem": question, "answer": answer}
+    for name in ("math500", "aime", "amc", "minerva")
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_known_scores_of_a_solver(name, tmp_path):
+    row = ROWS.get(name, lambda question, answer: {"question": question, "answer": answer})
+    sheet = tmp_path / "sheet.jsonl"
+    sheet.write_text("".join(json.dumps(row(q, gold)) + "\n" for q, (gold, *_) in SHEET.items()))
+    tasks = load_suite(name, [str(sheet)], AnswerJudge())
+    apart = name in ("svamp", "asdiv")  # a body and a question, with a space between
+    written = {f"{q[0]} {q[1:]}" if apart else q: [*samples, greedy] for q, (_, samples, greedy) in SHEET.items()}
+    solver = answers_from(written)
 
     def verifier(fields):
         return verdict(True, final=any(f"<answer>{a}</answer>" in fields["solution"] for a in TRUSTED))
 
-    rows, scores = score(cast(solver, verifier), "gsm8k", tasks, Play(samples=4), tmp_path)
+    rows, scores = score(cast(solver, verifier), name, tasks, Play(samples=4), tmp_path)
     assert scores == {
         "greedy": 2 / 4,
         "avg@4": 4 / 16,
@@ -109,7 +129,7 @@ def test_known_scores_of_a_solver(sheet, tmp_path):
     assert len(rows) == 4 * 5 and [row["sample"] for row in rows[:5]] == [0, 1, 2, 3, GREEDY]
     assert [row["score"] for row in rows[:5]] == [0.0, 0.0, 1.0, 0.0, None]
     assert rows[8]["answer"] is None and rows[8]["correct"] is False and rows[8]["failure"] == "no steps"
-    kept = [json.loads(line) for line in (tmp_path / "suite-gsm8k.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (tmp_path / f"suite-{name}.jsonl").read_text().splitlines()]
     assert kept[0]["settings"]["samples"] == 4 and kept[1:] == rows
     assert values(solver_scores(kept[1:], 4)) == scores  # the file alone gives them again
 
