@@ -5,7 +5,8 @@ grammars in any order. None may raise; printed are the share that was read, the 
 over that for half of it (2 is linear).
 
 **Files** of JSON lines with ten rows, changed byte by byte, by row or by field. The strict reader either reads all rows or says which
-row it is, and the linter finds a fault just where the strict reader stops, and counts every row as good or malformed.
+row it is, and the linter, which is given every fortieth file (it starts processes for golds that need algebra),
+finds a fault just where the strict reader stops, and counts every row as good or malformed.
 
 The line printed last is JSON. Left out: parquet, and files of other schemas than questions with answers.
 """
@@ -151,6 +152,7 @@ PIECES = (
     b",",
 )
 PIECES += (b"NaN", b"1e999", b'"answer": 1, ', b"null", "é".encode(), b"\\ud800", b"9" * 5000)
+LINTED = 40
 ODD: tuple[Any, ...] = (None, "", " ", True, [], {}, [1], 1.5, float("nan"), 10**400, "x" * 10_000)
 
 
@@ -184,28 +186,29 @@ def file_of(rng: random.Random) -> bytes:
 def files(count: int, rng: random.Random, folder: Path) -> dict[str, Any]:
     outcomes: Counter[str] = Counter()
     path = folder / "a.jsonl"
-    for _ in range(count):
+    for number in range(count):
         content = file_of(rng)
         path.write_bytes(content)
         try:
             good, said = len(read_rows(path, "question", "answer")), ""
         except DataError as error:
             good, said = -1, str(error)
+        told = re.search(r", row (\d+)", said) and len(said.splitlines()) == 1
+        outcomes["strictly: read" if good >= 0 else "strictly: row told" if told else "strictly: row not told"] += 1
+        if not (good >= 0 or told):
+            print(f"{said!r} for {content!r}"[:2000], flush=True)
+        if number % LINTED:
+            continue
         try:
             report = check_file(path)
         except DataError as error:
             outcomes["refused by the linter"] += 1
             print(f"refused: {error} for {content!r}", flush=True)
             continue
-        outcome = "disagree"
         malformed = sum(len(finding.where) for finding in report.findings if finding.kind == "malformed")
-        if good >= 0:
-            outcome = "read" if (report.rows, malformed) == (good, 0) else "disagree"
-        else:
-            told = re.search(r", row (\d+)", said) and len(said.splitlines()) == 1
-            outcome = "row told" if told and malformed > 0 else "row not told"
-        outcomes[outcome] += 1
-        if outcome in ("disagree", "row not told"):
+        agree = (report.rows, malformed) == (good, 0) if good >= 0 else malformed > 0
+        outcomes["linted: as strictly" if agree else "linted: otherwise"] += 1
+        if not agree:
             print(f"{said!r}, {report.findings} for {content!r}"[:2000], flush=True)
     return {"files": count, **outcomes}
 

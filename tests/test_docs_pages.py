@@ -53,6 +53,16 @@ COMMANDS = [(page, words[1:]) for page in [*PAGES, "README"] for words in shell(
 OUTSIDE = [(page, words) for page in PAGES for words in shell(page) if words[0] != "cotrain"]
 
 
+EVERY = sorted(str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+def shown(page: str) -> list[list[str]]:
+    """The commands of any other page: lines of its blocks, and code between backticks that says where it writes."""
+    lines = [line for block in blocks(page, "", "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`(cotrain run [^`]+ --out [^`]+)`", text_of(page))
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("cotrain ")]
+
+
 class Parsed(Exception):
     """A parser has taken its words; nothing more is to be done."""
 
@@ -182,10 +192,21 @@ def test_what_is_not_cotrain_exists():
         assert words[0] != "make" or f"\n{words[1]}:" in targets, (page, words)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [page for page in EVERY if page not in (*PAGES, "method-from-scratch") and shown(page)]
+)
+def test_commands_of_the_other_pages_parse(page, parse):
+    for words in shown(page):
+        _, given = parse(words)
+        for arm in getattr(given, "arms", ()):
+            made = parse_arm(arm)
+            override(find(made.target)(**made.arguments), given.set)
+
+
+@pytest.mark.parametrize("page", EVERY)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text_of(page)):
-        assert link.startswith("https://") or (ROOT / "docs" / link).exists(), link
+        assert link.startswith("https://") or ((ROOT / "docs" / page).parent / link).exists(), link
 
 
 def known_commands(capsys) -> set[str]:
