@@ -1,19 +1,21 @@
 """``cotrain export``: one policy of a run as a plain model directory, with a card that says what it was trained with.
 
-A language model becomes a directory that ``transformers`` loads, an adapter one that ``peft`` loads on its base. The card
-takes its figures from the run's own summary and says against whom they were earned: a verifier's precision means little
-without the generator that it was measured on. Left out: reward models and critics, whose head no class of transformers
-has, and merging an adapter into its base (``PeftModel.merge_and_unload`` does that).
+A language model becomes a directory that ``transformers`` loads, an adapter one that ``peft`` loads on its base, or, merged
+into its base, one that ``transformers`` loads. The card takes its figures from the run's own summary and says against whom they
+were earned: a verifier's precision means little without the generator that it was measured on. Left out: reward models and
+critics, whose head no class of transformers has.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel
 from transformers import PreTrainedModel
 
 from cotrain import __version__, api
@@ -24,7 +26,7 @@ from cotrain.disk.files import replace_file
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
-from cotrain.models.load import save_model
+from cotrain.models.load import load_model, save_model
 from cotrain.play.parts import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
 from cotrain.text.render import Renderer
@@ -43,11 +45,12 @@ class Exported:
     updates: Mapping[str, int]  # of every trained policy
 
 
-def export(directory: Path | str, role: str, out: Path | str) -> Path:
-    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``.
+def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = False) -> Path:
+    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``: those of an
+    adapter within its base.
 
-    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role or a policy that is no language
-    model of its own.
+    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is no language model of
+    its own, or one without an adapter that is to be ``merged``.
     """
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -58,11 +61,20 @@ def export(directory: Path | str, role: str, out: Path | str) -> Path:
     if spec.head != "lm" or spec.program is not None:
         what = "a program" if spec.program is not None else f"a model with a {spec.head} head"
         raise ConfigError(f"policy {policy!r} of {directory} is {what}; only language models are exported")
+    if merged and spec.lora is None:
+        raise ConfigError(
+            f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
+        )
     exported = trained_policy(directory, recipe, policy)
     renderer = exported.cast.renderers[policy]
     assert isinstance(renderer, Renderer)  # programs were refused above
     target.mkdir(parents=True, exist_ok=True)
-    if spec.lora is not None:
+    if merged:
+        with tempfile.TemporaryDirectory() as folder:
+            exported.cast.bases[spec.model].save(policy, folder)
+            whole = PeftModel.from_pretrained(load_model(spec.model)[0], folder).merge_and_unload()
+        save_model(whole, renderer.tokenizer, target)
+    elif spec.lora is not None:
         exported.cast.bases[spec.model].save(policy, target)
         renderer.tokenizer.save_pretrained(target)
     else:
@@ -71,7 +83,7 @@ def export(directory: Path | str, role: str, out: Path | str) -> Path:
         save_model(model, renderer.tokenizer, target)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
-    replace_file(target / CARD, card(exported, policy, RunDirectory.open(directory)).encode())
+    replace_file(target / CARD, card(exported, policy, RunDirectory.open(directory), merged=merged).encode())
     return target
 
 
@@ -101,12 +113,13 @@ def _policy(recipe: Recipe, role: str) -> str:
     raise ConfigError(f"--role: {unknown_message('role or policy', role, [*recipe.roles, *recipe.policies])}")
 
 
-def card(exported: Exported, policy: str, run: RunDirectory) -> str:
+def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
     recipe, spec = exported.recipe, exported.recipe.policies[policy]
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     mine = [name for name, role in recipe.roles.items() if role.policy == policy]
-    adapter = spec.lora is not None
+    adapter = spec.lora is not None and not merged
+    what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
     front += [f"base_model: {spec.model}"] if is_hub_name(spec.model) else []
     front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
@@ -117,7 +130,7 @@ def card(exported: Exported, policy: str, run: RunDirectory) -> str:
         "",
         f"# {policy} of {recipe.name}",
         "",
-        f"{'A LoRA adapter' if adapter else 'A causal language model'}, begun as `{spec.model}`, {spec.kind}, after "
+        f"{what}, begun as `{spec.model}`, {spec.kind}, after "
         f"{exported.updates.get(policy, 0)} updates of its own in {exported.finished} of {recipe.steps} steps and "
         f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
         "",

@@ -93,6 +93,16 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     loaded = PeftModel.from_pretrained(fresh, out).eval()
     assert torch.allclose(logits(loaded, tokenizer), expected, atol=1e-5)
     assert "library_name: peft" in (out / "README.md").read_text()
+    assert (
+        main(["export", str(tmp_path / "run"), "--role", "solver", "--merged", "--out", str(tmp_path / "merged")]) == 0
+    )
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert torch.allclose(logits(whole, tokenizer), expected, atol=1e-5)
+    plain = AutoModelForCausalLM.from_pretrained(resolve(TINY), dtype=torch.float32)
+    assert not torch.allclose(logits(plain, tokenizer), expected, atol=1e-5)
+    assert type(whole) is type(plain) and "library_name: transformers" in (tmp_path / "merged/README.md").read_text()
+    with pytest.raises(ConfigError, match=r"'start' of .* is no adapter.*leave --merged out"):
+        export(tmp_path / "run", "start", tmp_path / "b", merged=True)
 
 
 def test_refusals(run, tmp_path, capsys):

@@ -124,11 +124,12 @@ def export(words: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR")
     parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
+    parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
     given = parser.strict(words)
     quiet()
     from cotrain.export import export as write
 
-    print(f"written to {write(given.directory, given.role, given.out)}")
+    print(f"written to {write(given.directory, given.role, given.out, merged=given.merged)}")
     return 0
 
 
