@@ -33,7 +33,9 @@ _QUANTITY = re.compile(
 _ALONE = re.compile(
     r"(?<=[^\s,;:(\[{] )([abcf-hj-zA-Z])(?![a-zA-Z{}_])"
 )  # no e, i or d, which are read as something else
-_SETS = re.compile(r"\\(?:in|cup|cap|setminus|subset\w*|to|int|mid)(?![a-zA-Z])")  # there {a} is a set
+_SETS = re.compile(  # where {a} is read as a set
+    r"\\(?:(?:in|cup|cap|setminus|subset\w*|to|int|mid)(?![a-zA-Z])|text\s*\{\s*(?:or|and)\s*\})"
+)
 
 READ = 256  # gold answers that are kept as they were read: a group's answers have one
 

@@ -109,6 +109,8 @@ def test_quick_grades_never_raise(gold, answer):
         ("a + b + c", "c+b+a", True),
         ("5", "5 m", True),  # a unit
         ("(a, b, c)", "(a,b,c)", True),
+        ("p \\text{ or } q", "q \\text{ or } p", True),  # no set in a set
+        ("\\begin{pmatrix} a & b \\\\ c & f \\end{pmatrix}", "\\begin{pmatrix}a&b\\\\c&f\\end{pmatrix}", True),
         ("\\dfrac{2469}{20,\\!000}", "\\frac{2469}{20000}", True),
         ("-1./3", "-\\frac{1}{3}", True),
     ],
