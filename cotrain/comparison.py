@@ -111,6 +111,7 @@ def compare(
     settings: Sequence[str] = (),
     tasks: str | None = None,
     data: str | None = None,
+    lenient: bool = False,
     workers: int | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
@@ -125,10 +126,13 @@ def compare(
             raise ConfigError(f"compare: {name} is {value}, expected at least 1")
     parsed = _distinct([parse_arm(text) for text in arms])
     problems = [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
-    source = {"tasks": task_source(tasks or "jsonl", data)} if problems else {}
+    problems += ["--lenient"] if lenient else []
+    if lenient and data is None:
+        raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
+    source = {"tasks": task_source(tasks or "jsonl", data, lenient=lenient)} if problems else {}
     recipes = {arm.label: _recipe(arm, source, settings).for_updates(updates) for arm in parsed}
     claim = {"arms": list(arms), "updates": updates, "evaluate_every": evaluate_every, "settings": list(settings)}
-    further = {"tokens": tokens, "tasks": tasks, "data": data}
+    further = {"tokens": tokens, "tasks": tasks, "data": data, "lenient": lenient or None}
     _claim(out, claim | {name: value for name, value in further.items() if value is not None})
     count = workers or len(os.sched_getaffinity(0))
     say(

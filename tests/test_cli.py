@@ -67,6 +67,17 @@ def test_a_malformed_row_is_named_by_row_and_column(capsys, tmp_path):
     assert "did you mean" in fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
 
 
+@pytest.mark.whole
+def test_malformed_rows_are_set_aside_when_asked(tmp_path):
+    rows = [json.dumps({"question": f"What is {n} and 2?", "answer": str(n + 2)}) for n in range(60)]
+    (tmp_path / "data.jsonl").write_text("\n".join(["{broken", *rows, "[]"]))
+    words = ["run", "grpo", "--data", str(tmp_path / "data.jsonl"), "--lenient", "--out", str(tmp_path / "run")]
+    assert main([*words, "--steps", "1", "--tasks-per-step", "2", "--evaluation-tasks", "2"]) == 0
+    aside = [json.loads(line) for line in (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()]
+    assert [one["row"] for one in aside] == ["{broken", "[]"]
+    assert aside[1]["where"] == f"{tmp_path / 'data.jsonl'}, row 62"
+
+
 def test_list_and_dry_run_print_what_would_run(capsys):
     assert main(["list"]) == 0
     assert "tango" in capsys.readouterr().out

@@ -54,6 +54,9 @@ def run(words: Sequence[str]) -> int:
         "--data", metavar="FILE", help="file, directory or owner/name of the Hub, for all but words and gym"
     )
     data.add_argument(
+        "--lenient", action="store_true", help="set malformed rows of --data aside, in OUT/quarantine.jsonl"
+    )
+    data.add_argument(
         "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
     names = add_parameters(its_own, build, skip=("tasks",))
@@ -66,10 +69,13 @@ def run(words: Sequence[str]) -> int:
     from cotrain.report.trackers import check as trackers
 
     arguments = values_of(given, names)
-    if given.tasks is not None or given.data is not None or given.operations is not None:
+    if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
         if "tasks" not in inspect.signature(build).parameters:
-            raise ConfigError(f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data and --operations")
-        arguments["tasks"] = _tasks(given.tasks or ("jsonl" if given.data else "words"), given.data, given.operations)
+            raise ConfigError(
+                f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
+            )
+        spec = given.tasks or ("jsonl" if given.data else "words")
+        arguments["tasks"] = _tasks(spec, given.data, given.operations, given.lenient)
     recipe = override(make(target, arguments), given.set)
     if given.dry_run:
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
@@ -84,11 +90,12 @@ def run(words: Sequence[str]) -> int:
     )
 
 
-def _tasks(spec: str, file: str | None, operations: list[int] | None) -> Any:
+def _tasks(spec: str, file: str | None, operations: list[int] | None, lenient: bool) -> Any:
     from cotrain.tasks.sources import task_source
     from cotrain.tasks.words.source import WordProblems, study_problems
 
-    source = study_problems() if spec == "words" and file is None else task_source(spec, file)
+    default = spec == "words" and file is None and not lenient
+    source = study_problems() if default else task_source(spec, file, lenient=lenient)
     if operations is None:
         return source
     if not isinstance(source, WordProblems):
@@ -219,6 +226,9 @@ def compare(words: Sequence[str]) -> int:
     )
     parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
     parser.add_argument("--data", metavar="FILE", help="file, directory or owner/name of the Hub with them")
+    parser.add_argument(
+        "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
     given = parser.strict(words)
@@ -238,6 +248,7 @@ def compare(words: Sequence[str]) -> int:
             settings=tuple(given.set),
             tasks=given.tasks,
             data=given.data,
+            lenient=given.lenient,
             workers=given.workers,
             say=functools.partial(print, flush=True),
         )

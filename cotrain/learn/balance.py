@@ -1,11 +1,12 @@
-"""Class balance: two classes of samples weigh as 1/√(how often each was seen lately) (RL Tango, arXiv 2505.15034).
+"""Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv 2505.15034).
 
 A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
 samples that judge a right (+) or a wrong (−) solution,
 
-    n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = 1/√n_{class of i}
+    n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
 
-so the mean weight of a batch is 1. The weight multiplies the policy loss of a sample and touches no statistic:
+so the mean weight of a batch is 1. Tango's power is ½, which leaves the rare class the lighter one in sum; with 1 both classes
+weigh the same. The weight multiplies the policy loss of a sample and touches no statistic:
 advantages are those of the unweighted rewards. Counts start at 0; only their ratio matters, so no bias correction.
 """
 
@@ -25,15 +26,15 @@ class ClassBalance:
 
     label: str = "truth"  # name of the signal
     ema: float = 0.8  # ρ
+    power: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.ema < 1.0:
             raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
-
-
-def by_class(label: str = "truth", ema: float = 0.8) -> ClassBalance:
-    """``ClassBalance(label=label, ema=ema)``."""
-    return ClassBalance(label=label, ema=ema)
+        if not 0.0 < self.power <= 1.0:
+            raise ConfigError(
+                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
+            )
 
 
 def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> Counts:
@@ -43,7 +44,7 @@ def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> 
     return ema * counts[0] + (1.0 - ema) * negatives, ema * counts[1] + (1.0 - ema) * positives
 
 
-def class_weights(counts: Counts, labels: Sequence[bool | None]) -> list[float]:
+def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 0.5) -> list[float]:
     """One weight a label, with mean 1 over the labels that are not None; None gets 1.
 
     Raises ValueError when a label's class has count 0: update the counts with the batch first.
@@ -52,6 +53,6 @@ def class_weights(counts: Counts, labels: Sequence[bool | None]) -> list[float]:
     for label in known:
         if not counts[label] > 0.0:
             raise ValueError(f"class_weights: class {int(label)} occurs but its running count is {counts[label]}")
-    scales = [counts[label] ** -0.5 for label in known]
+    scales = [counts[label] ** -power for label in known]
     mean = sum(scales) / len(scales) if scales else 1.0
-    return [1.0 if label is None else counts[label] ** -0.5 / mean for label in labels]
+    return [1.0 if label is None else counts[label] ** -power / mean for label in labels]

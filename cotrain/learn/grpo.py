@@ -239,7 +239,7 @@ class Grpo:
                 "let the protocol reward it with 1 or 0"
             )
         counts = self._memory.classes = update_counts(self._memory.classes, labels, self.balance.ema)
-        scales = class_weights(counts, [labels[i] for i in kept])
+        scales = class_weights(counts, [labels[i] for i in kept], self.balance.power)
         metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
         if sum(counts) > 0.0:
             metrics["balance/positive"] = counts[1] / sum(counts)

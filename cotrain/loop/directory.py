@@ -3,6 +3,7 @@
 ::
 
     recipe.json       which recipe with which arguments, and the resolved settings
+    quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
@@ -33,6 +34,7 @@ from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, Us
 from cotrain.core.statistics import Estimate
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.loop.recipe import Recipe
+from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 
@@ -89,7 +91,7 @@ class RunDirectory:
             yield
         except CotrainError:
             if not (self.path / "before.json").exists():
-                for name in ("recipe.json", "provenance.json", "before_counts.json", "trackers.json"):
+                for name in ("recipe.json", "provenance.json", "before_counts.json", "trackers.json", QUARANTINE):
                     (self.path / name).unlink(missing_ok=True)
                 for folder in (self.checkpoints, self.episodes, *([self.path] if self.new else [])):
                     with suppress(OSError):  # not there, or not empty

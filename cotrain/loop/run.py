@@ -37,6 +37,8 @@ from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
+from cotrain.tasks.reading import NAME as QUARANTINE
+from cotrain.tasks.reading import Quarantine
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
@@ -84,7 +86,12 @@ def start(
         with RunLock(directory.path):
             directory.write("recipe.json", saved)
             directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
-            return _continue(directory, recipe, trainer_of, checkpoint_every, observer or Silent())
+            observer = observer or Silent()
+            aside = getattr(recipe.tasks, "quarantine", None)
+            if isinstance(aside, Quarantine) and aside.refused:
+                aside.write(directory.path / QUARANTINE)
+                observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
+            return _continue(directory, recipe, trainer_of, checkpoint_every, observer)
 
 
 def resume(

@@ -13,8 +13,10 @@ for that on the steps, all of them; so is the true one, from the oracle (the pap
 are one policy. R_meta is the mean of ``votes`` verdicts, an unreadable one counting ½.
 
 Controls are parameters: ``meta=False`` drops the meta-verifier (R_meta = 1), ``verifier="frozen"`` never trains it,
-``labels="answer"`` scores by the answer alone. ``analysis="asked"`` has the generator analyse itself in a second call, under
-the prompt of a verifier, for models that have not learned to do so in one ("embedded").
+``labels="answer"`` scores by the answer alone, ``balance`` weighs both judges' samples by class (0 as in the
+paper, ½ as in RL Tango, 1 so that right and wrong solutions, and sound and unsound reviews, weigh the same).
+``analysis="asked"`` has the generator analyse itself in a second call, under the prompt of a verifier, for models that have
+not learned to do so in one ("embedded").
 
 Left out: re-initialising the generator from the verifier, rejection fine-tuning of both, and labels from many votes.
 """
@@ -25,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from cotrain.core.types import Task, TaskSource
+from cotrain.learn.balance import ClassBalance
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
@@ -55,8 +58,8 @@ async def prove(
     analysis: str = "inline",
 ) -> None:
     """``samples`` solutions with self-analysis, ``reviews`` of each, ``votes`` on each review and each self-analysis. Rewards:
-    the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``. What cannot be read earns 0; a
-    solution of which no review can be read is not rewarded."""
+    the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``; the signal ``truth`` of both
+    judges is the class for balancing. What cannot be read earns 0; a solution of which no review can be read is not rewarded."""
     drawn = await roles.solver.many(samples, problem=task.prompt)
     texts = {s.id: s.text.partition(END)[0] + END if END in s.text else s.text for s in drawn}
     solutions = [s for s in drawn if await examine(task, roles, s, text=texts[s.id]) is not None]
@@ -87,6 +90,7 @@ async def pay(
     scores = [score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
     truth = score(bool(solution.truth["correct"]), solution.truth.get("step_ok"), labels)
     for turn, given, mark in zip(written, scores, trust, strict=False):
+        turn.reward("truth", float(bool(solution.truth["correct"])))
         turn.reward("score", 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
@@ -116,6 +120,7 @@ async def judge(
             verdict.show(final=verdict.parsed.final, score=confidence(verdict))
         else:
             verdict.show(failure=verdict.parsed.reason)
+        verdict.reward("truth", float(sound))
         verdict.reward("soundness", float(verdict.parsed.ok and verdict.parsed.final == sound))
     return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
 
@@ -151,16 +156,18 @@ def dsm(
     meta: bool = True,
     labels: Literal["steps", "answer"] = "steps",
     analysis: Literal["inline", "asked"] = "inline",
+    balance: float = 0.0,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
     judging, trained, inline = verifier_model or model, verifier == "trained", analysis == "inline"
     both = 1 + trained  # phases
+    weighed = ClassBalance(power=balance) if balance else None
     also, pull = () if inline else ("analyst",), Kl("start", kl) if kl else None
     learn = {
         "generator": Objective(policy="generator", on="solver", also=also, by=Grpo(mix={"proof": 1.0}, kl=pull)),
-        "verifier": Objective(policy="verifier", on="verifier", by=Grpo(mix={"score": 1.0})),
-        "meta": Objective(policy="verifier", on="meta", by=Grpo(mix={"soundness": 1.0})),
+        "verifier": Objective(policy="verifier", on="verifier", by=Grpo(mix={"score": 1.0}, balance=weighed)),
+        "meta": Objective(policy="verifier", on="meta", by=Grpo(mix={"soundness": 1.0}, balance=weighed)),
     }
     names = ["generator", *(["verifier"] if trained else []), *(["meta"] if trained and meta else [])]
     how = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}

@@ -11,6 +11,8 @@ from typing import Any
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.threads import usual_threads
+from cotrain.tasks.reading import NAME as QUARANTINE
+from cotrain.tasks.reading import Quarantine
 
 
 def _common(parser: Parser, *, lr: float, tokens: int) -> None:
@@ -32,6 +34,29 @@ def _threads(parser: Parser) -> None:
     parser.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
+
+
+def _file(parser: Parser, what: str) -> None:
+    parser.add_argument("--data", metavar="FILE", help=what)
+    parser.add_argument("--lenient", action="store_true", help="set malformed rows aside, in OUT/quarantine.jsonl")
+
+
+def _aside(given: Any) -> Quarantine | None:
+    """Where malformed rows go; None where the first one is an error."""
+    if given.lenient and given.data is None:
+        raise ConfigError("--lenient is about the rows of --data FILE; leave it out")
+    return Quarantine() if given.lenient else None
+
+
+def _say(aside: Quarantine | None, out: str) -> None:
+    if aside is not None and aside.refused:
+        print(f"note: {aside.line()}; all in {Path(out) / QUARANTINE} at the end", flush=True)
+
+
+def _keep(aside: Quarantine | None, out: str) -> None:
+    """Write what was set aside beside the result."""
+    if aside is not None and aside.refused:
+        aside.write(Path(out) / QUARANTINE)
 
 
 def _begin(threads: int | None) -> None:
@@ -58,7 +83,7 @@ def tokenizer(words: Sequence[str]) -> int:
     """Train a byte-level BPE tokenizer with single-token digits."""
     parser = Parser(prog="cotrain tokenizer", description=tokenizer.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
-    parser.add_argument("--data", metavar="FILE", help=".txt or .jsonl (default: the procedural corpus)")
+    _file(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
     parser.add_argument("--vocab-size", type=whole(1), default=640, metavar="N", help="tokens")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of the procedural corpus")
     given = parser.strict(words)
@@ -66,8 +91,11 @@ def tokenizer(words: Sequence[str]) -> int:
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
 
-    made = train_tokenizer(sample_texts(_vocabulary(given.data, given.seed)), given.vocab_size)
+    aside = _aside(given)
+    made = train_tokenizer(sample_texts(_vocabulary(given.data, given.seed, aside)), given.vocab_size)
+    _say(aside, given.out)
     made.save_pretrained(given.out)
+    _keep(aside, given.out)
     print(f"tokenizer: {given.out}  ({len(made)} tokens)")
     return 0
 
@@ -79,22 +107,22 @@ def _refuse_used(out: str, *, resumable: bool = False) -> None:
         raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{more}")
 
 
-def _text(file: str | None, seed: int) -> list[tuple[Any, int]]:
+def _text(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[Any, int]]:
     from cotrain.stages.corpora import corpus_file, procedural
     from cotrain.tasks.words.corpus import pretraining_text
     from cotrain.tasks.words.source import WordProblems
 
     if file is not None:
-        return [(corpus_file(file), 1)]
+        return [(corpus_file(file, aside), 1)]
     source = WordProblems(operations=(2, 7))
     return [(procedural("words", lambda i: pretraining_text(source, seed, i)), 1)]
 
 
-def _vocabulary(file: str | None, seed: int) -> list[tuple[Any, int]]:
+def _vocabulary(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[Any, int]]:
     """What a tokenizer learns from: the text, and for the procedural one also what roles say to each other."""
     from cotrain.stages.base import BaseSettings, conversations_of
 
-    text = _text(file, seed)
+    text = _text(file, seed, aside)
     return text if file is not None else [(text[0][0], 4), *conversations_of(BaseSettings(seed=seed), "clean")]
 
 
@@ -102,7 +130,7 @@ def pretrain(words: Sequence[str]) -> int:
     """Train a language model from nothing, or go on with one, on running text."""
     parser = Parser(prog="cotrain pretrain", description=pretrain.__doc__)
     _common(parser, lr=3e-3, tokens=4_000_000)
-    parser.add_argument("--data", metavar="FILE", help=".txt or .jsonl (default: the procedural corpus)")
+    _file(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
     parser.add_argument("--model", help="go on from this model")
     parser.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
     parser.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
@@ -119,13 +147,17 @@ def pretrain(words: Sequence[str]) -> int:
     from cotrain.stages import pretrain as stage
     from cotrain.stages.tokenizer import train_tokenizer
 
-    corpus = _text(given.data, given.seed)
+    aside = _aside(given)
+    corpus = _text(given.data, given.seed, aside)
+    _say(aside, given.out)
     chosen = config = None
     if not given.model:
         chosen = (
             load_tokenizer(given.tokenizer)
             if given.tokenizer
-            else train_tokenizer(stage.sample_texts(_vocabulary(given.data, given.seed)), given.vocab_size)
+            else train_tokenizer(
+                stage.sample_texts(_vocabulary(given.data, given.seed, _aside(given))), given.vocab_size
+            )
         )
         config = stage.config_for(chosen, depth=given.depth, width=given.width, kind=given.kind)
     outcome = stage.pretrain(
@@ -144,6 +176,7 @@ def pretrain(words: Sequence[str]) -> int:
         report=_show,
         plan={"save_every": given.save_every},
     )
+    _keep(aside, given.out)
     return _ended(outcome, given.out, "pretrain")
 
 
@@ -152,7 +185,7 @@ def sft(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
     _common(parser, lr=1e-3, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
-    parser.add_argument("--data", metavar="FILE", help=".jsonl (default: procedural solutions and reviews)")
+    _file(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
     parser.add_argument(
         "--reviews", default="0.3", help="without --data: 'format', 'clean', or the share of flipped verdicts"
     )
@@ -162,8 +195,10 @@ def sft(words: Sequence[str]) -> int:
     from cotrain.stages.base import BaseSettings, conversations_of, mark
     from cotrain.stages.corpora import corpus_file
 
+    aside = _aside(given)
     if given.data is not None:
-        parts = [(corpus_file(given.data), 1)]
+        parts = [(corpus_file(given.data, aside), 1)]
+        _say(aside, given.out)
     else:
         start: Any = given.reviews if given.reviews in ("format", "clean") else ("noisy", _share(given.reviews))
         parts = conversations_of(BaseSettings(seed=given.seed), start)
@@ -183,6 +218,7 @@ def sft(words: Sequence[str]) -> int:
     )
     if outcome.finished and given.data is None:
         mark(Path(given.out))
+    _keep(aside, given.out)
     return _ended(outcome, given.out, "sft")
 
 

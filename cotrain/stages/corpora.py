@@ -1,6 +1,6 @@
 """Where training text comes from: an addressed corpus, index → text or conversation, always the same for one index.
 
-Procedural text, a text file (paragraphs), a JSONL file with a ``text`` or a ``messages`` column. A finite corpus is
+Procedural text, a text file (paragraphs), rows with a ``text`` or a ``messages`` column. A finite corpus is
 read in epochs, each in its own order; an endless one never repeats. Nothing here knows tokens.
 
 Left out: streaming of files larger than memory and remote data sets; convert them to JSONL shards of moderate size.
@@ -8,7 +8,6 @@ Left out: streaming of files larger than memory and remote data sets; convert th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +16,12 @@ from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.rows import whole_text
 
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Item = str | Sequence[Message]  # running text, or one conversation
+ROWS = (".jsonl", ".jsonl.gz", ".parquet")
 ROLES = ("system", "user", "assistant")
 
 
@@ -57,28 +59,21 @@ def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
     return from_items(str(path), [*texts, pending] if pending else texts)
 
 
-def jsonl_file(path: str | Path) -> Corpus:
-    """A JSONL file whose every row has a ``text`` string or a ``messages`` list of ``{"role", "content"}``.
+def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
+    """A file of JSON lines (``.gz`` too) or parquet whose every row has a ``text`` string or a ``messages`` list of ``{"role",
+    "content"}``.
 
-    Raises DataError with row (from 1) and column for whatever else is found.
+    Raises DataError with row (from 1) and column for whatever else is found, or sets such a row ``aside``, at most half of all.
     """
-    items: list[Item] = []
-    for row, line in enumerate(_read(Path(path)).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, row {row}, column {error.colno}: not JSON ({error.msg})") from error
-        except (ValueError, RecursionError) as error:  # digits or brackets without end
-            raise DataError(f"{path}, row {row}: a number too long or JSON nested too deeply") from error
-        items.append(_item(f"{path}, row {row}", fields))
+    items = parsed(numbered(Path(path)), _item, aside)
+    if aside is not None:
+        aside.settle(path)
     return from_items(str(path), items)
 
 
-def corpus_file(path: str | Path) -> Corpus:
-    """``.jsonl`` as JSONL, anything else as text; raises DataError when there is no such file."""
-    return jsonl_file(path) if Path(path).suffix.lower() == ".jsonl" else text_file(path)
+def corpus_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
+    """``.jsonl``, ``.jsonl.gz`` and ``.parquet`` as rows, anything else as text; raises DataError when there is no such file."""
+    return jsonl_file(path, aside) if str(path).lower().endswith(ROWS) else text_file(path)
 
 
 def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
@@ -155,13 +150,11 @@ def _read(path: Path) -> str:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
-def _item(place: str, fields: Any) -> Item:
-    if not isinstance(fields, dict):
-        raise DataError(f"{place}: expected an object with 'text' or 'messages', found {type(fields).__name__}")
+def _item(fields: dict[str, Any], place: str) -> Item:
     if "text" in fields:
         if not isinstance(fields["text"], str) or not fields["text"]:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
-        return fields["text"]
+        return whole_text(fields["text"], f"{place}, column 'text'")
     if "messages" not in fields:
         raise DataError(f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}")
     messages = fields["messages"]
@@ -175,6 +168,7 @@ def _item(place: str, fields: Any) -> Item:
             raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
         if not isinstance(message.get("content"), str):
             raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
+        whole_text(message["content"], f"{where}.content'")
     if messages[-1]["role"] != "assistant":
         raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
     return [{"role": message["role"], "content": message["content"]} for message in messages]

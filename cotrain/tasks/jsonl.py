@@ -25,7 +25,8 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Task
 from cotrain.tasks.grading import DEADLINE_S, WORKERS, AnswerJudge
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal, read_rows, row_of, schema_of
+from cotrain.tasks.reading import Quarantine, parsed, read_rows
+from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal, row_of, schema_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -34,7 +35,8 @@ class JsonlTasks:
     """A task source over a file, a directory of files or a data set of the Hub, read and checked whole when built.
 
     ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a validation or
-    test question. ``digest`` (from ``describe``) makes changed data an error. Raises DataError, see ``read_rows``.
+    test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed rows aside, in
+    ``quarantine``, where else the first one is an error. Raises DataError, see ``read_rows``.
     """
 
     def __init__(
@@ -46,14 +48,18 @@ class JsonlTasks:
         workers: int = WORKERS,
         deadline_s: float = DEADLINE_S,
         digest: str | None = None,
+        lenient: bool = False,
     ) -> None:
         self.name = name
+        self.quarantine = Quarantine()
+        self._lenient = lenient
         self.path = str(path) if is_hub_name(str(path)) else str(Path(path).expanduser().resolve())
         self._columns = (question, answer)
         self.judge = AnswerJudge(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
-        self._rows = self._arranged(read_splits(self.path, question, answer))
+        self._rows = self._arranged(read_splits(self.path, question, answer, self.quarantine if lenient else None))
+        self.quarantine.settle(self.path)
         self._keep_paraphrases_apart()
         if not self._rows["train"]:
             raise DataError(f"{self.path}: too few questions, none falls into the training split; give at least 20")
@@ -77,11 +83,9 @@ class JsonlTasks:
         """``JsonlTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
         question, answer = self._columns
         workers, deadline_s = self._limits
-        settings = {"path": self.path, "question": question, "answer": answer, "name": self.name}
-        return {
-            "kind": "jsonl",
-            "settings": {**settings, "workers": workers, "deadline_s": deadline_s, "digest": self._digest},
-        }
+        settings = {"path": self.path, "question": question, "answer": answer, "name": self.name, "workers": workers}
+        settings |= {"deadline_s": deadline_s, "digest": self._digest} | ({"lenient": True} if self._lenient else {})
+        return {"kind": "jsonl", "settings": settings}
 
     def close(self) -> None:
         """End the grading processes."""
@@ -122,10 +126,10 @@ def gsm8k(path: str | Path) -> JsonlTasks:
     return benchmark("gsm8k", path)
 
 
-def benchmark(name: str, path: str | Path) -> JsonlTasks:
+def benchmark(name: str, path: str | Path, *, lenient: bool = False) -> JsonlTasks:
     """A benchmark of ``SCHEMAS`` from a file, a directory or the Hub. Raises UnknownName, DataError."""
     schema = schema_of(name)
-    return JsonlTasks(path, schema.question, schema.answer, name=name)
+    return JsonlTasks(path, schema.question, schema.answer, name=name, lenient=lenient)
 
 
 def task_of(row: Row, task_id: str, judge: AnswerJudge) -> Task:
@@ -141,12 +145,16 @@ def task_of(row: Row, task_id: str, judge: AnswerJudge) -> Task:
     )
 
 
-def read_splits(path: str, question: str, answer: str) -> dict[str, list[Row]]:
+def read_splits(path: str, question: str, answer: str, aside: Quarantine | None = None) -> dict[str, list[Row]]:
     """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and, where
     there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
         rows = {
-            split: [row_of(row, question, answer, f"{path}, {split}, row {n}") for n, row in enumerate(found, start=1)]
+            split: parsed(
+                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)),
+                lambda row, where: row_of(row, question, answer, where),
+                aside,
+            )
             for split, found in hub_rows(path).items()
         }
         if len(rows) == 1 or {"train", "test"} <= set(rows):
@@ -154,7 +162,7 @@ def read_splits(path: str, question: str, answer: str) -> dict[str, list[Row]]:
         raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(rows) or 'none'}")
     folder = Path(path)
     if not folder.is_dir():
-        return {"all": read_rows(folder, question, answer)}
+        return {"all": read_rows(folder, question, answer, aside)}
     found = files_in(folder)
     files = {split: file for split in SPLITS for file in found if file.stem == split}
     if not {"train", "test"} <= set(files):
@@ -162,7 +170,7 @@ def read_splits(path: str, question: str, answer: str) -> dict[str, list[Row]]:
         raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}")
     if len(files) < sum(file.stem in files for file in found):
         raise DataError(f"{folder}: a split is there as .jsonl and as .parquet; keep one of the two")
-    return {split: read_rows(file, question, answer) for split, file in files.items()}
+    return {split: read_rows(file, question, answer, aside) for split, file in files.items()}
 
 
 def split_of(question: str) -> str:

@@ -26,7 +26,8 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
 from cotrain.tasks.grading import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.processbench import sample_of
-from cotrain.tasks.rows import ANY, Schema, lines_of, object_of, row_of, schema_of
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.rows import ANY, Schema, row_of, schema_of
 
 GRAM = 13
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
@@ -60,13 +61,15 @@ class Report:
     findings: tuple[Finding, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
+    aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
     def count(self, level: str) -> int:
         """Rows with findings of this level, a row once for each finding."""
         return sum(len(f.where) for f in self.findings if f.level == level)
 
     def json(self) -> dict[str, Any]:
-        return {**asdict(self), "errors": self.count("error"), "warnings": self.count("warning")}
+        plain = {name: value for name, value in asdict(self).items() if name != "aside"}
+        return {**plain, "errors": self.count("error"), "warnings": self.count("warning")}
 
     def lines(self) -> list[str]:
         out = [f"{self.path}: {self.rows} rows"]
@@ -101,8 +104,9 @@ def check_file(
 
     Raises DataError where a file is missing, unreadable or empty; every other fault is a finding.
     """
-    questions, malformed, rows = _read(Path(path), schema)
-    found = [Finding(level="error", kind="malformed", meaning="left unread by what follows", where=tuple(malformed))]
+    questions, aside = _read(Path(path), schema)
+    malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
+    found = [Finding(level="error", kind="malformed", meaning="left unread by what follows", where=malformed)]
     with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
         found += _repeats(questions, pool)
         for other in against:
@@ -110,36 +114,35 @@ def check_file(
         found += _unreadable(questions, pool, workers)
     lengths, histogram = _lengths(questions)
     return Report(
-        path=str(path), rows=rows, findings=tuple(f for f in found if f.where), lengths=lengths, histogram=histogram
+        path=str(path),
+        rows=aside.read + len(aside.refused),
+        findings=tuple(f for f in found if f.where),
+        lengths=lengths,
+        histogram=histogram,
+        aside=aside,
     )
 
 
-def _read(path: Path, schema: Schema) -> tuple[list[_Question], list[str], int]:
-    """The questions that can be read, what is wrong with the other rows, and how many rows there are."""
-    questions: list[_Question] = []
-    malformed: list[str] = []
-    rows = 0
-    for number, line in lines_of(path):
-        rows += 1
-        where = f"row {number}"
-        try:
-            row = object_of(line, where)
-            if "steps" in row and "label" in row:
-                sample = sample_of(row, where, "")
-                asked, answer, given = sample.problem, None, " ".join(sample.steps)
-            else:
-                read = row_of(row, schema.question, schema.answer, where)
-                asked, answer, given = read.question, read.answer, ""
-        except DataError as error:
-            malformed.append(str(error))
-            continue
-        words = tuple(_WORD.findall(asked.casefold()))
-        key = key_of(asked)
+def _read(path: Path, schema: Schema) -> tuple[list[_Question], Quarantine]:
+    """The questions that can be read, and what is wrong with the other rows."""
+    aside = Quarantine()
+
+    def read(row: dict[str, Any], where: str) -> _Question:
+        if "steps" in row and "label" in row:
+            sample = sample_of(row, where, "")
+            asked, answer, given = sample.problem, None, " ".join(sample.steps)
+        else:
+            found = row_of(row, schema.question, schema.answer, where)
+            asked, answer, given = found.question, found.answer, ""
+        words, key = tuple(_WORD.findall(asked.casefold())), key_of(asked)
         whole = f"{key} {key_of(given)}" if given else key
-        questions.append(_Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words))
-    if not rows:
+        number = int(where.rpartition(" ")[2])
+        return _Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words)
+
+    questions = parsed(numbered(path), read, aside)
+    if not questions and not aside.refused:
         raise DataError(f"{path}: no rows; expected JSON lines, one object a line, or parquet")
-    return questions, malformed, rows
+    return questions, aside
 
 
 def key_of(question: str) -> str:
@@ -178,9 +181,9 @@ def _repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Finding]
 
 
 def _overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[Finding]:
-    theirs, malformed, _ = _read(other, schema)
+    theirs, aside = _read(other, schema)
     if not theirs:
-        raise DataError(f"{other}: no row can be read, the first because of: {malformed[0]}")
+        raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}")
     asked = {question.key: question.number for question in reversed(theirs)}
     grams = {gram: question.number for question in reversed(theirs) for gram in _grams(question.words)}
     exact, partly = [], []
@@ -246,9 +249,14 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain, or parquet")
     parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
+    parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.strict(words[1:])
     schema = ANY if given.schema is None else schema_of(given.schema)
     found = check_file(given.file, given.against, schema=schema)
+    if given.quarantine is not None:
+        if Path(given.quarantine).exists():
+            raise ConfigError(f"--quarantine {given.quarantine}: it is there already; name a new file")
+        found.aside.write(given.quarantine)
     print(json.dumps(found.json(), indent=2, ensure_ascii=False) if given.json else "\n".join(found.lines()))
     return 1 if found.count("error") else 0

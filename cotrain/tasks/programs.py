@@ -39,7 +39,8 @@ from cotrain.tasks.grade_worker import PATIENCE
 from cotrain.tasks.grading import WORKERS, AnswerJudge, GradingPool
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.jsonl import SPLITS, split_of
-from cotrain.tasks.rows import files_in, kind_of, lines_of, object_of, text_of
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.rows import Line, files_in, kind_of, text_of
 
 KINDS = {
     "mbpp": "google-research-datasets/mbpp:full",
@@ -110,8 +111,8 @@ class ProgramJudge(AnswerJudge):
 class ProgramTasks:
     """The problems of ``kind`` at ``path``: a file, a directory of files or a name on the Hub.
 
-    ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". Raises DataError with file, row
-    and field, ConfigError for a sandbox that cannot be imported.
+    ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". ``lenient`` sets malformed rows
+    aside, in ``quarantine``. Raises DataError with file, row and field, ConfigError for a sandbox that cannot be imported.
     """
 
     def __init__(
@@ -122,13 +123,16 @@ class ProgramTasks:
         deadline_s: float = DEADLINE_S,
         sandbox: str | None = None,
         digest: str | None = None,
+        lenient: bool = False,
     ) -> None:
         if kind not in KINDS:
             raise UnknownName("kind of programming problems", kind, KINDS)
         self.name = kind
         self.path = str(path) if is_hub_name(str(path)) else str(Path(path).expanduser().resolve())
         self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
-        problems = read_problems(kind, self.path)
+        self.quarantine = Quarantine()
+        self._settings |= {"lenient": True} if lenient else {}
+        problems = read_problems(kind, self.path, self.quarantine) if lenient else read_problems(kind, self.path)
         self._splits = {split: [p for p in problems if p.split == split] for split in SPLITS}
         named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
         self.judge = ProgramJudge(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
@@ -162,10 +166,10 @@ class ProgramTasks:
 def suite(kind: str, paths: Sequence[str], workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> list[Task]:
     """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published number), all
     of HumanEval. The tasks share a judge, whose ``close`` ends its processes. Raises DataError."""
-    rows = [row for path in paths for row in _rows(path)]
-    if kind == "mbpp" and any(_published(row.get("task_id")) for row, _ in rows):
-        rows = [(row, where) for row, where in rows if _published(row.get("task_id")) == "test"]
-    problems = {f"{kind}/{i}": READ[kind](row, where) for i, (row, where) in enumerate(rows)}
+    rows = [pair for path in paths for pair in parsed(_rows(path), lambda row, where: (where, row))]
+    if kind == "mbpp" and any(_published(row.get("task_id")) for _, row in rows):
+        rows = [(where, row) for where, row in rows if _published(row.get("task_id")) == "test"]
+    problems = {f"{kind}/{i}": READ[kind](row, where) for i, (where, row) in enumerate(rows)}
     if not problems:
         raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
     judge = ProgramJudge(problems, workers, deadline_s, None)
@@ -187,24 +191,25 @@ def task_of(problem: Problem, task_id: str, judge: ProgramJudge) -> Task:
 # -- rows
 
 
-def read_problems(kind: str, path: str) -> list[Problem]:
+def read_problems(kind: str, path: str, aside: Quarantine | None = None) -> list[Problem]:
     """All problems at a path. Raises DataError; also for an MBPP file without a single problem to train on."""
-    problems = [READ[kind](row, where) for row, where in _rows(path)]
+    problems = parsed(_rows(path), READ[kind], aside)
+    if aside is not None:
+        aside.settle(path)
     if not any(problem.split == "train" for problem in problems):
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
     return problems
 
 
-def _rows(path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each row of a file, a directory of files or a data set, and where it stands."""
+def _rows(path: str) -> Iterator[tuple[str, Line]]:
+    """Each row of a file, a directory of files or a data set, behind where it stands."""
     if is_hub_name(path):
         for split, found in hub_rows(path).items():
-            yield from ((row, f"{path}, {split}, row {n}") for n, row in enumerate(found, start=1))
+            yield from ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1))
         return
     folder = Path(path).expanduser()
     for file in files_in(folder) if folder.is_dir() else [folder]:
-        for number, line in lines_of(file):
-            yield object_of(line, f"{file}, row {number}"), f"{file}, row {number}"
+        yield from numbered(file)
 
 
 def mbpp_problem(row: dict[str, Any], where: str) -> Problem:

@@ -1,4 +1,4 @@
-r"""Rows of question and answer: the columns of public benchmarks, and reading a file of them with every fault named.
+r"""Rows of question and answer: the columns of public benchmarks, and a row of them with every fault named.
 
 ::
 
@@ -10,7 +10,7 @@ r"""Rows of question and answer: the columns of public benchmarks, and reading a
 written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of texts,
 joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text with the answer N.
 
-Every malformed row is an error with its file, row and column; nothing is skipped. A column ``paraphrase``, a string or a list
+Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``, a string or a list
 of strings, puts the same question in other words; other columns are ignored. Parquet files have the same rows (``parquet.py``).
 Left out: CSV, one JSON array for a whole file, tolerances and units.
 """
@@ -30,6 +30,8 @@ from typing import Any
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.tasks.parquet import ENDING, parquet_rows
 from cotrain.text.parsers import write_solution
+
+Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +85,7 @@ def normal(question: str) -> str:
     return " ".join(question.split()).casefold()
 
 
-def read_rows(path: Path, question: str, answer: str) -> list[Row]:
-    """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte order mark.
-
-    Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
-    UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type.
-    """
-    rows = []
-    for number, line in lines_of(path):
-        where = f"{path}, row {number}"
-        rows.append(row_of(object_of(line, where), question, answer, where))
-    if not rows:
-        raise DataError(f"{path}: no rows; expected {_format(path)} with the fields {question!r} and {answer!r}")
-    return rows
-
-
-def lines_of(path: Path) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
+def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     """The lines of a file that are not blank, each with its number, for ``object_of``; of parquet the rows themselves.
 
     Raises DataError for a file that cannot be read, UserError for parquet without pyarrow.
@@ -109,7 +96,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
         )
         raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not path.is_file():
-        raise DataError(f"{path}: not a regular file; expected {_format(path)}")
+        raise DataError(f"{path}: not a regular file; expected {format_of(path)}")
     if path.suffix == ENDING:
         yield from parquet_rows(path)
         return
@@ -131,11 +118,11 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(file for ending in (".jsonl", ENDING) for file in folder.glob(f"*{ending}"))
 
 
-def _format(path: Path) -> str:
+def format_of(path: Path) -> str:
     return "parquet" if path.suffix == ENDING else "JSON lines"
 
 
-def object_of(line: bytes | dict[str, Any], where: str) -> dict[str, Any]:
+def object_of(line: Line, where: str) -> dict[str, Any]:
     """The JSON object of a line; a row of parquet is one. Raises DataError that begins with ``where``."""
     if isinstance(line, dict):
         return line
@@ -224,6 +211,11 @@ def text_of(value: Any, where: str, *, numbers: bool) -> str:
         raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")
     if not value.strip():
         raise DataError(f"{where}: expected text, found a blank string")
+    return whole_text(value, where)
+
+
+def whole_text(value: str, where: str) -> str:
+    """The text, if it can be written. Raises DataError that begins with ``where`` for half of a surrogate pair."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -18,11 +18,12 @@ KINDS = ("words", "jsonl", "gym", "programs", "verifiers", "openenv")
 NAMES = ("words", *SCHEMAS, *PROGRAMS, "gym:NAME", "verifiers:NAME", "openenv:URL")
 
 
-def task_source(spec: str, data: str | None = None) -> TaskSource:
+def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
     """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME", "verifiers:NAME", "openenv:URL", or with data
     "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION").
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is one.
+    ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
     kind, _, name = spec.partition(":")
@@ -32,15 +33,16 @@ def task_source(spec: str, data: str | None = None) -> TaskSource:
                 f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name"
             )
         if kind in PROGRAMS:
-            return from_description(
-                {"kind": "programs", "settings": {"kind": kind, "path": data, "sandbox": name or None}}
-            )
+            settings = {"kind": kind, "path": data, "sandbox": name or None, "lenient": lenient}
+            return from_description({"kind": "programs", "settings": settings})
         from cotrain.tasks.jsonl import benchmark
 
-        return benchmark(*_on_the_hub(spec, data))
+        return benchmark(*_on_the_hub(spec, data), lenient=lenient)
     named = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}
     if spec != "words" and not (kind in named and name):
         raise UnknownName("task source", spec, NAMES)
+    if lenient and data is None:
+        raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
     if data is not None:
         raise ConfigError(
             f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"

@@ -25,6 +25,11 @@ def test_inverse_square_root_leaves_the_rare_class_lighter_in_sum():
     assert sum(weights[90:]) / sum(weights[:90]) == pytest.approx(math.sqrt(10 / 90))
 
 
+def test_power_one_weighs_both_classes_the_same():
+    weights = class_weights((90.0, 10.0), [False] * 90 + [True] * 10, power=1.0)
+    assert sum(weights[90:]) == pytest.approx(sum(weights[:90])) == pytest.approx(50.0)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.floats(0.0, 0.99))
 def test_mean_weight_is_one(labels, ema):
@@ -39,5 +44,7 @@ def test_one_class_alone_weighs_one():
 def test_refusals():
     with pytest.raises(ConfigError, match="ema"):
         ClassBalance(ema=1.0)
+    with pytest.raises(ConfigError, match="power"):
+        ClassBalance(power=0.0)
     with pytest.raises(ValueError, match="class 1"):
         class_weights((1.0, 0.0), [True])

@@ -43,7 +43,10 @@ def rewards(*, check=GOOD, review=GOOD, meta=SOUND, own=GOOD, solution=TASK.solu
     for trace in episode.traces:
         if trace.role in ("verifier", "analyst"):  # who are shown the solution without its check
             assert ByteRenderer().decode(trace.prompt_ids) == solution
-    return {name: [s.value for t in episode.traces if t.role == name for s in t.signals] for name in said}
+    return {
+        name: [s.value for t in episode.traces if t.role == name for s in t.signals if s.name != "truth"]
+        for name in said
+    }
 
 
 def test_scores_and_the_generators_reward_by_hand():

@@ -5,6 +5,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.stages.corpora import corpus_file, epochs, from_items, interleave, jsonl_file, procedural, split, text_file
+from cotrain.tasks.reading import Quarantine
 
 
 def everything(corpus):
@@ -27,10 +28,12 @@ def test_rows_of_a_jsonl_file(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "row 2, column 2: not JSON"),
-        ("[1]", "row 2: expected an object with 'text' or 'messages', found list"),
+        ("{", "row 2, column 2: broken JSON"),
+        ("[1]", "row 2: expected an object such as .*, found a list"),
         ('{"txt": "a"}', "row 2: no column 'text' or 'messages'; there are: txt"),
         ('{"text": 3}', "row 2, column 'text': expected a non-empty string, found 3"),
+        ('{"text": "a\\ud800"}', "row 2, column 'text', character 2: half of a surrogate pair"),
+        ('{"text": "a", "text": "b"}', "field 'text' twice"),
         ('{"text": ""}', "row 2, column 'text': expected a non-empty string, found ''"),
         ('{"messages": []}', "row 2, column 'messages': expected a non-empty list"),
         ('{"messages": ["x"]}', "row 2, column 'messages\\[0\\]': expected an object"),
@@ -44,6 +47,16 @@ def test_bad_rows_say_where(tmp_path, line, words):
     with pytest.raises(DataError, match=words) as caught:
         jsonl_file(tmp_path / "a.jsonl")
     assert "a.jsonl, row 2" in str(caught.value)
+
+
+def test_rows_are_set_aside_when_asked(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{\n{"text": 3}\n{"text": "two"}\n')
+    aside = Quarantine()
+    assert everything(corpus_file(tmp_path / "a.jsonl", aside)) == ["one", "two"]
+    assert (aside.read, [one.row for one in aside.refused]) == (2, ["{", '{"text": 3}'])
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{\n{"text": 3}\n')
+    with pytest.raises(DataError, match="2 of 3 rows cannot be read, and at most half may be left out"):
+        corpus_file(tmp_path / "b.jsonl", Quarantine())
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path):

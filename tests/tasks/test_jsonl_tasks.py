@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Grade
 from cotrain.tasks.jsonl import JsonlTasks, gsm8k, split_of
-from cotrain.tasks.rows import Row, read_rows, without_calculator
+from cotrain.tasks.reading import read_rows
+from cotrain.tasks.rows import Row, without_calculator
 from cotrain.text.parsers import tagged_solution
 
 WORKED = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nIn all 48+24 = <<48+24=72>>1,072.\n#### 1,072"

@@ -11,7 +11,7 @@ from cotrain.cli import main
 from cotrain.core.errors import DataError, UserError
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.processbench import read_samples
-from cotrain.tasks.rows import read_rows
+from cotrain.tasks.reading import read_rows
 from cotrain.tasks.sources import from_description, task_source
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1}"} for n in range(40)]

@@ -13,7 +13,8 @@ from cotrain.core.errors import DataError, UnknownName, UserError
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import JsonlTasks, benchmark, read_splits
 from cotrain.tasks.processbench import read_samples
-from cotrain.tasks.rows import ANY, SCHEMAS, read_rows, row_of
+from cotrain.tasks.reading import read_rows
+from cotrain.tasks.rows import ANY, SCHEMAS, row_of
 from cotrain.tasks.sources import from_description, task_source
 
 # One row of each public release, cut to the columns that matter, and what has to come out.
