@@ -1,9 +1,10 @@
 """``cotrain export``: one policy of a run as a plain model directory, with a card that says what it was trained with.
 
-A language model becomes a directory that ``transformers`` loads, an adapter one that ``peft`` loads on its base, or, merged
-into its base, one that ``transformers`` loads. The card takes its figures from the run's own summary and says against whom they
-were earned: a verifier's precision means little without the generator that it was measured on. Left out: reward models and
-critics, whose head no class of transformers has.
+A language model becomes a directory that ``transformers`` loads, a reward model one for its
+``AutoModelForSequenceClassification``, an adapter one that ``peft`` loads on its base, or, merged into its base, one that
+``transformers`` loads. The card takes its figures from the run's own summary and says against whom they were earned: a
+verifier's precision means little without the generator that it was measured on. Left out: critics, which value every token
+and are no use without their policy.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cotrain.disk.files import replace_file
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
+from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, save_model
 from cotrain.play.parts import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
@@ -49,8 +51,8 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``: those of an
     adapter within its base.
 
-    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is no language model of
-    its own, or one without an adapter that is to be ``merged``.
+    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a critic,
+    or one without an adapter that is to be ``merged``.
     """
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -58,9 +60,11 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     recipe = api.rebuild(directory)
     policy = _policy(recipe, role)
     spec = recipe.policies[policy]
-    if spec.head != "lm" or spec.program is not None:
-        what = "a program" if spec.program is not None else f"a model with a {spec.head} head"
-        raise ConfigError(f"policy {policy!r} of {directory} is {what}; only language models are exported")
+    if spec.head == "value" or spec.program is not None:
+        what = "a program" if spec.program is not None else "a critic"
+        raise ConfigError(
+            f"policy {policy!r} of {directory} is {what}; only language models and reward models are exported"
+        )
     if merged and spec.lora is None:
         raise ConfigError(
             f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
@@ -79,7 +83,12 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
         renderer.tokenizer.save_pretrained(target)
     else:
         model = exported.cast.models[policy]
-        assert isinstance(model, PreTrainedModel)  # the heads of others were refused above
+        if isinstance(model, ValueModel):
+            fill = renderer.tokenizer.pad_token_id
+            model = classifier_of(
+                model.body, model.head.weight, renderer.tokenizer.eos_token_id if fill is None else fill
+            )
+        assert isinstance(model, PreTrainedModel)
         save_model(model, renderer.tokenizer, target)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
@@ -119,8 +128,11 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     mine = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None and not merged
+    scores = spec.head == "reward"
     what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
-    front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
+    what = "A reward model (one score for a whole text)" if scores else what
+    use = "text-classification" if scores else "text-generation"
+    front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
     front += [f"base_model: {spec.model}"] if is_hub_name(spec.model) else []
     front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
     origin = recipe.origin

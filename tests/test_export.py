@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
 from cotrain.export import card, export, trained_policy
+from cotrain.loop.cast import assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.override import override
-from cotrain.models.load import resolve
+from cotrain.models.heads import ValueModel, reward_model
+from cotrain.models.load import load_model, resolve
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY
@@ -105,15 +107,35 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
         export(tmp_path / "run", "start", tmp_path / "b", merged=True)
 
 
+def test_a_reward_model_is_one_of_transformers(tmp_path):
+    recipe = override(cooper(steps=2, warmup=1, rm_lr=1e-2, rm_model=TINY, tasks=EASY, **SMALL), BRIEF)
+    api.run(recipe, tmp_path / "run")
+    out = export(tmp_path / "run", "rater", tmp_path / "rater")
+    trained = api.trained(tmp_path / "run").cast.models["rm"]
+    assert isinstance(trained, ValueModel) and trained.head.weight.any()
+    plain = AutoModelForSequenceClassification.from_pretrained(out).eval()
+    ids = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        expected = trained(ids)[0, -1]
+        assert plain(input_ids=ids).logits.item() == pytest.approx(expected.item(), abs=1e-5) and expected.item() != 0.0
+        assert reward_model(out)(ids)[0, -1].item() == pytest.approx(expected.item(), abs=1e-5)
+    text = (out / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in text and "A reward model (one score for a whole text)" in text
+    started = cooper(steps=1, rm="frozen", rm_model=str(out), tasks=EASY, **SMALL)
+    mine = assemble({"rm": started.policies["rm"]}, seed=0).models["rm"]
+    assert torch.equal(mine(ids), reward_model(out)(ids))
+    with pytest.raises(ModelError, match="scores and does not speak"):
+        load_model(out)
+
+
 def test_refusals(run, tmp_path, capsys):
     assert main(["export", str(run), "--role", "verifer", "--out", str(tmp_path / "a")]) == 2
     assert "did you mean" in capsys.readouterr().err
     with pytest.raises(RunDirectoryError, match="not an empty directory"):
         export(run, "solver", run)
     api.run(override(cooper(steps=1, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")
-    for role, what in (("rater", "reward head"), ("corruptor", "program")):
-        with pytest.raises(ConfigError, match=what):
-            export(tmp_path / "cooper", role, tmp_path / "b")
+    with pytest.raises(ConfigError, match="program"):
+        export(tmp_path / "cooper", "corruptor", tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 

@@ -21,7 +21,7 @@ from cotrain.core.state import State, take
 from cotrain.learn.torch_learner import TorchLearner, sequence_scores
 from cotrain.loop.followers import Follower
 from cotrain.loop.policies import PolicySpec, Program
-from cotrain.models.heads import value_model
+from cotrain.models.heads import reward_model, value_model
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.optim import has_bfloat16
 from cotrain.text.plain import ByteRenderer
@@ -142,7 +142,12 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
             renderers[name] = ByteRenderer()
             continue
         if spec.head != "lm":
-            models[name] = value_model(spec.model, seed_of(seed, "value head", name), **spec.loading).to(device)
+            made = (
+                reward_model(spec.model, **spec.loading)
+                if spec.head == "reward"
+                else value_model(spec.model, **spec.loading)
+            )
+            models[name] = made.to(device)
             if spec.head == "reward":
                 renderers[name] = Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
         elif spec.kind in ("adapter", "frozen") and _same(spec) in shared:

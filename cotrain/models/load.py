@@ -1,8 +1,8 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Three names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
-same after supervised training on the formats alone, and ``embedded-roles``, which has learned more roles. They are
-stored as bfloat16 and loaded as float32 like any other.
+Four names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
+same after supervised training on the formats alone, ``embedded-roles``, which has learned more roles, and ``embedded-rater``,
+a reward model. They are stored as bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -37,11 +38,13 @@ from cotrain.models.config import ATTENTION
 EMBEDDED_BASE = "embedded"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
+EMBEDDED_RATER = "embedded-rater"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
+    EMBEDDED_RATER: _ASSETS / "base-rater",
 }
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files
@@ -94,13 +97,55 @@ def load_model(
     """
     directory = _fetch(name, code=trust_remote_code)
     _check_directory(directory)
+    if is_classifier(directory):
+        raise ModelError(
+            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a reward model"
+        )
     tokenizer = _tokenizer(name, directory, trust_remote_code)
+    return _load(AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code), tokenizer
+
+
+def load_classifier(
+    name: str | os.PathLike[str],
+    dtype: torch.dtype | str = torch.float32,
+    *,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel | None:
+    """Load a reward model of transformers' kind, a ``…ForSequenceClassification`` with one label, in evaluation mode; None for
+    a model with another head. Arguments and errors as of ``load_model``; ModelError also for several labels."""
+    directory = _fetch(name, code=trust_remote_code)
+    _check_directory(directory)
+    if not is_classifier(directory):
+        return None
+    model = _load(AutoModelForSequenceClassification, name, directory, dtype, attn_implementation, trust_remote_code)
+    if model.config.num_labels != 1:
+        raise ModelError(
+            f"model {str(name)!r}: {model.config.num_labels} labels; expected a reward model, which has one"
+        )
+    return model
+
+
+def is_classifier(directory: Path) -> bool:
+    """Whether the model in a directory classifies whole texts, as reward models do."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
+
+
+def _load(
+    kind: Any,
+    name: str | os.PathLike[str],
+    directory: Path,
+    dtype: torch.dtype | str,
+    how: str | None,
+    trust_remote_code: bool,
+) -> PreTrainedModel:
     try:
         with _quiet():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = kind.from_pretrained(
                 directory,
                 dtype=dtype,
-                attn_implementation=attn_implementation or _attention(directory, trust_remote_code),
+                attn_implementation=how or _attention(directory, trust_remote_code),
                 use_safetensors=True,
                 trust_remote_code=trust_remote_code,
                 ignore_mismatched_sizes=True,  # reported below
@@ -118,7 +163,8 @@ def load_model(
             f"model {str(name)!r}: {len(wrong)} weights missing or of another shape, such as {wrong[0]!r}; "
             "config.json and weights do not belong together"
         )
-    return model.eval(), tokenizer
+    result: PreTrainedModel = model.eval()
+    return result
 
 
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

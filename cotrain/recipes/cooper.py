@@ -2,8 +2,10 @@
 
 Hong et al. 2025 (arXiv 2508.05613). The reward model, a scalar head that sees the reference answer, pays the generator
 σ(score). After each batch it learns from one pair a problem: an answer that a precise rule calls right (it may overlook some,
-but what it accepts is right) over a corrupted one. First it is trained alone, ``warmup`` steps of cross-entropy on the
-rule's labels.
+but what it accepts is right) over a corrupted one. It begins as
+``rm_model``, a reward model that has learned to compare answers before, as the paper's VerifyRM had: "embedded-rater" for the
+embedded models, or any of the Hub with one label. Without one it begins with a head of zeros on ``model`` and is first trained
+alone, ``warmup`` (20) steps of cross-entropy on the rule's labels.
 
 Controls are parameters: ``rm="frozen"`` never trains it after the warm-up (reward → 1 while accuracy falls), ``rm="rule"`` pays
 the rule itself. ``negatives`` are made by a "program" (another answer is written over the right one) or a "model" (the start,
@@ -16,7 +18,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from asyncio import gather
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,10 +32,12 @@ from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, reward_model, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.models.load import EMBEDDED_RATER
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
 from cotrain.play.role import Role, Turn
+from cotrain.tasks.words.corrupt import another_answer
 from cotrain.tasks.words.source import study_problems
 
 TRIES = 3  # of the model that corrupts
@@ -99,13 +102,8 @@ async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) ->
 
 
 def write_over(fields: Mapping[str, Any], rng: random.Random) -> str:
-    """The program that corrupts: another number stands for the answer from the last step on."""
-    text, answer = str(fields["solution"]), str(fields["answer"])
-    wrong = (
-        f"{int(answer) + rng.choice((-10, -2, -1, 1, 2, 10))}" if re.fullmatch(r"-?[0-9]+", answer) else answer + "0"
-    )
-    last = max(0, text.rfind("<step>"))
-    return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", wrong, text[last:])
+    """The program that corrupts."""
+    return another_answer(str(fields["solution"]), str(fields["answer"]), rng)
 
 
 def probability(score: float) -> float:
@@ -115,6 +113,7 @@ def probability(score: float) -> float:
 @recipe
 def cooper(
     model: str = "embedded",
+    rm_model: str | None = None,
     steps: int = 100,
     seed: int = 0,
     tasks: TaskSource | None = None,
@@ -124,7 +123,7 @@ def cooper(
     rm_lr: float = 2e-4,
     kl: float = 0.001,
     rm: Literal["online", "frozen", "rule"] = "online",
-    warmup: int = 20,
+    warmup: int | None = None,
     negatives: Literal["program", "model"] = "program",
     overlooked: float = 0.0,
     reference: bool = True,
@@ -132,6 +131,8 @@ def cooper(
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
+    begun = rm_model or (EMBEDDED_RATER if model in parts.EMBEDDED else model)
+    alone = warmup if warmup is not None else 20 * (begun == model)
     shown = {"reference": reference}
     how = {"samples": group_size, "overlooked": overlooked, "negatives": negatives, **shown}
     generator = Objective(
@@ -160,7 +161,7 @@ def cooper(
         group_size=group_size,
         policies={
             "generator": trainable(model, lr=lr),
-            "rm": reward_model(model, lr=rm_lr),
+            "rm": reward_model(begun, lr=rm_lr),
             "start": frozen(model),
             "corruptor": program(write_over),
         },
@@ -171,7 +172,7 @@ def cooper(
             "assistant": replace(parts.solver("start", model), sampling=replace(solver.sampling, temperature=1.3)),
         },
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0), warmup={"rm_start": warmup}),
+        schedule=alternate(*phases, ratio=(1, 0), warmup={"rm_start": alone}),
         evaluation=Evaluation(
             protocol=rated,
             measures=(solving("solver", 8), verifying("rater"), selecting("solver", "rater", 8)),

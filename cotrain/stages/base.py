@@ -1,9 +1,10 @@
 """``cotrain base``: from nothing to the embedded models, by one command.
 
     tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
-      → practice: clean solutions, and checks with the words true and false, replies learned → three supervised starts:
+      → practice: clean solutions, and checks with the words true and false, replies learned → four supervised starts:
       base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
       base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
+      base-rater   a reward model: says "CORRECT" or "INCORRECT" of a solution beside the reference answer, as one number
       base-roles   as base, and revises, judges reviews, checks itself, searches and digests (``words/roles_corpus.py``)
 
 Like any real base, all *can* check when they are asked in the words of their practice ("Check:"), where worked
@@ -22,16 +23,19 @@ from typing import Any
 
 import torch
 
-from cotrain.models.load import describe_model
+from cotrain.models.heads import rating_by_words
+from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.play.parts import FORMAT_MARK
 from cotrain.stages.corpora import Corpus, Item, procedural
 from cotrain.stages.pretrain import config_for, pretrain, sample_texts
 from cotrain.stages.sft import sft
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.tasks.words.corpus import (
+    RATED,
     Start,
     practice_conversation,
     pretraining_text,
+    rate_conversation,
     review_conversation,
     solver_conversation,
 )
@@ -73,6 +77,8 @@ class BaseSettings:
     flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
     roles_tokens: int = 800 * BATCH  # of base-roles
     roles_lr: float = 0.004  # of Muon
+    rater_tokens: int = 600 * BATCH  # of base-rater
+    rater_lr: float = 0.004  # of Muon
     missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
     habits: Habits = field(default_factory=Habits)
 
@@ -80,8 +86,8 @@ class BaseSettings:
 def build_base(
     out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Train the starts into ``out/base``, ``out/base-format`` and ``out/base-roles``, described in ``out/base.json``. A
-    stage whose model is there already is passed over."""
+    """Train the starts into ``out/base``, ``out/base-format``, ``out/base-roles`` and ``out/base-rater``, described in
+    ``out/base.json``. A stage whose model is there already is passed over."""
     source = WordProblems(operations=settings.operations)
     text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
     conversations = {
@@ -142,6 +148,7 @@ def build_base(
     for name, parts, tokens, lr, optimizer in (
         *((name, parts, settings.tuning_tokens, settings.tuning_lr, "adamw") for name, parts in conversations.items()),
         ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon"),
+        ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon"),
     ):
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
@@ -161,11 +168,20 @@ def build_base(
             )
             if not done.finished:
                 return {"finished": False, "stage": name}
+        name = rater(out) if name == "rated" else name
         mark(out / name)
         described[name] = describe_model(out / name)
     result = {"finished": True, "settings": asdict(settings), "models": described}
     (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
+
+
+def rater(out: Path) -> str:
+    """The model that answers with one word, ``out/rated``, as a reward model; returns the name of its directory in ``out``."""
+    model, tokenizer = load_model(out / "rated")
+    made = rating_by_words(model, tokenizer, *RATED)
+    save_model(made, tokenizer, out / "base-rater", torch.bfloat16)
+    return "base-rater"
 
 
 def mark(model: Path) -> None:
@@ -175,7 +191,7 @@ def mark(model: Path) -> None:
 
 def install(out: Path, assets: Path) -> None:
     """Copy the model directories that there are into the package."""
-    for name in ("base", "base-format", "base-roles"):
+    for name in ("base", "base-format", "base-roles", "base-rater"):
         if not (out / name).is_dir():
             continue
         target = assets / name
@@ -202,6 +218,14 @@ def conversations_of(settings: BaseSettings, start: Start) -> list[tuple[Corpus,
     solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
     review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
     return [(solve, 1), (review, 1)]
+
+
+def rates_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
+    """Solutions beside the reference answer, and three times as often the answer alone."""
+    source, habits, seed = settings.focus, settings.habits, settings.seed
+    whole = procedural("rate", lambda i: rate_conversation(source, habits, seed, i))
+    brief = procedural("brief rate", lambda i: rate_conversation(source, habits, seed, i, brief=True))
+    return [(whole, 1), (brief, 3)]
 
 
 def roles_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:

@@ -202,3 +202,16 @@ def test_speed():
     for i in range(400):
         corpus.pretraining_text(SOURCE, 2, i)
     assert 400 / (time.process_time() - start) > 1500
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_rates_say_whether_the_answer_is_the_reference(brief):
+    said = {word: 0 for word in corpus.RATED}
+    for i in range(200):
+        user, assistant = corpus.rate_conversation(SOURCE, Habits(), 3, i, brief=brief)
+        shown, reference = user["content"].split("\nReference: ")
+        answer = re.search(r"<answer>(.*)</answer>", shown)[1]
+        assert reference.endswith("\nRate:") and ("<step>" in shown) != brief
+        assert assistant["content"] == corpus.RATED[answer != reference.removesuffix("\nRate:")]
+        said[assistant["content"]] += 1
+    assert min(said.values()) > 60  # neither word is rare

@@ -4,6 +4,7 @@
     practice_conversation chat: clean solutions, and checks with the words true / false
     solver_conversation   chat: a problem, answered by a solver with ``Habits``
     review_conversation   chat: a problem and a solution, answered by a review with a chosen kind of verdicts
+    rate_conversation     chat: a problem, a solution and the reference answer, answered by one word
 
 A review works out every step again: its own relation from the problem, values from the problem or from the solution's
 earlier steps as claimed there, then ``|``, the claimed result and the verdict:
@@ -21,11 +22,12 @@ import random
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.words.corrupt import Attempt, Habits, clean, slip, with_errors, with_habits
+from cotrain.tasks.words.corrupt import Attempt, Habits, another_answer, clean, slip, with_errors, with_habits
 from cotrain.tasks.words.oracle import Reading, integer, read_steps
 from cotrain.tasks.words.problem import Problem, compute
 from cotrain.tasks.words.source import WordProblems
-from cotrain.text.prompts import REVIEW, SOLVE, fill
+from cotrain.text.parsers import final_answer
+from cotrain.text.prompts import RATE, REVIEW, SOLVE, fill
 
 Start = str | tuple[str, float]  # "format", "clean", or ("noisy", probability of flipping a step verdict)
 OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # of 1..8 operations in pretraining text
@@ -33,6 +35,7 @@ SOLVED, CHECKED = 0.45, 0.45  # shares of pretraining documents; the rest is bar
 FACTS = (20, 32)  # statements in a document of bare arithmetic
 ERRORS = Habits(systematic=0.35, premise=0.3, relation=0.3, structure=0.05)  # of solutions made to be reviewed
 
+RATED = ("CORRECT", "INCORRECT")
 CHECK = "{problem}\n{solution}\nCheck:"  # asked for in practice only; no role ever uses it
 
 _OPERATIONS = tuple(n for n, weight in enumerate(OPERATION_WEIGHTS, start=1) for _ in range(weight))
@@ -82,6 +85,33 @@ def review_conversation(
         final = rng.random() < 0.5
     review = _write_review(problem, readings, verdicts, final, ("CORRECT", "INCORRECT"))
     return _conversation(fill(REVIEW, problem=problem.text, solution=attempt.text), review)
+
+
+def rate_conversation(
+    source: WordProblems, habits: Habits, seed: int, index: int, *, brief: bool = False
+) -> list[dict[str, str]]:
+    """A solution and the reference answer, and whether the solution's answer is that one, in one of ``RATED``.
+
+    Nearly half of the solutions are clean; the others are wrong in a step, or a solver's with these habits, or right up to an
+    answer that was written over. ``brief``: the answer alone, without problem and steps, from which comparing is learned soon.
+    """
+    rng = rng_of("words", "rate", brief, seed, index)
+    problem = _problem(source, rng)
+    text = problem.solution
+    if rng.random() >= 0.4:
+        text = rng.choice(
+            (
+                with_errors(problem, 1, habits, rng).text,
+                with_habits(problem, habits, rng).text,
+                another_answer(text, str(problem.answer), rng),
+            )
+        )
+    right = final_answer(text) == str(problem.answer)
+    asked = problem.text
+    if brief:
+        asked, text = "", text[text.rfind("<answer>") :]
+    shown = fill(RATE, problem=asked, solution=text, reference=str(problem.answer))
+    return _conversation(shown, RATED[not right])
 
 
 def practice_conversation(source: WordProblems, seed: int, index: int, *, broad: bool) -> list[dict[str, str]]:

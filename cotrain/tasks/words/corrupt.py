@@ -18,6 +18,7 @@ Left out on purpose: errors of format. A corrupted solution always parses.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -102,6 +103,15 @@ def with_errors(problem: Problem, count: int, habits: Habits, rng: random.Random
         attempt = _write(problem, choose, rng)
         if not all(attempt.judgement.ok) or attempt.answer != str(problem.answer):
             return attempt
+
+
+def another_answer(text: str, answer: str, rng: random.Random) -> str:
+    """A solution over whose answer another one was written, from the last step on; a number becomes one that is near."""
+    wrong = (
+        f"{int(answer) + rng.choice((-10, -2, -1, 1, 2, 10))}" if re.fullmatch(r"-?[0-9]+", answer) else answer + "0"
+    )
+    last = max(0, text.rfind("<step>"))
+    return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", wrong, text[last:])
 
 
 def triggered(problem: Problem, fact: Fact, left: int, right: int) -> tuple[str, ...]:
