@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cotrain.core.threads import usual_threads
-from cotrain.models.load import describe_model, resolve
+from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve
 from cotrain.play.parts import EMBEDDED
 
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
@@ -48,7 +48,7 @@ def examine() -> int:
         print("cuda          none; runs use the CPU")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     print(f"disk          {free:.1f} GiB free here")
-    for name in EMBEDDED:
+    for name in (*EMBEDDED, EMBEDDED_RATER):
         made = describe_model(resolve(name))
         print(
             f"model         {name}: {made['class']}, {made['parameters']:,} parameters, sha256 {made['sha256'][:12]}…"

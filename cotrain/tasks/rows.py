@@ -31,6 +31,10 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.tasks.parquet import ENDING, parquet_rows
 from cotrain.text.parsers import write_solution
 
+PACKED, PACKED_LEAST = (
+    200,
+    1 << 26,
+)  # a gzip file may unpack to so many times its size, and to so many bytes in any case
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
 
@@ -101,9 +105,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
         yield from parquet_rows(path)
         return
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); expected a gzip file of JSON lines") from error
     except OSError as error:
@@ -111,6 +113,21 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
             yield number, line
+
+
+def _unpacked(path: Path) -> bytes:
+    """What a gzip file holds. Raises DataError for one that would fill the memory."""
+    most = max(PACKED_LEAST, PACKED * path.stat().st_size)
+    parts, size = [], 0
+    with gzip.open(path) as stream:
+        while part := stream.read(1 << 20):
+            size += len(part)
+            if size > most:
+                raise DataError(
+                    f"{path}: unpacks to more than {PACKED} times its size, which no text does; unpack it by hand if it is right"
+                )
+            parts.append(part)
+    return b"".join(parts)
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -206,7 +206,7 @@ def test_speed():
 
 @pytest.mark.parametrize("brief", [False, True])
 def test_rates_say_whether_the_answer_is_the_reference(brief):
-    said = {word: 0 for word in corpus.RATED}
+    said = dict.fromkeys(corpus.RATED, 0)
     for i in range(200):
         user, assistant = corpus.rate_conversation(SOURCE, Habits(), 3, i, brief=brief)
         shown, reference = user["content"].split("\nReference: ")
