@@ -32,6 +32,7 @@ from cotrain.text.prompts import (
 from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
 
 EMBEDDED = ("embedded", "embedded-format", "embedded-roles")  # the package's own models
+RATER = "embedded-rater"  # its reward model
 FORMAT_MARK = "cotrain.json"
 
 

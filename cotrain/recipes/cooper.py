@@ -2,10 +2,10 @@
 
 Hong et al. 2025 (arXiv 2508.05613). The reward model, a scalar head that sees the reference answer, pays the generator
 σ(score). After each batch it learns from one pair a problem: an answer that a precise rule calls right (it may overlook some,
-but what it accepts is right) over a corrupted one. It begins as
-``rm_model``, a reward model that has learned to compare answers before, as the paper's VerifyRM had: "embedded-rater" for the
-embedded models, or any of the Hub with one label. Without one it begins with a head of zeros on ``model`` and is first trained
-alone, ``warmup`` (20) steps of cross-entropy on the rule's labels.
+but what it accepts is right) over a corrupted one. It begins as ``rm_model``, a reward model that has learned to compare
+answers before, as the paper's VerifyRM had: "embedded-rater" for the embedded models, or any of the Hub with one label.
+Without one it begins with a head of zeros on ``model`` and is first trained alone, ``warmup`` (20) steps of cross-entropy on
+the rule's labels.
 
 Controls are parameters: ``rm="frozen"`` never trains it after the warm-up (reward → 1 while accuracy falls), ``rm="rule"`` pays
 the rule itself. ``negatives`` are made by a "program" (another answer is written over the right one) or a "model" (the start,
@@ -32,7 +32,6 @@ from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, reward_model, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
-from cotrain.models.load import EMBEDDED_RATER
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
@@ -131,7 +130,7 @@ def cooper(
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
-    begun = rm_model or (EMBEDDED_RATER if model in parts.EMBEDDED else model)
+    begun = rm_model or (parts.RATER if model in parts.EMBEDDED else model)
     alone = warmup if warmup is not None else 20 * (begun == model)
     shown = {"reference": reference}
     how = {"samples": group_size, "overlooked": overlooked, "negatives": negatives, **shown}
