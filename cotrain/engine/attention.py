@@ -83,11 +83,13 @@ def attend(
         raise ModelError(f"the embedded engine cannot decode {type(module).__name__}: it uses {problem}")
     rows, heads, _, width = query.shape
     queries = query.reshape(rows * key.shape[1], -1, width) * (width**-0.5 if scaling is None else scaling)
-    mixed, total = _attend_prompts(queries, reads.prompts, softcap)
-    scores = _scores(queries, reads.keys, reads.mask, softcap)
-    scores[:, :, :1] = total
-    weights = torch.softmax(scores, dim=-1).to(mixed.dtype)
-    own = torch.bmm(weights, reads.values)
+    queries = queries.to(reads.keys.dtype)
+    with torch.autocast(query.device.type, enabled=False):  # the cache says what is computed in
+        mixed, total = _attend_prompts(queries, reads.prompts, softcap)
+        scores = _scores(queries, reads.keys, reads.mask, softcap)
+        scores[:, :, :1] = total
+        weights = torch.softmax(scores, dim=-1).to(mixed.dtype)
+        own = torch.bmm(weights, reads.values)
     return own.addcmul_(weights[:, :, :1], mixed).view(rows, 1, heads, -1), None
 
 
@@ -110,8 +112,8 @@ def _scores(queries: Tensor, keys: Tensor, mask: Tensor | None, softcap: float |
     if softcap is not None:
         capped = softcap * torch.tanh(torch.bmm(queries, keys).float() / softcap)
         return capped if mask is None else capped + mask
-    mask = mask if mask is None or torch.is_autocast_enabled(mask.device.type) else mask.to(queries.dtype)
-    return (torch.bmm(queries, keys) if mask is None else torch.baddbmm(mask, queries, keys)).float()
+    found = torch.bmm(queries, keys) if mask is None else torch.baddbmm(mask.to(queries.dtype), queries, keys)
+    return found.float()
 
 
 AttentionInterface.register(DECODE, attend)

@@ -18,6 +18,7 @@ import asyncio
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from torch import nn
@@ -72,7 +73,7 @@ class EmbeddedEngine:
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         place = torch.device(device)
         fixed = place.type == "cuda" if static is None else static
-        make = _Static(place, recorded) if fixed else Lane
+        make = _Lanes(place, fixed, recorded)
         lanes: dict[str, Lane | ScoringLane] = {
             name: make(name, model.to(device), max_rows=max_rows, autocast=kinds.get(name), activate=adapters.get(name))
             for name, model in models.items()
@@ -172,12 +173,13 @@ class EmbeddedEngine:
         return self._lanes[policy]
 
 
-class _Static:
-    """Makes lanes of fixed shapes, which share copies of a model and memory of recordings; other lanes for a model that
-    they cannot decode."""
+class _Lanes:
+    """Makes lanes, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of recordings,
+    and other lanes for a model that they cannot decode."""
 
-    def __init__(self, device: torch.device, recorded: bool) -> None:
-        self._recorder = recorder_for(device) if recorded else None
+    def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
+        self._fixed = fixed
+        self._recorder = recorder_for(device) if fixed and recorded else None
         self._copies: dict[tuple[int, torch.dtype], Copies] = {}
 
     def __call__(
@@ -190,6 +192,9 @@ class _Static:
         activate: Callable[[], object] | None,
     ) -> Lane:
         copies = self._copies.setdefault((id(model), autocast), Copies(model, autocast)) if autocast else None
+        plain = partial(Lane, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies)
+        if not self._fixed:
+            return plain()
         try:
             return StaticLane(
                 policy,
@@ -201,7 +206,7 @@ class _Static:
                 copies=copies,
             )
         except ModelError as error:
-            lane = Lane(policy, model, max_rows=max_rows, autocast=autocast, activate=activate)
+            lane = plain()
             warnings.warn(
                 f"policy {policy!r}: not decoded in steps of fixed shape, so slowly on a GPU ({error})",
                 RuntimeWarning,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -108,6 +108,7 @@ class Held(Rows):
 class StaticLane(Lane):
     """As ``Lane``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Lane``'s by rounding."""
 
+    casts_kept = False  # a recording must not read them
     counts: StaticCounts
     running: Held
     _cache: Slots  # type: ignore[assignment]
@@ -123,13 +124,12 @@ class StaticLane(Lane):
         recorder: Recorder | None = None,
         copies: Copies | None = None,
     ) -> None:
-        """``recorder``: see there; None runs every step unrecorded. ``copies``: of the weights, shared by all lanes of
-        this model. Otherwise as ``Lane``."""
-        self._record, self._copies = recorder, copies
+        """``recorder``: see there; None runs every step unrecorded. Otherwise as ``Lane``."""
+        self._record = recorder
         self._recordings: dict[tuple[int, int], Run] = {}
         self._home: tuple[int, ...] = ()
         self._weights: tuple[int, ...] = ()
-        super().__init__(policy, model, max_rows=max_rows, autocast=autocast, activate=activate)
+        super().__init__(policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies)
 
     def step(self, entering: int) -> list[Row]:
         """As ``Lane.step``, with up to LOOK tokens of every running row."""
@@ -245,20 +245,13 @@ class StaticLane(Lane):
 
     @contextmanager
     def _speaking(self, activate: bool = True) -> Iterator[None]:
-        """As in ``Lane``, with the copies in their places. Autocast keeps no casts: a recording must not read them."""
-        if not self.running:
-            self._look_at_weights()
-        cast = nullcontext()
-        if self.autocast:
-            cast = torch.autocast(self.device.type, self.autocast, cache_enabled=False)  # type: ignore[assignment]
-        copies = self._copies.in_place() if self._copies else nullcontext()
-        with super()._speaking(activate), cast, copies:
+        with super()._speaking(activate):
+            if not self.running:
+                self._look_at_weights()
             yield
 
     def _look_at_weights(self) -> None:
-        """Before an empty lane starts: bring the copies up to date; forget recordings of weights that have moved."""
-        if self._copies:
-            self._copies.refresh()
+        """Before an empty lane starts: forget recordings of weights that have moved."""
         found = tuple(tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers()))
         found += self._copies.addresses() if self._copies else ()
         if found != self._weights:

@@ -28,6 +28,7 @@ from cotrain.core.types import Completion, Sampling
 from cotrain.engine.attention import DECODE, attention
 from cotrain.engine.cache import TILE, Columns, gaps
 from cotrain.engine.contract import Request
+from cotrain.engine.copies import Copies
 from cotrain.engine.prefill import prefill
 from cotrain.engine.rows import Row, Rows
 from cotrain.engine.sampling import draw
@@ -51,6 +52,8 @@ class Counts:
 class Lane:
     """The waiting and the running rows of one policy."""
 
+    casts_kept = True  # by autocast, for the length of an admission or a decode step
+
     def __init__(
         self,
         policy: str,
@@ -59,13 +62,15 @@ class Lane:
         max_rows: int,
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None = None,
+        copies: Copies | None = None,
     ) -> None:
         """``activate``: called before each admission and decode step, to select an adapter of a shared module.
+        ``copies``: of the weights in ``autocast``, shared by all lanes of this model.
 
         Raises ModelError for a model that this lane does not decode as its own forward pass would.
         """
         self.policy, self.model, self.max_rows, self.autocast = policy, model, max_rows, autocast
-        self._activate = activate or (lambda: None)
+        self._activate, self._copies = activate or (lambda: None), copies
         self.config = _config(policy, model)
         self.context, self.vocabulary = _limits(policy, self.config)
         self.device = next(model.parameters()).device
@@ -150,7 +155,9 @@ class Lane:
 
     def _reset(self) -> None:
         """No row runs, nothing is stored or counted."""
-        self.running, self.counts, self._cache = Rows(self.device), Counts(), Columns(self.autocast)
+        narrow = torch.float32 if self.device.type == "cpu" else self.autocast  # on a CPU attention stays in float32
+        self.running, self.counts = Rows(self.device), Counts()
+        self._cache = Columns(narrow if self.autocast else None)
 
     def _admit(self, rows: list[Row]) -> None:
         """Prefill the rows' distinct prompts and draw each row's first token."""
@@ -261,15 +268,19 @@ class Lane:
 
     @contextmanager
     def _speaking(self, activate: bool = True) -> Iterator[None]:
-        """The policy's adapter, evaluation mode and autocast; modules in training mode are set back to it."""
+        """The policy's adapter, evaluation mode, autocast and copies; modules in training mode are set back to it."""
         if activate:
             self._activate()
+        if self._copies and not self.running:
+            self._copies.refresh()
         training = [module for module in self._modules if module.training]
         for module in training:
             module.training = False
-        cast = torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
+        cast, copies = nullcontext(), self._copies.in_place() if self._copies else nullcontext()
+        if self.autocast:
+            cast = torch.autocast(self.device.type, self.autocast, cache_enabled=self.casts_kept)  # type: ignore[assignment]
         try:
-            with cast:
+            with cast, copies:
                 yield
         finally:
             for module in training:

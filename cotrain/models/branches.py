@@ -1,13 +1,14 @@
 """Attention over sequences that share prompts: a prompt stands once, and the answers sampled from it branch off.
 
 A group of G answers to a prompt of P tokens is G·(P + T) tokens when each is a row of its own, and P + G·T here: with
-eight answers about as long as the prompt, half of the work of every layer. Nothing is padded outside of attention.
+eight answers about as long as the prompt, half of the work of every layer.
 
     place   0 1 2 3 4 5 6 7 8 9 …
     token   P P P P a a a b b Q …     a and b answer P: each sees P and itself; the next prompt follows
 
 The model runs over one row of all N tokens; each token has the position that it would have in a row of its own. Only
-this attention function knows that they are several sequences. Equal to separate rows up to rounding (the tests hold us
+this attention function knows that they are several sequences. On a CPU it takes them piece by piece (``pieces.py``);
+elsewhere padded to rectangles under a mask, in fused kernels. Equal to separate rows up to rounding (the tests hold us
 to it). Left out: prompts that share a beginning and not the whole, sliding windows, soft caps, sinks.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -25,14 +26,13 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from cotrain.models.attention import is_plain
 from cotrain.models.config import ATTENTION
+from cotrain.models.pieces import Piece, attend_pieces
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers
-GROUPED = ("cpu",)  # devices whose fused kernels share key heads under a mask; on others torch would fall back to plain
-# products, whose scores of all pairs are kept for the backward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branches:
+class Rectangles:
     """Where the tokens of U prompts (up to P long) and B answers (up to T long) stand in the row of N."""
 
     prompts: torch.Tensor  # [U, P] int64, place of each prompt token, 0 on padding
@@ -40,11 +40,24 @@ class Branches:
     keys: torch.Tensor  # [B, P + T] int64, what an answer may look at: its prompt, then itself
     seen: torch.Tensor  # [B, 1, T, P + T] bool, True where it does
     back: torch.Tensor  # [N] int64, where the result for each place lies among U·P and B·T results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branches:
+    """Which tokens of a row of N see which."""
+
+    pieces: tuple[Piece, ...]  # each prompt, followed by its answers
     positions: torch.Tensor  # [1, N] int64, of each token within its own sequence
+    rectangles: Rectangles | None = None  # the same in tensors; None: piece by piece
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Branches:
-        """The same on a device."""
-        return Branches(**{f.name: getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)})
+        """The same on a device: padded to rectangles anywhere but on a CPU."""
+        if device.type == "cpu":
+            return self
+        found = self.rectangles or rectangles_of(self.pieces)
+        tensors = {f.name: getattr(found, f.name).to(device, non_blocking=non_blocking) for f in fields(found)}
+        positions = self.positions.to(device, non_blocking=non_blocking)
+        return replace(self, positions=positions, rectangles=Rectangles(**tensors))
 
 
 def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> Branches:
@@ -52,37 +65,50 @@ def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> B
 
     The row holds each prompt, followed by its answers, in the order given.
     """
-    longest, tail = max(prompts), max(length for _, length in answers)
-    starts, ends = [0] * len(prompts), [0] * len(answers)
-    place = 0
-    for u, length in enumerate(prompts):
-        starts[u], place = place, place + length
-        for b, (prompt, tokens) in enumerate(answers):
-            if prompt == u:
-                ends[b] = place = place + tokens
-    own = torch.tensor([tokens for _, tokens in answers])[:, None]
-    begins = torch.tensor(ends)[:, None] - own
-    of = torch.tensor([prompt for prompt, _ in answers])
-    sizes, firsts = torch.tensor(list(prompts))[:, None], torch.tensor(starts)[:, None]
-    column, step = torch.arange(longest)[None], torch.arange(tail)[None]
-    asked, told = column < sizes, step < own  # [U, P] and [B, T], True on tokens
-    prompt_places = torch.where(asked, firsts + column, 0)
-    answer_places = torch.where(told, begins + step, 0)
-    before = asked[of][:, None, None, :].expand(-1, 1, tail, -1)
+    tails: list[list[int]] = [[] for _ in prompts]
+    for prompt, tokens in answers:
+        tails[prompt].append(tokens)
+    pieces, place = list[Piece](), 0
+    for length, own in zip(prompts, tails, strict=True):
+        first, place = place, place + length
+        pieces.append(Piece(first, place))
+        for tokens in filter(None, own):
+            pieces.append(Piece(place, place + tokens, first, first + length))
+            place += tokens
+    positions = [torch.arange(p.last - p.first, p.last - p.first + p.end - p.start) for p in pieces]
+    return Branches(pieces=tuple(pieces), positions=torch.cat(positions)[None])
+
+
+def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
+    """Prompts and answers, each padded to the longest of their kind."""
+    prompts = [p for p in pieces if p.first == p.last]
+    answers = [p for p in pieces if p.first != p.last]
+    of = {p.start: u for u, p in enumerate(prompts)}
+    asked, prompt_places = _padded(prompts)
+    told, answer_places = _padded(answers)
+    whose = torch.tensor([of[p.first] for p in answers], dtype=torch.int64)
+    tail = told.shape[1]
+    before = asked[whose][:, None, None, :].expand(-1, 1, tail, -1)
     itself = torch.ones(tail, tail, dtype=torch.bool).tril()[None, None].expand(len(answers), 1, tail, tail)
-    back, positions = torch.zeros(place, dtype=torch.int64), torch.zeros(place, dtype=torch.int64)
+    back = torch.zeros(max(p.end for p in pieces), dtype=torch.int64)
     back[prompt_places[asked]] = torch.arange(asked.numel()).view(asked.shape)[asked]
     back[answer_places[told]] = asked.numel() + torch.arange(told.numel()).view(told.shape)[told]
-    positions[prompt_places[asked]] = column.expand(asked.shape)[asked]
-    positions[answer_places[told]] = (sizes[of] + step)[told]
-    return Branches(
+    return Rectangles(
         prompts=prompt_places,
         answers=answer_places,
-        keys=torch.cat([prompt_places[of], answer_places], dim=1),
+        keys=torch.cat([prompt_places[whose], answer_places], dim=1),
         seen=torch.cat([before, itself], dim=3),
         back=back,
-        positions=positions[None],
     )
+
+
+def _padded(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n, longest], True on tokens, and their places, 0 on padding."""
+    starts = torch.tensor([p.start for p in pieces], dtype=torch.int64)[:, None]
+    sizes = torch.tensor([p.end - p.start for p in pieces], dtype=torch.int64)[:, None]
+    column = torch.arange(max((p.end - p.start for p in pieces), default=0))[None]
+    held = column < sizes
+    return held, torch.where(held, starts + column, 0)
 
 
 def can_branch(model: nn.Module) -> bool:
@@ -125,9 +151,20 @@ def branch_attention(
     branches: Branches,
     **kwargs: Any,  # what transformers hands to every attention function and this one has no use for
 ) -> tuple[torch.Tensor, None]:
-    """Query ``[1, H, N, D]``, key and value ``[1, K, N, D]`` → ``[1, N, H, D]``."""
-    heads, size, shared = query.shape[1], query.shape[3], query.shape[1] != key.shape[1]
-    repeat = heads // key.shape[1] if shared and query.device.type not in GROUPED else 1
+    """Query ``[1, H, N, D]``, key and value ``[1, K, N, D]`` → ``[1, N, H, D]``. There is no dropout."""
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    if branches.rectangles is None:
+        return attend_pieces(query[0], key[0], value[0], branches.pieces, scale)[None], None
+    return _attend_rectangles(query, key, value, branches.rectangles, scale), None
+
+
+def _attend_rectangles(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, where: Rectangles, scale: float
+) -> torch.Tensor:
+    """As ``branch_attention``. Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and plain
+    products would keep the scores of all pairs for the backward pass."""
+    heads, size = query.shape[1], query.shape[3]
+    repeat = heads // key.shape[1]
     q, k, v = (t[0].transpose(0, 1).flatten(1) for t in (query, key, value))  # [N, heads · D]
 
     def pick(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -135,21 +172,25 @@ def branch_attention(
         return F.embedding(index, flat).unflatten(2, (-1, size)).transpose(1, 2)
 
     def look(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """The same of keys and values, each head as often as it is read where the kernel wants that."""
+        """The same of keys and values, each head as often as it is read."""
         return pick(flat, index) if repeat == 1 else pick(flat, index).repeat_interleave(repeat, 1)
 
     results = []
     for asking, looked_at, mask in (
-        (branches.prompts, branches.prompts, None),
-        (branches.answers, branches.keys, branches.seen),
+        (where.prompts, where.prompts, None),
+        (where.answers, where.keys, where.seen),
     ):
         if asking.shape[1]:
             found = F.scaled_dot_product_attention(
-                pick(q, asking), look(k, looked_at), look(v, looked_at), attn_mask=mask,
-                dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=shared and repeat == 1,
-            )  # fmt: skip
+                pick(q, asking),
+                look(k, looked_at),
+                look(v, looked_at),
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scale,
+            )
             results.append(found.transpose(1, 2).reshape(-1, heads * size))
-    return F.embedding(branches.back, torch.cat(results)).view(1, -1, heads, size), None
+    return F.embedding(where.back, torch.cat(results)).view(1, -1, heads, size)
 
 
 AttentionInterface.register(BRANCHES, branch_attention)

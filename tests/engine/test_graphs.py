@@ -127,7 +127,7 @@ def test_recordings_follow_weights_that_change_or_move(autocast):
     assert engine.counts()["a/recordings"] == recordings
     layer.weight = torch.nn.Parameter(-layer.weight.detach())
     said.append(answers(engine, [asked]))
-    assert engine.counts()["a/recordings"] == recordings + 1
+    assert engine.counts()["a/recordings"] == recordings + (autocast is None)  # copies stay where they are
     expected = answers(EmbeddedEngine({"a": model}, autocast=autocast), [asked])
     assert len({completions[0].token_ids for completions in said}) == 3
     assert said[2][0].token_ids == expected[0].token_ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from cotrain.engine.prefill import prefill
 from cotrain.models import branches
-from cotrain.models.branches import branches_of
+from cotrain.models.branches import branches_of, rectangles_of
 from tests.helpers import CONTEXT, VOCABULARY, tiny_model
 
 
@@ -73,16 +74,15 @@ def test_batches_keep_to_their_budget(monkeypatch):
         assert part.computed <= 30 or len(beginnings) == 1  # a family is not cut
 
 
-def test_key_heads_repeated_for_other_devices_are_the_same_attention(monkeypatch):
-    """What a GPU computes, where no fused kernel shares key heads under a mask: output and gradients."""
+def test_rectangles_under_a_mask_are_the_same_attention():
+    """What a GPU computes, in fused kernels: output and gradients."""
     where = branches_of([3, 2], [(0, 2), (0, 1), (1, 3)])
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, heads, where.positions.shape[1], 8, generator=generator) for heads in (4, 2, 2)]
     found = []
-    for devices in (("cpu",), ()):
-        monkeypatch.setattr(branches, "GROUPED", devices)
+    for layout in (where, replace(where, rectangles=rectangles_of(where.pieces))):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out, _ = branches.branch_attention(torch.nn.Identity(), *leaves, None, branches=where)
+        out, _ = branches.branch_attention(torch.nn.Identity(), *leaves, None, branches=layout)
         out.square().sum().backward()
         found.append([out, *(leaf.grad for leaf in leaves)])
     for one, other in zip(*found, strict=True):

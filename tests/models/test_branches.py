@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from cotrain.models.branches import branches_of, branching, can_branch
+from cotrain.models.branches import branches_of, branching, can_branch, rectangles_of
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -69,16 +69,16 @@ def test_hidden_states_and_gradients_are_those_of_separate_rows(kind, groups):
 )
 def test_every_place_has_one_result_and_no_answer_sees_another(groups):
     answers = [(u, tail) for u, (_, tails) in enumerate(groups) for tail in tails]
-    branches = branches_of([length for length, _ in groups], answers)
+    where = rectangles_of(branches_of([length for length, _ in groups], answers).pieces)
     total = sum(length + sum(tails) for length, tails in groups)
-    assert len(set(branches.back.tolist())) == len(branches.back) == total
-    asked = torch.cat([branches.prompts.flatten(), branches.answers.flatten()])
-    assert asked[branches.back].tolist() == list(range(total))
-    for b, (u, tail) in enumerate(answers):
-        prompt = branches.prompts[u, : groups[u][0]].tolist()
+    assert len(set(where.back.tolist())) == len(where.back) == total
+    asked = torch.cat([where.prompts.flatten(), where.answers.flatten()])
+    assert asked[where.back].tolist() == list(range(total))
+    for b, (u, tail) in enumerate((u, tail) for u, tail in answers if tail):
+        prompt = where.prompts[u, : groups[u][0]].tolist()
         for t in range(tail):
-            seen = branches.keys[b][branches.seen[b, 0, t]].tolist()
-            assert seen == prompt + branches.answers[b, : t + 1].tolist()
+            seen = where.keys[b][where.seen[b, 0, t]].tolist()
+            assert seen == prompt + where.answers[b, : t + 1].tolist()
 
 
 def test_only_models_whose_attention_is_plain_can_branch():
