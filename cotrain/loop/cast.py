@@ -139,7 +139,6 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
     }
     for name, spec in policies.items():
         if spec.program is not None:
-            renderers[name] = ByteRenderer()
             continue
         if spec.head != "lm":
             made = (
@@ -175,6 +174,9 @@ def assemble(policies: Mapping[str, PolicySpec], *, seed: int, device: str = "cp
                 head=spec.head,
                 activate=activate.get(name),
             )
+    for name, spec in policies.items():
+        if spec.program is not None:
+            renderers[name] = ByteRenderer() if spec.tokens_of is None else renderers[spec.tokens_of]
     return Cast(
         specs=policies,
         models=models,

@@ -77,6 +77,7 @@ class PolicySpec:
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
     follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
     program: Program | None = None  # of the kind "program"
+    tokens_of: str | None = None  # of the kind "program": a policy, whose tokens its text is cut into; None: bytes
     lora: Lora | None = None  # of the kind "adapter"
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
     autocast: bool | None = (
@@ -197,11 +198,12 @@ def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Pol
     return PolicySpec(kind="trainable", model=model, lr=lr, head="reward", clip_norm=clip_norm)
 
 
-def program(speak: Program) -> PolicySpec:
+def program(speak: Program, *, tokens_of: str | None = None) -> PolicySpec:
     """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt does
-    not show included, and a random generator of the call's address; its text is a turn like any other."""
+    not show included, and a random generator of the call's address; its text is a turn like any other. A teacher speaks
+    in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
     name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
-    return PolicySpec(kind="program", model=name, program=speak)
+    return PolicySpec(kind="program", model=name, program=speak, tokens_of=tokens_of)
 
 
 def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> PolicySpec:

@@ -114,6 +114,12 @@ def check(recipe: Recipe) -> None:
     for name, policy_spec in recipe.policies.items():
         if policy_spec.follow is not None:
             _check_follower(recipe, name)
+        if policy_spec.tokens_of is not None:
+            _known("policy", policy_spec.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
+            if recipe.policies[policy_spec.tokens_of].program is not None:
+                raise ConfigError(
+                    f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, a program; name a model"
+                )
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)

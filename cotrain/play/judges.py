@@ -26,11 +26,12 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.functional.aggregate import aggregate
 from cotrain.play.idle_loop import together
-from cotrain.play.parts import EMBEDDED, verifier
+from cotrain.play.parts import EMBEDDED, speaks_short, verifier
 from cotrain.play.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
 from cotrain.text.nonce import wrap, wrap_all
 from cotrain.text.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
+from cotrain.text.prompts import COMPARE
 from cotrain.text.verdicts import Refused, Verdict, read_genprm, read_genrm, read_score
 
 # -- what a judge is shown, and what it said
@@ -197,6 +198,20 @@ def judge(policy: str, model: str, form: Format = "steps") -> Role:
     if form not in FORMATS:
         raise UnknownName("format of a judge", form, FORMATS)
     return FORMATS[form](policy, model)
+
+
+Comparison = Literal["gram", "rmr1", "thinkrm"]
+COMPARISONS: dict[Comparison, Callable[..., Role]] = {"gram": gram, "rmr1": pairwise, "thinkrm": thinkrm}
+
+
+def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
+    """A role that says which of two responses is better, in one of ``COMPARISONS``; models that know the short formats are
+    asked for the letter in short. Raises UnknownName, and ConfigError for a model that does not know the format."""
+    if form not in COMPARISONS:
+        raise UnknownName("format of a comparison", form, COMPARISONS)
+    if form == "gram" and speaks_short(model):
+        return Role(policy=policy, prompt=COMPARE, parse=parse_gram, sampling=Sampling(max_tokens=8))
+    return COMPARISONS[form](policy, model)
 
 
 # -- their parsers, by name so that a saved recipe can tell them apart

@@ -24,6 +24,7 @@ SHIPPED = (  # module and function have one name
     "dsm",
     "gar",
     "genprm",
+    "gram",
     "grpo",
     "mars",
     "prime",

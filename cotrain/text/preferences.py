@@ -10,8 +10,8 @@ r"""Reading what generative verifiers wrote about several solutions of one probl
 The rules are those of ``verdicts.py``: one verdict, at the end, or no judgement. Every parser is one pass.
 
 Left out: RM-R1's task types (``<type>``; a rubric or an own solution count alike) and its quotations, which are free
-text; DeepSeek-GRM's hints and the computing of scores from weights (the paper's model weighs by itself); GRAM's label
-smoothing, which belongs to a loss.
+text; DeepSeek-GRM's hints and the computing of scores from weights (the paper's model weighs by itself). GRAM's label
+smoothing belongs to a loss (``learn/sft.py``).
 """
 
 from __future__ import annotations

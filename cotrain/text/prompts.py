@@ -18,6 +18,10 @@ REVIEW = "{problem}\n{solution}\nReview:"
 
 RATE = "{problem}\n{solution}\nReference: {reference}\nRate:"
 
+# Of pairs; no embedded model knows them before it is taught.
+COMPARE = "{problem}\nA:\n{first}\nB:\n{second}\nBetter:"
+PAIR = "{problem}\nTwo answers:"
+
 # Further roles, known to "embedded-roles" alone.
 REFINE = "{problem}\n{solution}\n{review}\nRevise:"
 META = "{problem}\n{solution}\n{review}\nJudge:"

@@ -18,6 +18,14 @@ def test_all_traces_or_the_rewarded_ones():
     assert chosen.dropped == {"outcome too low": 1, "no outcome": 1}
 
 
+def test_a_signal_may_weigh_the_traces():
+    credit = Sft(weight="outcome").credit([*outcomes(0.9, 0.0, 0.1), annotated()], updates=0, planned=1)
+    assert [sample.weight for sample in credit.samples] == [0.9, 0.1]
+    assert credit.dropped == {"no outcome": 1}
+    with pytest.raises(ConfigError, match="a weight below 0"):
+        Sft(weight="outcome").credit(outcomes(-0.1), updates=0, planned=1)
+
+
 def test_loss_by_hand():
     _, batch = collate(Sft().credit([annotated(length=3), annotated(length=1, call=1)], updates=0, planned=1).samples)
     predictions = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, 0.0, 0.0]])
