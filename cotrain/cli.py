@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from cotrain.commands.common import quiet
 from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
 from cotrain.commands.running import compare, demo, resume, run
-from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -42,6 +42,7 @@ from nothing
 
 `cotrain COMMAND --help` lists the flags of each."""
 
+LENIENT = ("run", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR),
 }
@@ -88,7 +89,9 @@ def main(words: Sequence[str] | None = None) -> int:
             raise ConfigError(unknown_message("command", words[0], commands))
         return commands[words[0]](words[1:])
     except CotrainError as error:
-        print(f"{'' if str(error).startswith('cotrain ') else 'cotrain: '}{error}", file=sys.stderr)
+        aside = isinstance(error, RowError) and words[0] in LENIENT
+        hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
+        print(f"{'' if str(error).startswith('cotrain ') else 'cotrain: '}{error}{hint}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("cotrain: interrupted", file=sys.stderr)

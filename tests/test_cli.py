@@ -62,7 +62,7 @@ def test_a_malformed_row_is_named_by_row_and_column(capsys, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text('{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer" "4"}\n')
     line = fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
-    assert "row 2" in line and "column" in line
+    assert "row 2" in line and "column" in line and line.endswith("set such rows aside with --lenient")
     data.write_text('{"question": "1+1?", "anwser": "2"}\n')
     assert "did you mean" in fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
 

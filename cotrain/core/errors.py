@@ -41,6 +41,10 @@ class DataError(UserError, ValueError):
     """A data file that cannot be read: file, row and column, what was expected."""
 
 
+class RowError(DataError):
+    """One row of a data file that cannot be read, where the others may be."""
+
+
 class ModelError(UserError, ValueError):
     """A model directory or Hub name that cannot be used."""
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cotrain.core.errors import DataError, UserError
+from cotrain.core.errors import DataError, RowError, UserError
 from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, row_of
 
 NAME = "quarantine.jsonl"
@@ -99,7 +99,7 @@ def parsed(
             found.append(read(object_of(line, where), where))
         except DataError as error:
             if aside is None:
-                raise
+                raise RowError(str(error)) from error
             aside.refused.append(Refused(where=where, reason=str(error), row=_shown(line)))
         else:
             if aside is not None:
