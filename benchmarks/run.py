@@ -153,15 +153,16 @@ class Bench:
 
     def update(self, size: str) -> None:
         words = ("--lengths", "drawn")
-        pairs = alternate(
-            self.command("update", "--layout", "shared", *words, size=size),
-            self.command("update", "--layout", "padded", *words, size=size),
-            self.plan.rounds,
-        )
-        for a, b in pairs:
-            if abs(a["grad_norm"] / b["grad_norm"] - 1) > 1e-3 or a["learned_tokens"] != b["learned_tokens"]:
-                raise RuntimeError(f"the layouts did not compute the same: {a} and {b}")
-        self.note(Line(f"update: {size}, drawn lengths", "shared prompts", "padded rows", ratio(pairs, "seconds")))
+        for layout, name in (("padded", "padded rows, sorted"), ("drawn", "padded rows, as drawn")):
+            pairs = alternate(
+                self.command("update", "--layout", "shared", *words, size=size),
+                self.command("update", "--layout", layout, *words, size=size),
+                self.plan.rounds,
+            )
+            for a, b in pairs:
+                if abs(a["grad_norm"] / b["grad_norm"] - 1) > 1e-3 or a["learned_tokens"] != b["learned_tokens"]:
+                    raise RuntimeError(f"the layouts did not compute the same: {a} and {b}")
+            self.note(Line(f"update: {size}, drawn lengths", "shared prompts", name, ratio(pairs, "seconds")))
 
     def first_token(self) -> None:
         self.results.first_token = ask(self.command("first_token", steps=self.plan.rounds))

@@ -1,10 +1,11 @@
-"""One update of the learner: micro-batches with shared prompts and no padding, or padded rows.
+"""One update of the learner: micro-batches with shared prompts and no padding, padded rows, or batches as they were drawn.
 
-    python benchmarks/update.py --layout shared|padded --model DIR [--lengths drawn]
+    python benchmarks/update.py --layout shared|padded|drawn --model DIR [--lengths drawn]
 
 The same samples, loss and weights for both; the loss and the norm of the first gradient are reported, so that whoever
 compares can see that both computed the same. The padded layout is the learner's own for models whose attention cannot
-be replaced: rows sorted by length, so that little is padded, under the same budget of tokens.
+be replaced: rows sorted by length, so that little is padded, under the same budget of tokens. Drawn is what trainers do that
+know neither: so many rows at a time, in the order of drawing, each padded to the longest beside it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ from cotrain.learn.torch_learner import TorchLearner
 from cotrain.loop.policies import PolicySpec
 from cotrain.models.load import load_model
 
-LAYOUTS = ("shared", "padded")
+LAYOUTS = ("shared", "padded", "drawn")
+ROWS = 32  # of a batch as drawn, the number at which TRL was fastest in float32 (``run.py``)
 BUDGET: int = PolicySpec.__dataclass_fields__["micro_tokens"].default  # of tokens in a pass, as a run has it
 
 
 def learner_of(model: PreTrainedModel, layout: str, budget: int = BUDGET, autocast: bool = False) -> TorchLearner:
     learner = TorchLearner(model, lr=1e-4, micro_tokens=budget, autocast=autocast)
-    if layout == "padded":
+    if layout != "shared":
         learner.scorer.shared = False
+    if layout == "drawn":
+        learner.scorer.plan = lambda found: [  # type: ignore[method-assign]
+            tuple(range(i, min(i + ROWS, len(found)))) for i in range(0, len(found), ROWS)
+        ]
     return learner
 
 
