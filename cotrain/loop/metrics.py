@@ -43,6 +43,8 @@ def _one_role(role: str, traces: Sequence[Trace]) -> Row:
     }
     for reason, count in sorted(unparsed.items()):
         row[f"{role}/parse_failure/{reason}"] = count
+    for outcome, count in sorted(Counter(str(t.parsed["program"]) for t in traces if t.parsed.get("program")).items()):
+        row[f"{role}/program/{outcome}"] = count
     names = sorted({s.name for t in traces for s in t.signals})
     for name in names:
         values = [s.value for t in traces for s in t.signals if s.name == name]

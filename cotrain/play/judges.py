@@ -12,8 +12,8 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
 
-Left out: running code inside of a turn (GenPRM); several judgements of one candidate are the protocol's
-``roles.judge.many(n, …)``, their aggregate is ``functional/aggregate.py``.
+Programs inside of a GenPRM review are run by ``tools.py``, where the protocol asks for it. Left out: several judgements of one
+candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is ``functional/aggregate.py``.
 """
 
 from __future__ import annotations
@@ -127,10 +127,17 @@ def genrm(
 
 
 def genprm(
-    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+    policy: str,
+    model: str,
+    *,
+    runs: bool = False,
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
+    reference: bool = False,
 ) -> Role:
-    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891)."""
-    return _role(policy, model, prompts.GENPRM, parse_genprm, max_tokens or 2048, temperature, reference)
+    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are run."""
+    prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
+    return _role(policy, model, prompt, parse_genprm, max_tokens or 2048, temperature, reference)
 
 
 def scored(

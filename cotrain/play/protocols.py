@@ -7,14 +7,17 @@ as a *note* is ground truth for telemetry and evaluation, and no algorithm reads
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Span, Task
 from cotrain.functional.aggregate import aggregate
-from cotrain.play.executor import Roles
+from cotrain.play.executor import RoleHandle, Roles
+from cotrain.play.idle_loop import together
 from cotrain.play.judges import confidence, shown
 from cotrain.play.role import Turn
+from cotrain.play.tools import TOOLS, go_on
 
 CLOSING = "</step>"
 
@@ -77,18 +80,42 @@ async def review(
 
     ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in ``examine``.
     """
-    text = solution.text if text is None else text
     judge = getattr(roles, role)
+    asked = _asked(task, roles, judge, solution, solution.text if text is None else text)
+    turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **asked)
+    return _noted(solution, turns)
+
+
+async def review_all(
+    task: Task, roles: Roles, solutions: Sequence[Turn], *, n: int = 1, tool: str = "none"
+) -> list[list[Turn]]:
+    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the programs in
+    them (``tools.py``, for roles of ``judges.genprm``) and gives the last turn of each."""
+    if tool not in TOOLS:
+        raise UnknownName("tool", tool, TOOLS)
+    asked = [_asked(task, roles, roles.verifier, s, s.text) for s in solutions]
+    sheets = await together(
+        [_all(roles.verifier.many(n, group=s.id, parent=s, **f)) for s, f in zip(solutions, asked, strict=True)]
+    )
+    if tool == "python":
+        fields = [f for f in asked for _ in range(n)]
+        last = await go_on(roles.verifier, [turn for sheet in sheets for turn in sheet], fields)
+        sheets = [last[i : i + n] for i in range(0, len(last), n)]
+    return [_noted(s, sheet) for s, sheet in zip(solutions, sheets, strict=True)]
+
+
+async def _all(asked: Awaitable[list[Turn]]) -> list[Turn]:
+    return await asked
+
+
+def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
+    """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
     guarded = "nonce" in judge.fields
     told = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}
-    turns: list[Turn] = await judge.many(
-        n,
-        group=solution.id if group is None else group,
-        parent=solution,
-        problem=task.prompt,
-        count=len(solution.parsed.steps),
-        **told,
-    )
+    return {"problem": task.prompt, "count": len(solution.parsed.steps), **told}
+
+
+def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:
     for turn in turns:
         verdict = turn.parsed
         turn.note(correct=bool(solution.truth["correct"]), step_ok=solution.truth.get("step_ok"))
@@ -102,7 +129,13 @@ async def review(
 
 
 async def solve_then_verify(
-    task: Task, roles: Roles, *, reviews: int = 1, step_rewards: str = "verifier", combine: str = "mean"
+    task: Task,
+    roles: Roles,
+    *,
+    reviews: int = 1,
+    step_rewards: str = "verifier",
+    combine: str = "mean",
+    tool: str = "none",
 ) -> None:
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 
@@ -110,12 +143,13 @@ async def solve_then_verify(
     carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
     verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the step
     right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets none.
-    A solution that cannot be parsed has no steps to review and is not shown to the verifier.
+    A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in ``review_all``;
+    only the last turn of a review is rewarded here.
     """
     solution = await solve(task, roles, step_rewards=step_rewards)
     if not solution.parsed.ok or solution.failed:
         return
-    sheets = await review(task, roles, solution, n=reviews)
+    [sheets] = await review_all(task, roles, [solution], n=reviews, tool=tool)
     for turn in sheets:
         reward_review(turn, bool(solution.truth["correct"]))
     votes = [turn.parsed.steps for turn in sheets if turn.parsed.ok and turn.parsed.steps]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.address import Address
@@ -58,6 +58,7 @@ class Turn:
         self.text = renderer.decode(completion.token_ids)
         self.parsed: Any = None  # what the role's parser returned
         self.truth: dict[str, Any] = {}  # what ``note`` said
+        self.before: tuple[Turn, ...] = ()  # turns that this one goes on from, as parts of one answer (``tools.py``)
         self._renderer = renderer
         self._offsets: list[int] | None = None
         self._signals: list[Signal] = []
@@ -115,6 +116,21 @@ class Turn:
         """Keep this turn out of training; the first reason stands and is counted."""
         self._open()
         self._failure = self._failure or reason
+
+    def cut(self, end: int) -> None:
+        """Keep the text before character ``end``, with the tokens that hold it, as if sampling had stopped there.
+
+        What was sampled behind it is thrown away: it is no part of the trace, so nothing can learn it. Where ``end`` is the
+        first place of its kind, such as a closing tag, the tokens kept are distributed as under a stop string. A token across
+        the edge stays whole. Raises ValueError where nothing is left, RuntimeError when a signal has been given.
+        """
+        self._open()
+        if self._signals:
+            raise RuntimeError(f"turn {self.id} has been rewarded and cannot be cut any more")
+        _, kept = self.tokens(Span(start=0, end=end, text=self.text[:end]))
+        told = self.completion
+        self.completion = replace(told, token_ids=told.token_ids[:kept], logprobs=told.logprobs[:kept], finish="stop")
+        self.text, self._offsets = self._renderer.decode(self.completion.token_ids), None
 
     def learn_under(self, other: Turn) -> None:
         """Let it be learned as an answer to what ``other`` was asked: a refinement as if there had been no critique."""

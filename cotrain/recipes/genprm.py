@@ -11,11 +11,15 @@ steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwis
 
 Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels with a
 stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds is what it
-learns. Left out: Python code that is run inside a review, 32 to 128 continuations by difficulty (``rollouts`` for all),
-and the critic that refines solutions.
+learns. ``judge="genprm"`` has a chat model write the reviews in the paper's format, and ``tool="python"`` runs the programs in them
+while they are written (``play/tools.py``); then all parts of a review that is kept are learned, and ``tool="none"`` is the control.
+The embedded models know no programs. Left out: 32 to 128 continuations by difficulty (``rollouts`` for all), and the critic that
+refines solutions.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
@@ -26,9 +30,8 @@ from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
-from cotrain.play import parts
+from cotrain.play import judges, parts
 from cotrain.play.executor import Roles
-from cotrain.play.idle_loop import together
 from cotrain.play.monte_carlo import (
     GAMMA,
     Labels,
@@ -39,7 +42,8 @@ from cotrain.play.monte_carlo import (
     step_labels,
     verdicts,
 )
-from cotrain.play.protocols import examine, review, solve_then_verify
+from cotrain.play.protocols import examine, review_all, solve_then_verify
+from cotrain.play.tools import Tool, whole
 from cotrain.tasks.words.source import study_problems
 
 
@@ -54,9 +58,10 @@ async def agreeing_reviews(
     gamma: float = GAMMA,
     balance: bool = True,
     consensus: bool = True,
+    tool: str = "none",
 ) -> None:
-    """Readable solutions, labelled and reviewed. Verifier rewards: ``match``, the share of its verdicts that are the label,
-    and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution passed the filter."""
+    """Readable solutions, labelled and reviewed. Verifier rewards, on each part of a review: ``match``, the share of its verdicts
+    that are the label, and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution passed the filter."""
     solutions = await roles.solver.many(samples, problem=task.prompt)
     readable = [s for s in solutions if await examine(task, roles, s) is not None and s.parsed.ok]
     if balance:
@@ -64,15 +69,16 @@ async def agreeing_reviews(
         readable = [readable[i] for i in drawn]
     found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
     judged = [s for s in readable if s.id in found]
-    sheets = await together([review(task, roles, s, n=reviews) for s in judged])
+    sheets = await review_all(task, roles, judged, n=reviews, tool=tool)
     for solution, turns in zip(judged, sheets, strict=True):
         right = found[solution.id]
         passed = not contradicted([verdicts(turn) for turn in turns if turn.parsed.ok], right)
         solution.note(consensus=passed)
         for turn in turns:
             match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
-            turn.reward("match", match)
-            turn.reward("kept", float(match == 1.0 and (passed or not consensus)))
+            for part in whole(turn):
+                part.reward("match", match)
+                part.reward("kept", float(match == 1.0 and (passed or not consensus)))
 
 
 @recipe
@@ -91,6 +97,8 @@ def genprm(
     gamma: float = GAMMA,
     balance: bool = True,
     consensus: bool = True,
+    judge: Literal["steps", "genprm"] = "steps",
+    tool: Tool = "none",
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
@@ -101,7 +109,16 @@ def genprm(
     ):
         if size < least:
             raise ConfigError(f"genprm: {name} is {size}, expected at least {least}")
-    judge, solver = verifier_model or model, parts.solver("generator", model)
+    critic, solver = verifier_model or model, parts.solver("generator", model)
+    if tool != "none" and (judge != "genprm" or parts.speaks_short(critic)):
+        raise ConfigError(
+            f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and the verifier's"
+            f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'"
+        )
+    if judge == "genprm":
+        verifier = judges.genprm("verifier", critic, runs=tool == "python")
+    else:
+        verifier = judges.judge("verifier", critic, judge)
     phase = Phase(
         name="verifier",
         protocol=agreeing_reviews,
@@ -115,6 +132,7 @@ def genprm(
             "gamma": gamma,
             "balance": balance,
             "consensus": consensus,
+            "tool": tool,
         },
     )
     return Recipe(
@@ -124,8 +142,8 @@ def genprm(
         seed=seed,
         tasks_per_step=tasks_per_step,
         group_size=group_size,
-        policies={"generator": frozen(model), "verifier": trainable(judge, lr=lr)},
-        roles={"solver": solver, "completer": completer(solver), "verifier": parts.verifier("verifier", judge)},
+        policies={"generator": frozen(model), "verifier": trainable(critic, lr=lr)},
+        roles={"solver": solver, "completer": completer(solver), "verifier": verifier},
         objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where="kept", at_least=1.0))},
         schedule=alternate(phase, ratio=(1,)),
         evaluation=Evaluation(
@@ -134,6 +152,7 @@ def genprm(
             greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
+            options={"tool": tool},
         ),
         evaluate_every=evaluate_every,
     )

@@ -41,6 +41,7 @@ class Worker:
     def __init__(self, memory: int, judging: tuple[str, ...]) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment["PYTHONHASHSEED"] = "0"  # what a program prints of a set does not depend on the process
         environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
         command = [sys.executable, "-P", "-m", "cotrain.tasks.grade_worker", str(memory), *judging]
         self._process = subprocess.Popen(

@@ -1,9 +1,9 @@
 """A program and its tests, run to their end: the judging of ``programs.py``, loaded by ``grade_worker.py``.
 
-This is the one place that runs what a model wrote. **It is not a security boundary.** The program runs as the same user, in a
-fork of its own that has limits (CPU seconds, address space, size of files, number of files; processes and threads for any
-user but root), no open files of ours, an empty folder to work in, an empty environment, and output that goes nowhere; at the
-deadline its process group is killed, and on Linux whatever left the group too. It can still read files, use the network, and
+This, with ``script_worker.py``, is the one place that runs what a model wrote. **It is not a security boundary.** The program runs
+as the same user, in a fork of its own that has limits (CPU seconds, address space, size of files, number of files; processes and
+threads for any user but root), no open files of ours, an empty folder to work in, an empty environment, and output that goes nowhere;
+at the deadline its process group is killed, and on Linux whatever left the group too. It can still read files, use the network, and
 find in its own memory how a verdict is reported. For models that may be hostile name a real sandbox (``programs.Sandbox``).
 
 Left out: a wrong program's message (it may be anything), partial credit, programs that read input.
@@ -29,7 +29,7 @@ def run(tests: str, program: str) -> Verdict:
     Wrong: "syntax error", "test failed", "NameError" or another built-in exception, "error" for one of the program's own. Not
     graded: "tests not readable".
     """
-    checks, code = _compiled(tests, "<tests>"), _compiled(program, "<answer>")
+    checks, code = compiled(tests, "<tests>"), compiled(program, "<answer>")
     if checks is None:
         return None, "tests not readable"
     if code is None:
@@ -39,20 +39,20 @@ def run(tests: str, program: str) -> Verdict:
         try:
             exec(part, names)  # noqa: S102  this is what the module is for
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
-            return False, _reason(error, part is checks)
+            failed_test = part is checks and type(error) is AssertionError
+            return False, "test failed" if failed_test else kind_of_failure(error)
     return True, None
 
 
-def _compiled(source: str, name: str) -> CodeType | None:
+def compiled(source: str, name: str) -> CodeType | None:
+    """A program's code; None where it is not Python."""
     try:
         return compile(source, name, "exec")
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         return None
 
 
-def _reason(error: BaseException, in_tests: bool) -> str:
+def kind_of_failure(error: BaseException) -> str:
     """A short phrase of a fixed set: metrics are counted under it, and a program may call its exceptions anything."""
     kind = type(error)
-    if kind is AssertionError and in_tests:
-        return "test failed"
     return kind.__name__ if getattr(builtins, kind.__name__, None) is kind else "error"

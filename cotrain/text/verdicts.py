@@ -14,8 +14,8 @@ A verdict is a tag or the whole reply, never just the last line or the last ``\b
 solution and is cut off there would end on the candidate's words. What a judge is shown has its tags broken
 (``nonce.py``), so that a quotation of it is no verdict either.
 
-Left out: running GenPRM's code (``<verify>`` is read past, so its "[Code Output]" is whatever the model imagines), its
-forced beginnings of each part, and its softmax over the Yes and No tokens, for which engines would have to return the
+GenPRM's programs are read past, here: ``play/tools.py`` may run them, and keeps what they print out of the text that is read.
+Left out: GenPRM's forced beginnings of each part, and its softmax over the Yes and No tokens, for which engines would have to return the
 probability of a token that was not sampled; and the bare ``\boxed{}`` score of DeepSeekMath-V2.
 
 Format scores as in ``parsers.py``: 1 − 0.8 for what is missing − 0.4 for stray text. A refusal scores 0, so that
@@ -160,6 +160,22 @@ def read_genprm(text: str, count: int) -> Verdict | Refused | ParseFailure:
         return Refused()
     steps = tuple(_YES_NO[word.text] for word in words)
     return Verdict(final=all(steps), score=float(all(steps)), steps=steps, spans=words)
+
+
+def first_program(text: str) -> Span | None:
+    """The inside of the first closed ``<verify>`` behind a thought that the text begins with; None where there is none.
+
+    What stands behind the closing tag changes nothing, so a text may be cut there. A thought without an end has none.
+    """
+    opened, end = text.lstrip().startswith(_OPEN), text.find(_CLOSE)
+    if opened and end < 0:
+        return None
+    start = end + len(_CLOSE) if opened else 0
+    programs = _scan(text[start:], ("analyze", "verify", "output")).of("verify")
+    if not programs:
+        return None
+    inside = programs[0]
+    return Span(start=start + inside.start, end=start + inside.end, text=inside.text)
 
 
 def write_genprm(analyses: Sequence[str], steps: Sequence[bool], codes: Mapping[int, str] | None = None) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Completion, Sampling
+from cotrain.engine.replay import ReplayEngine
 from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.play.parts import verifier
 from cotrain.recipes.gar import gan, gar
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.stepwiser import stepwiser
@@ -124,6 +129,73 @@ def test_names_are_checked(build, arguments, match):
 def test_sizes_are_checked(build, arguments):
     with pytest.raises(ConfigError, match=f"{next(iter(arguments))} is"):
         build(**arguments)
+
+
+def test_programs_are_run_for_chat_models_alone():
+    for model, judge in (("embedded", "steps"), ("embedded", "genprm"), (TINY, "genprm"), ("some/chat-model", "steps")):
+        with pytest.raises(
+            ConfigError, match="genprm: tool 'python' runs the programs of judge='genprm' by a chat model"
+        ):
+            genprm(model=model, judge=judge, tool="python")
+    with pytest.raises(ConfigError, match=r"knows only the formats of play/parts\.py"):
+        genprm(judge="genprm")
+    made = {tool: genprm(verifier_model="some/chat-model", judge="genprm", tool=tool) for tool in ("none", "python")}
+    for tool, recipe in made.items():
+        [phase] = recipe.schedule.phases
+        assert phase.options["tool"] == recipe.evaluation.options["tool"] == tool
+        assert ("it is run as soon as" in recipe.roles["verifier"].prompt) == (tool == "python")
+    assert "{count}" in made["python"].roles["verifier"].prompt
+    assert genprm().roles["verifier"] == verifier("verifier", "embedded")
+
+
+class Dictated:
+    """The engine of a run, but for the verifier: it writes a program, then that every step is right."""
+
+    def __init__(self, engine, renderer):
+        self.engine, self.renderer = engine, renderer
+        self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
+
+    async def sample(self, request):
+        if request.policy != "verifier":
+            return await self.engine.sample(request)
+        prompt = self.renderer.decode(request.prompt_ids)
+        count = int(prompt.rpartition("COUNT")[2].partition("!")[0])
+        right = r"<output>\boxed{Yes}</output>"
+        said = "<analyze>a</analyze><verify>print(2 * 3)</verify>" + right
+        if "\n6\n</ran id=" in prompt:
+            said = right + f"<analyze>b</analyze>{right}" * (count - 1)
+        ids = (*self.renderer.encode(said), self.renderer.stop_ids[0])
+        return Completion(token_ids=ids, logprobs=(-0.1,) * len(ids), finish="stop", policy="verifier", version=0)
+
+
+def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
+    chat = shutil.copytree(TINY, tmp_path / "chat", ignore=shutil.ignore_patterns("cotrain.json"))
+    options = {"labels": "oracle", "balance": False, "consensus": False, "reviews": 2}
+    made = genprm(**SMALL, **options, verifier_model=str(chat), judge="genprm", tool="python")
+    short = replace(
+        made.roles["verifier"], prompt="{problem}{solution}{nonce}COUNT{count}!", sampling=Sampling(max_tokens=64)
+    )
+    trainer = CoTrainer(replace(made, roles={**made.roles, "verifier": short}))
+    renderer = trainer.executor.renderers["verifier"]
+    trainer.executor.engine = Dictated(trainer.executor.engine, renderer)
+    outcome = trainer.step()
+    traces = {str(t.address): t for e in outcome.episodes for t in e.traces}
+    reviews = [t for t in traces.values() if t.role == "verifier" and "final" in t.parsed]
+    parts = [t for t in traces.values() if "program" in t.parsed]
+    assert len(parts) == len(reviews) == outcome.row["verifier/program/printed"] > 0
+    for part in parts:
+        assert part.text.startswith("<analyze>a</analyze><verify>print(2 * 3)</verify>") and "box" not in part.text
+        assert signals(part) == signals(traces[part.parent]) and traces[part.parent] in reviews
+        assert renderer.decode(traces[part.parent].prompt_ids).count("print(2 * 3)") == 1
+    kept = [t for t in (*parts, *reviews) if signals(t)["kept"] == 1.0]
+    assert outcome.row["verifier/updates"] == 1 and 0 < len(kept) == 2 * sum(t in kept for t in parts)
+    engine = ReplayEngine(traces.values())
+    again = Executor(engine, trainer.executor.renderers, trainer.recipe.roles, trainer.executor.seed)
+    [phase] = made.schedule.phases
+    tasks = [EASY.get(*e.task_id.split("/")[1:2], int(e.task_id.rpartition("/")[2])) for e in outcome.episodes]
+    assert (
+        again.play(phase.protocol, tasks, step=outcome.episodes[0].step, members=1, **phase.options) == outcome.episodes
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
