@@ -18,7 +18,7 @@ REVIEW = "{problem}\n{solution}\nReview:"
 
 RATE = "{problem}\n{solution}\nReference: {reference}\nRate:"
 
-# Further roles, known to "embedded-roles" alone.
+# Further roles, known to "embedded-roles", and the last two to "embedded-digest".
 REFINE = "{problem}\n{solution}\n{review}\nRevise:"
 META = "{problem}\n{solution}\n{review}\nJudge:"
 SELF_CHECK = "{problem}\nSolve and check:"
