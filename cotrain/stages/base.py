@@ -151,24 +151,17 @@ def build_base(
             return {"finished": False, "stage": name}
     described = {}
     tuned = [(name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()]
-    for name, parts, tokens, lr, optimizer, start, batch in (
+    digest = ("base-digest", digests_of(settings), settings.digest_tokens, settings.digest_lr)
+    for name, parts, tokens, lr, optimizer, begun, batch in (
         *((*given, "adamw", "focused", BATCH) for given in tuned),
         ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon", "focused", BATCH),
-        (
-            "base-digest",
-            digests_of(settings),
-            settings.digest_tokens,
-            settings.digest_lr,
-            "muon",
-            "base-roles",
-            BATCH // 2,
-        ),
+        (*digest, "muon", "base-roles", BATCH // 2),
         ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon", "focused", BATCH),
     ):
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
             done = sft(
-                out / start,
+                out / begun,
                 out / name,
                 conversations=parts,
                 tokens=tokens,
