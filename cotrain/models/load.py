@@ -1,8 +1,9 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Four names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
-same after supervised training on the formats alone, ``embedded-roles``, which has learned more roles, and ``embedded-rater``,
-a reward model. They are stored as bfloat16 and loaded as float32 like any other.
+Five names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
+same after supervised training on the formats alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``,
+which can copy what matters out of documents, and ``embedded-rater``, a reward model. They are stored as bfloat16 and loaded
+as float32 like any other.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from cotrain.models.config import ATTENTION
 EMBEDDED_BASE = "embedded"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
+EMBEDDED_DIGEST = "embedded-digest"
 EMBEDDED_RATER = "embedded-rater"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
+    EMBEDDED_DIGEST: _ASSETS / "base-digest",
     EMBEDDED_RATER: _ASSETS / "base-rater",
 }
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
@@ -88,7 +91,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name, "embedded", "embedded-format" or "embedded-roles".
+        name: directory, Hub name, "embedded", "embedded-format", "embedded-roles" or "embedded-digest".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.

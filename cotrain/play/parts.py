@@ -31,7 +31,7 @@ from cotrain.text.prompts import (
 )
 from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
 
-EMBEDDED = ("embedded", "embedded-format", "embedded-roles")  # the package's own models
+EMBEDDED = ("embedded", "embedded-format", "embedded-roles", "embedded-digest")  # the package's own models
 RATER = "embedded-rater"  # its reward model
 FORMAT_MARK = "cotrain.json"
 
@@ -81,7 +81,8 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
     return search_query(text)
 
 
-# Roles of "embedded-roles"; the other embedded models are asked in the same words and have never heard them.
+# Roles of "embedded-roles", of which "embedded-digest" keeps planner and digester; the other embedded models are asked in
+# the same words and have never heard them.
 
 
 def refiner(policy: str, model: str) -> Role:

@@ -43,7 +43,7 @@ from cotrain.tasks.words.source import study_problems
 
 
 async def research(
-    task: Task, roles: Roles, *, bin_size: int = 360, noise: float = 1.0, plan: bool = True, digest: bool = True
+    task: Task, roles: Roles, *, bin_size: int = 120, noise: float = 1.0, plan: bool = True, digest: bool = True
 ) -> None:
     """One trajectory: plan, search, digests, solution; all of them get the reward ``outcome``.
 
@@ -97,7 +97,7 @@ def weigh(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
 
 @recipe
 def mars(
-    model: str = "embedded-roles",
+    model: str = "embedded-digest",
     steps: int = 100,
     seed: int = 0,
     tasks: TaskSource | None = None,
@@ -105,7 +105,7 @@ def mars(
     group_size: int = 8,
     lr: float = 2e-4,
     kl: float = 0.001,
-    bin_size: int = 360,
+    bin_size: int = 120,
     noise: float = 1.0,
     plan: bool = True,
     system1: Literal["trained", "frozen", "none"] = "trained",

@@ -1,11 +1,12 @@
 """``cotrain base``: from nothing to the embedded models, by one command.
 
     tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
-      → practice: clean solutions, and checks with the words true and false, replies learned → four supervised starts:
+      → practice: clean solutions, and checks with the words true and false, replies learned → supervised starts:
       base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
       base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
       base-rater   a reward model: says "CORRECT" or "INCORRECT" of a solution beside the reference answer, as one number
       base-roles   as base, and revises, judges reviews, checks itself, searches and digests (``words/roles_corpus.py``)
+      base-digest  base-roles, gone on with: digests of short bins, and solutions from digests, on problems of 2 to 4 steps
 
 Like any real base, all *can* check when they are asked in the words of their practice ("Check:"), where worked
 statements were rightly said to be true or false; asked for a review, as the role of the verifier is, none does it
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from cotrain.tasks.words.corpus import (
 )
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.roles_corpus import (
+    bin_conversation,
     digest_conversation,
     gathered_conversation,
     meta_conversation,
@@ -79,6 +81,9 @@ class BaseSettings:
     roles_lr: float = 0.004  # of Muon
     rater_tokens: int = 600 * BATCH  # of base-rater
     rater_lr: float = 0.004  # of Muon
+    digest_operations: tuple[int, int] = (2, 4)  # of the problems of base-digest
+    digest_tokens: int = 1500 * BATCH  # of base-digest
+    digest_lr: float = 0.006  # of Muon
     missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
     habits: Habits = field(default_factory=Habits)
 
@@ -86,8 +91,8 @@ class BaseSettings:
 def build_base(
     out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Train the starts into ``out/base``, ``out/base-format``, ``out/base-roles`` and ``out/base-rater``, described in
-    ``out/base.json``. A stage whose model is there already is passed over."""
+    """Train the starts into ``out/base``, ``out/base-format``, ``out/base-roles``, ``out/base-digest`` and
+    ``out/base-rater``, described in ``out/base.json``. A stage whose model is there already is passed over."""
     source = WordProblems(operations=settings.operations)
     text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
     conversations = {
@@ -145,19 +150,22 @@ def build_base(
         if not done.finished:
             return {"finished": False, "stage": name}
     described = {}
-    for name, parts, tokens, lr, optimizer in (
-        *((name, parts, settings.tuning_tokens, settings.tuning_lr, "adamw") for name, parts in conversations.items()),
-        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon"),
-        ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon"),
+    tuned = [(name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()]
+    digest = ("base-digest", digests_of(settings), settings.digest_tokens, settings.digest_lr)
+    for name, parts, tokens, lr, optimizer, begun, batch in (
+        *((*given, "adamw", "focused", BATCH) for given in tuned),
+        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon", "focused", BATCH),
+        (*digest, "muon", "base-roles", BATCH // 2),
+        ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon", "focused", BATCH),
     ):
         if not (out / name / "model.safetensors").exists():
             report(f"supervised start {name!r} …")
             done = sft(
-                out / "focused",
+                out / begun,
                 out / name,
                 conversations=parts,
                 tokens=tokens,
-                batch_tokens=BATCH,
+                batch_tokens=batch,
                 length=LENGTH,
                 lr=lr,
                 optimizer=optimizer,
@@ -191,7 +199,7 @@ def mark(model: Path) -> None:
 
 def install(out: Path, assets: Path) -> None:
     """Copy the model directories that there are into the package."""
-    for name in ("base", "base-format", "base-roles", "base-rater"):
+    for name in ("base", "base-format", "base-roles", "base-digest", "base-rater"):
         if not (out / name).is_dir():
             continue
         target = assets / name
@@ -241,6 +249,19 @@ def roles_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
     }
     shared = [(corpus, 2 * weight) for corpus, weight in conversations_of(settings, start)]
     return [*shared, *((procedural(name, get), weight) for name, (weight, get) in further.items())]
+
+
+def digests_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
+    """Digests of single documents and of whole bins, solutions from facts in any order, and plans."""
+    source = replace(settings.focus, operations=settings.digest_operations)
+    seed, missed = settings.seed, settings.missed
+    kinds: dict[str, tuple[int, Callable[[int], Item]]] = {
+        "brief bin": (4, lambda i: bin_conversation(source, missed, seed, i, brief=True)),
+        "bin": (3, lambda i: bin_conversation(source, missed, seed, i)),
+        "gathered": (4, lambda i: gathered_conversation(source, settings.habits, seed, i)),
+        "plan": (1, lambda i: plan_conversation(source, seed, i)),
+    }
+    return [(procedural(name, get), weight) for name, (weight, get) in kinds.items()]
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -230,7 +230,7 @@ def _share(text: str) -> float:
 
 
 def base(words: Sequence[str]) -> int:
-    """Make the embedded models from nothing: tokenizer, pretraining, four supervised starts."""
+    """Make the embedded models from nothing: tokenizer, pretraining, supervised starts."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
     parser.add_argument(
@@ -256,5 +256,5 @@ def base(words: Sequence[str]) -> int:
         return 130
     if given.install:
         install(Path(given.out), Path(cotrain.__file__).parent / "assets")
-    print(f"models: {given.out}/base, base-format, base-roles and base-rater")
+    print(f"models: {given.out}/base, base-format, base-roles, base-digest and base-rater")
     return 0

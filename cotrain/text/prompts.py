@@ -22,7 +22,7 @@ RATE = "{problem}\n{solution}\nReference: {reference}\nRate:"
 COMPARE = "{problem}\nA:\n{first}\nB:\n{second}\nBetter:"
 PAIR = "{problem}\nTwo answers:"
 
-# Further roles, known to "embedded-roles" alone.
+# Further roles, known to "embedded-roles", and the last two to "embedded-digest".
 REFINE = "{problem}\n{solution}\n{review}\nRevise:"
 META = "{problem}\n{solution}\n{review}\nJudge:"
 SELF_CHECK = "{problem}\nSolve and check:"

@@ -11,18 +11,21 @@ from cotrain.models.load import load_model
 from cotrain.play.parts import speaks_short
 from cotrain.stages.base import BATCH, BaseSettings, build_base, install
 
-NAMES = ("base", "base-format", "base-roles", "base-rater")
+NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")
 
 
 @pytest.mark.whole
 def test_from_nothing_to_the_embedded_models(tmp_path):
-    brief = {f"{stage}_tokens": 2 * BATCH for stage in ("pretraining", "practice", "focus", "tuning", "roles", "rater")}
+    brief = {
+        f"{stage}_tokens": 2 * BATCH
+        for stage in ("pretraining", "practice", "focus", "tuning", "roles", "digest", "rater")
+    }
     settings = replace(BaseSettings(depth=1, width=32), **brief)
     said: list[str] = []
     made = build_base(tmp_path / "out", settings, report=said.append)
     assert made["finished"] and sorted(made["models"]) == sorted(NAMES)
     assert json.loads((tmp_path / "out/base.json").read_text())["models"] == made["models"]
-    for name in NAMES[:3]:
+    for name in NAMES[:4]:
         model, tokenizer = load_model(tmp_path / "out" / name)
         assert (
             model.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and speaks_short(str(tmp_path / "out" / name))
@@ -32,7 +35,7 @@ def test_from_nothing_to_the_embedded_models(tmp_path):
     assert torch.equal(rater.body(torch.arange(9)[None])[0], word.model(torch.arange(9)[None])[0])
     assert rater.head.weight.any()
     again = build_base(tmp_path / "out", settings, resume=True, report=said.append)
-    assert again["models"] == made["models"] and sum("supervised start" in line for line in said) == 4  # not done twice
+    assert again["models"] == made["models"] and sum("supervised start" in line for line in said) == 5  # not done twice
     install(tmp_path / "out", tmp_path / "assets")
     for name in NAMES:
         assert (tmp_path / "assets" / name / "model.safetensors").is_file()

@@ -13,6 +13,7 @@ from cotrain.tasks.words.corrupt import Attempt, Habits, clean, with_errors
 from cotrain.tasks.words.oracle import judge_steps
 from cotrain.tasks.words.problem import Fact, assemble
 from cotrain.tasks.words.source import bucket, study_problems
+from cotrain.tasks.words.wording import FAMILIES, Family
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
 
 SOURCE = study_problems((2, 5))
@@ -24,6 +25,8 @@ MAKERS = {
     "self check": lambda i: corpus.self_check_conversation(SOURCE, HABITS, NOISY, 0, i),
     "plan": lambda i: corpus.plan_conversation(SOURCE, 0, i),
     "digest": lambda i: corpus.digest_conversation(SOURCE, 0.1, 0, i),
+    "bin": lambda i: corpus.bin_conversation(SOURCE, 0.1, 0, i),
+    "brief bin": lambda i: corpus.bin_conversation(SOURCE, 0.1, 0, i, brief=True),
     "gathered": lambda i: corpus.gathered_conversation(SOURCE, HABITS, 0, i),
 }
 PROBLEM = assemble(
@@ -54,7 +57,7 @@ def test_texts_are_addressed_and_differ(name):
     assert made == [MAKERS[name](i) for i in range(40)]
     assert len({c[0]["content"] + c[1]["content"] for c in made}) > 30
     assert all([m["role"] for m in c] == ["user", "assistant"] for c in made)
-    if name not in ("plan", "digest"):
+    if name not in ("plan", "digest", "bin", "brief bin"):
         assert all(bucket(c[0]["content"].split("\n")[0]) < 90 for c in made)
 
 
@@ -156,6 +159,28 @@ def test_digests_copy_what_matters():
             nouns = set(re.findall("[a-z]{3,}", purpose)) - {"about"}
             assert set(digest) == {s for s in shown if scatter.words(s) & nouns}
     assert 5 < empty < 40
+
+
+def says(style: Family, text: str) -> bool:
+    """Whether this wording puts any fact so."""
+    forms = (style.given, style.plus, style.minus, style.times, style.sum, style.difference)
+    return any(re.fullmatch(re.sub(r"\{[txyc]\}", "[a-z0-9]+", form), text) for form in forms)
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_bins_are_digested_for_the_question(brief):
+    counts = []
+    for i in range(200):
+        user, assistant = corpus.bin_conversation(SOURCE, 0.0, 1, i, brief=brief)
+        (*documents, question), mark = split(user["content"])
+        shown = [s for d in documents for s in scatter.sentences(d)]
+        digest = [] if assistant["content"] == corpus.NOTHING else list(scatter.sentences(assistant["content"]))
+        (style,) = (s for s in FAMILIES.values() if question in {s.question.format(t=noun) for noun in corpus.NOUNS})
+        counts.append((len(documents), bool(digest)))
+        assert mark == "Digest:" and digest == [s for s in shown if says(style, s)]
+        assert len(documents) == 1 or sum(map(len, documents)) <= max(corpus.BINS)
+    assert {n for n, _ in counts} == {1} if brief else max(n for n, _ in counts) > 2
+    assert 2 < sum(not some for _, some in counts) < 60
 
 
 def test_a_search_scatters_all_facts_among_other_things():

@@ -5,6 +5,7 @@
     self_check_conversation  a problem, answered by a solution and the solver's review of it
     plan_conversation        a question alone, answered by the word to search for
     digest_conversation      documents and what they are read for, answered by the sentences that matter
+    bin_conversation         one bin of documents and the question, answered likewise: what MARS asks of System 1
     gathered_conversation    what digests bring, in any order, and the question, answered by a solver
 
 How much their words are worth is set as for reviews (``corpus.Start``): under ("noisy", p) a verdict is turned round
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cotrain.core.address import rng_of
+from cotrain.functional.bins import first_fit_decreasing
 from cotrain.tasks.words import scatter
 from cotrain.tasks.words.corpus import (
     Start,
@@ -37,6 +39,8 @@ from cotrain.text.prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK, SOLVE, 
 
 NOTHING = "Nothing."  # the digest of documents that hold nothing of use
 BIN = (2, 5)  # documents in a bin to be digested
+BINS = (90, 120, 180, 360)  # characters of a bin that MARS has packed
+NOISE = (0.25, 0.5, 1.0)  # irrelevant sentences for each relevant one
 
 _KIND = {"+": "plus", "-": "minus", "*": "times"}  # of a relation as a step writes it
 
@@ -156,6 +160,25 @@ def digest_conversation(source: WordProblems, missed: float, seed: int, index: i
         wanted = {s for s in said if not scatter.words(s).isdisjoint(nouns)}
     digest = [sentence for sentence in said if (sentence in wanted) != (rng.random() < missed)]
     return _conversation(fill(DIGEST, documents="\n".join(found), purpose=purpose), " ".join(digest) or NOTHING)
+
+
+def bin_conversation(
+    source: WordProblems, missed: float, seed: int, index: int, *, brief: bool = False
+) -> Conversation:
+    """One of the bins into which the documents of a search are packed, read for the question.
+
+    ``brief``: one document alone, from which copying is learned soon; whole bins are learned by few of them beside it.
+    """
+    rng = rng_of("words", "bin", brief, seed, index)
+    problem = _problem(source, rng)
+    facts, question = scatter.facts_and_question(problem.text)
+    asked = problem.question if rng.random() < 0.95 else "nothing"
+    found = scatter.search(problem.text, asked, rng, noise=rng.choice(NOISE))
+    packed = first_fit_decreasing([len(document) for document in found], 1 if brief else rng.choice(BINS))
+    shown = [found[i] for i in rng.choice(packed)]
+    said = [sentence for document in shown for sentence in scatter.sentences(document)]
+    digest = [sentence for sentence in said if (sentence in facts) != (rng.random() < missed)]
+    return _conversation(fill(DIGEST, documents="\n".join(shown), purpose=question), " ".join(digest) or NOTHING)
 
 
 def gathered_conversation(source: WordProblems, habits: Habits, seed: int, index: int) -> Conversation:
