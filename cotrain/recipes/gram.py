@@ -42,9 +42,8 @@ from cotrain.play.judges import Comparison, comparer, probabilities, shown
 from cotrain.play.protocols import examine
 from cotrain.play.role import Role, Turn
 from cotrain.tasks.words.source import study_problems
-from cotrain.text import judge_prompts
 from cotrain.text.preferences import write_gram
-from cotrain.text.prompts import PAIR
+from cotrain.text.prompts import PAIR, PAIR_FULL
 
 
 async def graded(task: Task, roles: Roles, samples: int) -> list[Turn]:
@@ -166,7 +165,7 @@ def gram(
         objectives["judge"] = Objective(policy="judge", on="teacher", by=Sft(weight="weight"))
         objectives["pairs"] = Objective(policy="judge", on="author", by=Sft())
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
-        both = PAIR if parts.speaks_short(reads) else judge_prompts.PAIR
+        both = PAIR if parts.speaks_short(reads) else PAIR_FULL
         roles["teacher"] = replace(asked, policy="teacher", parse=None)
         roles["author"] = Role(policy="author", prompt=both, sampling=asked.sampling)
         drawn = {"samples": group_size, "pairs": pairs}

@@ -115,11 +115,6 @@ line of its own, and write nothing after it:
 If it cannot be judged, write <score>Abstain</score>."""
 )
 
-PAIR = (
-    "Write two responses to the problem below that differ from each other, first response A, then response B, each under "
-    "its name.\n\nProblem:\n{problem}"
-)
-
 GRAM = (
     "Decide which of the two responses to the problem below is better."
     + _MATERIAL

@@ -21,6 +21,11 @@ RATE = "{problem}\n{solution}\nReference: {reference}\nRate:"
 # Of pairs; no embedded model knows them before it is taught.
 COMPARE = "{problem}\nA:\n{first}\nB:\n{second}\nBetter:"
 PAIR = "{problem}\nTwo answers:"
+PAIR_FULL = """Write two responses to the problem below that differ from each other: first response A, then response B, each under \
+its letter.
+
+Problem:
+{problem}"""
 
 # Further roles, known to "embedded-roles", and the last two to "embedded-digest".
 REFINE = "{problem}\n{solution}\n{review}\nRevise:"
