@@ -1,4 +1,4 @@
-"""The carriers that travel through one step of co-training: Task → Completion → Trace (with Signals) → Episode.
+"""The carriers that travel through one step of co-training: Task → Completion → Trace (with Rewards) → Episode.
 
 All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` sampled tokens of one turn. Ground truth
 (``Trace.truth``) is for telemetry and evaluation; an algorithm never reads it.
@@ -130,10 +130,10 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """One reward: named, for a whole trace (``tokens`` None) or for a half-open range of its sampled tokens."""
+class Reward:
+    """The value of one signal, for a whole trace (``tokens`` None) or for a half-open range of its sampled tokens."""
 
-    name: str
+    name: str  # of the signal
     value: float
     tokens: tuple[int, int] | None = None  # [start, end) in token_ids
 
@@ -152,13 +152,12 @@ class Trace:
     logprobs: tuple[float, ...]  # [T] behaviour log-probabilities
     text: str  # decoded sampled text without control tokens
     finish: str  # "stop" or "length"
-    signals: tuple[Signal, ...]
+    signals: tuple[Reward, ...]
     failure: str | None = None  # reason this trace may not be trained on, or None
     parsed: Mapping[str, Any] = field(default_factory=dict)  # JSON view of what the parser found, for ledger and report
     truth: Mapping[str, Any] = field(default_factory=dict)  # what the oracle knows; telemetry only, never training
     parent: str | None = None  # address of the trace this one judges, if any
     score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
-    learn_ids: tuple[int, ...] | None = None  # [P'] prompt to learn it under, where that is not the one it answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

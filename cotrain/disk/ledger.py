@@ -34,7 +34,7 @@ from typing import Any
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError, UserError
 from cotrain.core.state import State, take
-from cotrain.core.types import Episode, Signal, Trace
+from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, write_all
 from cotrain.disk.jsonl import check_json
 
@@ -280,7 +280,7 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 _ADDRESS = ("step", "task", "member", "role", "call")
 _PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "learn_ids")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals")
 
 
 def trace_to_json(trace: Trace) -> State:
@@ -293,7 +293,6 @@ def trace_to_json(trace: Trace) -> State:
         **{name: getattr(trace, name) for name in _PLAIN},
         "signals": [[s.name, s.value, s.tokens] for s in trace.signals],
         "prompt_ids": trace.prompt_ids,
-        "learn_ids": trace.learn_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
     }
@@ -302,18 +301,18 @@ def trace_to_json(trace: Trace) -> State:
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
     """The inverse; what a trace did not have when the ledger was written is None. Raises StateError for missing and
     unknown fields."""
-    state = {"learn_ids": None, "score": None, **state}
-    address, prompt_ids, token_ids, logprobs, signals, learn_ids = take(
+    state = {"score": None, **state}
+    state.pop("learn_ids", None)  # older ledgers have it
+    address, prompt_ids, token_ids, logprobs, signals = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
     plain = take("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address, strict=True))),
         prompt_ids=tuple(prompt_ids),
-        learn_ids=None if learn_ids is None else tuple(learn_ids),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
-        signals=tuple(Signal(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
+        signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
         **dict(zip(_PLAIN, plain, strict=True)),
     )
 

@@ -32,7 +32,7 @@ def group_mean_std(values: torch.Tensor, pools: torch.Tensor, *, std: Std | None
 
     Pooled step z-scores are the same function: ``values`` are then all flagged steps of all traces of a group.
     """
-    count, mean, flat = _pool_moments(values, pools)
+    count, mean, flat = pool_moments(values, pools)
     deviation = values - mean[pools]
     if std is not None:
         squares = torch.zeros_like(mean).index_add_(0, pools, deviation.square())
@@ -43,7 +43,7 @@ def group_mean_std(values: torch.Tensor, pools: torch.Tensor, *, std: Std | None
 
 def leave_one_out(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
     """A_i = r_i − mean_{j≠i} r_j = n/(n−1) · (r_i − mean) within each pool (RLOO, arXiv 2402.14740)."""
-    count, mean, flat = _pool_moments(values, pools)
+    count, mean, flat = pool_moments(values, pools)
     scaled = (values - mean[pools]) * (count / (count - 1))[pools]
     return torch.where(flat[pools], torch.zeros_like(values), scaled)
 
@@ -125,8 +125,8 @@ def check_pools(values: torch.Tensor, pools: torch.Tensor) -> None:
     check_same_shape(values=values)
 
 
-def _pool_moments(values: torch.Tensor, pools: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Per pool: number of values, mean, and whether all are equal (``[G]`` each)."""
+def pool_moments(values: torch.Tensor, pools: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each pool: number of values, mean, and whether all are equal. ``[G]`` each."""
     check_pools(values, pools)
     size = int(pools.max()) + 1 if len(pools) else 0
     count = torch.bincount(pools, minlength=size).to(values.dtype)

@@ -13,22 +13,26 @@ advantages are those of the unweighted rewards. Counts start at 0; only their ra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import TRUTH, Signal
+from cotrain.learn.contract import Sample
 
-Counts = tuple[float, float]  # running counts of class 0 and class 1
+Counts = Sequence[float]  # running counts of class 0 and class 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassBalance:
-    """Settings. The class of a trace is its signal ``label`` (1 or 0), which the protocol writes and no mix reads."""
+    """Settings. The class of a sample is its signal ``label`` (1 or 0), which the protocol gives and is no reward."""
 
-    label: str = "truth"  # name of the signal
+    label: Signal = TRUTH
     ema: float = 0.8  # ρ
     power: float = 0.5
 
     def __post_init__(self) -> None:
+        if not isinstance(self.label, Signal) or self.label.per != "answer":
+            raise ConfigError(f"ClassBalance: label is {self.label!r}, expected a per-answer signal such as TRUTH")
         if not 0.0 <= self.ema < 1.0:
             raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
         if not 0.0 < self.power <= 1.0:
@@ -36,8 +40,37 @@ class ClassBalance:
                 f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
             )
 
+    def weigh(
+        self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
+    ) -> tuple[list[Sample], list[float], dict[str, float]]:
+        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been dropped; and
+        metrics. Raises ConfigError where samples were seen and none has a label."""
+        labels = [self._label(sample) for sample in seen]
+        if labels and all(label is None for label in labels):
+            raise ConfigError(
+                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let the "
+                "protocol reward it with 1 or 0"
+            )
+        counts = update_counts(counts, labels, self.ema)
+        mine = [self._label(sample) for sample in kept]
+        scales = class_weights(counts, mine, self.power)
+        metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
+        if sum(counts) > 0.0:
+            metrics["balance/positive"] = counts[1] / sum(counts)
+        for side, wanted in (("negative", False), ("positive", True)):
+            if wanted in mine:
+                metrics[f"balance/weight_{side}"] = scales[mine.index(wanted)]
+        weighed = [replace(sample, weight=scale) for sample, scale in zip(kept, scales, strict=True)]
+        return weighed, list(counts), metrics
 
-def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> Counts:
+    def _label(self, sample: Sample) -> bool | None:
+        given = sample.given(self.label)
+        if given and given[0].value not in (0.0, 1.0):
+            raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
+        return bool(given[0].value) if given else None
+
+
+def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> tuple[float, float]:
     """n± ← ρ n± + (1 − ρ) · count; labels that are None count nowhere."""
     negatives = sum(label is False for label in labels)
     positives = sum(label is True for label in labels)

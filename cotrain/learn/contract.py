@@ -1,7 +1,7 @@
 """The Algorithm and Learner contracts.
 
-An *algorithm* knows mathematics: which traces it needs, how their signals become per-token credit, and what its loss
-is. It is synchronous and touches neither an engine nor a model. A *learner* knows one policy: its weights and its
+An *algorithm* knows mathematics: which signals it reads, how they become per-token credit, and what its loss is. It is
+synchronous, keeps no state and touches neither an engine nor a model. A *learner* knows one policy: its weights and its
 optimiser. It packs samples, runs forward and backward, and asks the algorithm for the loss of each micro-batch.
 
 Several objectives may train one policy: their terms are summed into one optimiser step, each normalised by its own
@@ -16,55 +16,68 @@ from typing import Protocol
 
 import torch
 
+from cotrain.core.signals import Signal
 from cotrain.core.state import State
-from cotrain.core.types import Trace
+from cotrain.core.types import Reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What an algorithm asks of the recipe; checked when the recipe is built."""
 
+    reads: tuple[Signal, ...] = ()  # rewards and labels that it looks for; a protocol that is played must give them
     on_policy: bool = True  # samples must be drawn by the policy that is trained
     group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
     reference: str | None = (
         None  # policy whose log-probabilities the loss compares with; scored for what is learned from
     )
-    values: str | None = None  # policy whose values are annotated before credit
-    scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are annotated before credit
+    values: str | None = None  # policy whose values are predicted before credit
+    scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annotated:
-    """A trace with what models said of its sampled tokens beforehand."""
-
-    trace: Trace
-    temperature: float = 1.0  # at which its role samples
-    values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
-    scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sequence to learn from: a prompt, sampled tokens, and per-token credit."""
+    """One trajectory as training data: tokens, what was said of them, and what they are worth, token by token.
+
+    The trainer makes one of every trace (``learn/samples.py``); credit keeps some and sets what the loss reads.
+    """
 
     key: str  # the address of its trace; samples are ordered by their place in the batch, not by this
     prompt_ids: tuple[int, ...]  # [P]
     token_ids: tuple[int, ...]  # [T]
     behaviour: torch.Tensor  # [T] float32 log-probabilities when sampled
-    advantages: torch.Tensor  # [T] float32, constants with respect to the weights
+    advantages: torch.Tensor  # [T] float32, constants with respect to the weights; zeros until credit sets them
     weight: float = 1.0  # multiplies the sample's loss after all statistics (class balance)
     temperature: float = 1.0  # the logits are divided by this before log-probabilities are taken
     reference: torch.Tensor | None = None  # [T] float32 log-probabilities under the reference policy; set after credit
     targets: torch.Tensor | None = None  # [T] float32 regression targets (critics)
-    old_values: torch.Tensor | None = None  # [T] float32 (critics with clipped loss)
+    old_values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
     off_policy: bool = False  # it answered another prompt than the one it is learned under
+    role: str = ""  # who said it
+    group: str = ""  # pool key: samples of one group are compared with each other
+    rewards: tuple[Reward, ...] = ()  # what the protocol gave, in that order
+    score: float | None = None  # what a scoring policy said
+    scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
+
+    def given(self, signal: Signal) -> tuple[Reward, ...]:
+        """What it was given of this signal."""
+        return tuple(reward for reward in self.rewards if reward.name == signal.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one objective learns from at one step."""
+
+    samples: tuple[Sample, ...]  # one of each trace that did not fail, in address order
+    updates: int = 0  # optimiser steps that the trained policy has made
+    planned: int = 1  # how many the recipe will make; decays run on these two, not on the global step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What an algorithm made of the traces: samples to learn from, and what it left out and why."""
+    """What an algorithm made of a batch: samples to learn from, and what it left out and why."""
 
     samples: tuple[Sample, ...]
     metrics: Mapping[str, float]  # e.g. "groups", "zero_spread", "advantage/outcome_abs"
@@ -104,26 +117,21 @@ class Loss:
 
 
 class Algorithm(Protocol):
-    """How a policy learns from traces. Instances are frozen settings plus, for some, named state (baselines)."""
+    """How a policy learns from samples: frozen settings. What it remembers is passed in and handed back."""
 
     def needs(self) -> Needs: ...
 
-    def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
-        """Signals → per-token advantages. Traces arrive in address order; ``updates`` is how many optimiser steps this
-        policy has made, ``planned`` how many the recipe will make (decays run on these, not on the global step).
-        Failed traces are already left out."""
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        """Rewards → per-token advantages, and the new state. ``state`` is {} before the first batch, then what the last call
+        handed back; it is not changed."""
         ...
 
-    def loss(
+    def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
         """``predictions`` ``[B, T]``: log-probabilities of the sampled tokens (head "lm"), values (head "value")
         or scores ``[B, 1]`` (head "reward")."""
         ...
-
-    def state(self) -> State: ...
-
-    def load(self, state: State) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

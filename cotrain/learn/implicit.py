@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State, take
+from cotrain.core.signals import OUTCOME, Signal
+from cotrain.core.state import State
 from cotrain.functional.credit import leave_one_out, reward_to_go, whiten
 from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum
-from cotrain.learn.contract import Annotated, Credit, Loss, MicroBatch, Needs, Normaliser
-from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
-from cotrain.learn.signals import Reading, read_all, sample_of
+from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss
+from cotrain.learn.samples import pools_of, usable, value_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +37,18 @@ class ImplicitPrm:
     """φ's side: learns from the generator's answers and their outcomes."""
 
     reference: str = "start"
-    outcome: str = "outcome"
+    outcome: Signal = OUTCOME
     beta: float = 0.05
 
     def needs(self) -> Needs:
-        return Needs(on_policy=False, reference=self.reference)
+        return Needs(reads=(self.outcome,), on_policy=False, reference=self.reference)
 
-    def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
-        read = read_all(traces, whole=(self.outcome,), process=())
-        samples = tuple(
-            replace(
-                sample_of(r.annotated, torch.zeros(r.length)), targets=torch.full((r.length,), r.whole[self.outcome])
-            )
-            for r in read.kept
-        )
-        return Credit(samples=samples, metrics={"traces": float(len(read.kept))}, dropped=dict(read.dropped))
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        graded, dropped = usable(batch.samples, (self.outcome,))
+        samples = tuple(replace(s, targets=torch.full((len(s.token_ids),), value_of(s, self.outcome))) for s in graded)
+        return Credit(samples=samples, metrics={"traces": float(len(graded))}, dropped=dropped), state
 
-    def loss(
+    def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
         assert batch.targets is not None and batch.reference is not None  # credit and the reference pass set them
@@ -69,12 +65,6 @@ class ImplicitPrm:
             },
         )
 
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        take(type(self).__name__, state)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prime:
@@ -82,52 +72,44 @@ class Prime:
 
     prm: str = "prm"
     reference: str = "start"
-    outcome: str = "outcome"
+    outcome: Signal = OUTCOME
     process_weight: float = 5.0  # of the process returns, before whitening
     outcome_weight: float = 5.0
     keep: tuple[float, float] = (0.2, 0.8)  # share of right answers of a group that is learned from
     max_return_norm: bool = True
-    clip: tuple[float, float] = (0.2, 0.2)
+    loss: TokenLoss = CLIPPED
     kl: Kl | None = None
 
     def __post_init__(self) -> None:
         low, high = self.keep
         if not 0.0 <= low <= high <= 1.0:
             raise ConfigError(f"Prime: keep {self.keep} must be (low, high) shares of right answers within [0, 1]")
-        self._term()
-
-    def _term(self) -> PolicyTerm:
-        return PolicyTerm(clip=self.clip, kl=self.kl)
+        check_loss(self.loss)
 
     def needs(self) -> Needs:
         scores = (self.prm, self.reference) if self.process_weight else ()
-        return Needs(group=2, scores=scores, reference=self.kl.reference if self.kl else None)
+        pull = self.kl.reference if self.kl else None
+        return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull)
 
-    def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
-        read = read_all(traces, whole=(self.outcome,), process=())
-        dropped = dict(read.dropped)
-        groups: dict[str, list[Reading]] = {}
-        for reading in read.kept:
-            groups.setdefault(reading.annotated.trace.group, []).append(reading)
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        graded, dropped = usable(batch.samples, (self.outcome,))
+        groups: dict[str, list[Sample]] = {}
+        for sample in graded:
+            groups.setdefault(sample.group, []).append(sample)
         low, high = self.keep
-        kept: list[tuple[int, Reading]] = []
-        filtered = 0
-        for mine in groups.values():
-            share = sum(r.whole[self.outcome] for r in mine) / len(mine)
-            if low <= share <= high:
-                kept += [(filtered, r) for r in mine]
-                filtered += 1
-        if len(kept) < len(read.kept):
-            dropped["accuracy filter"] = len(read.kept) - len(kept)
-        metrics = {"traces": float(len(read.kept)), "groups": float(len(groups)), "kept_groups": float(filtered)}
+        fair = [g for g in groups.values() if low <= sum(value_of(s, self.outcome) for s in g) / len(g) <= high]
+        kept = [sample for group in fair for sample in group]
+        if len(kept) < len(graded):
+            dropped["accuracy filter"] = len(graded) - len(kept)
+        metrics = {"traces": float(len(graded)), "groups": float(len(groups)), "kept_groups": float(len(fair))}
         if not kept:
-            return Credit(samples=(), metrics=metrics, dropped=dropped)
-        pools = torch.tensor([pool for pool, _ in kept], dtype=torch.int64)
-        outcomes = torch.tensor([r.whole[self.outcome] for _, r in kept], dtype=torch.float64)
+            return Credit(samples=(), metrics=metrics, dropped=dropped), state
+        pools, _ = pools_of(kept)
+        outcomes = torch.tensor([value_of(s, self.outcome) for s in kept], dtype=torch.float64)
         centred = self.outcome_weight * leave_one_out(outcomes, pools)
-        returns = [centred[i].repeat(r.length) for i, (_, r) in enumerate(kept)]
+        returns = [centred[i].repeat(len(s.token_ids)) for i, s in enumerate(kept)]
         if self.process_weight:
-            rewards = self._process([r for _, r in kept])
+            rewards = self._process(kept)
             metrics |= _process_metrics(rewards, outcomes)
             shift = leave_one_out(torch.stack([r.mean() for r in rewards]), pools)
             counts = torch.bincount(pools).double()[pools]
@@ -136,29 +118,22 @@ class Prime:
                 scale = counts[i] / (counts[i] - 1.0)
                 token = (reward - reward.mean()) * scale + shift[i]
                 returns[i] = returns[i] + self.process_weight * reward_to_go(token)
-        flat = whiten(torch.cat(returns))
-        parts = flat.split([r.length for _, r in kept])
-        samples = tuple(sample_of(r.annotated, part) for (_, r), part in zip(kept, parts, strict=True))
-        return Credit(samples=samples, metrics=metrics, dropped=dropped)
+        parts = whiten(torch.cat(returns)).split([len(s.token_ids) for s in kept])
+        samples = tuple(replace(s, advantages=part.to(torch.float32)) for s, part in zip(kept, parts, strict=True))
+        return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
-    def _process(self, readings: Sequence[Reading]) -> list[torch.Tensor]:
+    def _process(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """float64 ``[T]`` of each: log-ratios, scaled so that no return of the batch exceeds 1."""
-        rewards = [(r.annotated.scores[self.prm] - r.annotated.scores[self.reference]).double() for r in readings]
+        rewards = [(s.scores[self.prm] - s.scores[self.reference]).double() for s in samples]
         if self.max_return_norm:
             largest = max(float(reward_to_go(r).abs().max()) for r in rewards)
             rewards = [r / largest for r in rewards] if largest > 0.0 else rewards
         return rewards
 
-    def loss(
+    def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
-        return policy_loss(self._term(), predictions, entropy, batch, normaliser)
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        take(type(self).__name__, state)
+        return policy_loss(predictions, entropy, batch, normaliser, loss=self.loss, kl=self.kl)
 
 
 def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:

@@ -8,53 +8,59 @@ says: a smoothed label is both labels, told with the weights 1 − ε and ε. Of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State, take
+from cotrain.core.signals import Signal
+from cotrain.core.state import State
 from cotrain.functional.likelihood import cross_entropy
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
-from cotrain.learn.contract import Annotated, Credit, Loss, MicroBatch, Needs, Normaliser
-from cotrain.learn.signals import read_all, sample_of
+from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser
+from cotrain.learn.samples import usable, value_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sft:
     """Learn all traces, or those whose signal ``where`` is at least ``at_least``; each by the weight in signal ``weight``."""
 
-    where: str | None = None  # a whole-trace signal
+    where: Signal | None = None  # per answer
     at_least: float = 1.0
-    weight: str | None = None  # a whole-trace signal, 0 or more; None: all weigh 1
+    weight: Signal | None = None  # per answer, 0 or more; None: all weigh 1
     normalise: Normalise = "token"
 
     def __post_init__(self) -> None:
         if self.normalise not in ("token", "sequence"):
             raise ConfigError(f"Sft: normalise {self.normalise!r}, expected 'token' or 'sequence'")
+        for label, signal in (("where", self.where), ("weight", self.weight)):
+            if signal is not None and (not isinstance(signal, Signal) or signal.per != "answer"):
+                raise ConfigError(f"Sft: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None")
+
+    @property
+    def _reads(self) -> tuple[Signal, ...]:
+        return tuple(signal for signal in (self.where, self.weight) if signal is not None)
 
     def needs(self) -> Needs:
-        return Needs(on_policy=False)
+        return Needs(reads=self._reads, on_policy=False)
 
-    def credit(self, traces: Sequence[Annotated], *, updates: int, planned: int) -> Credit:
-        read = read_all(traces, whole=[name for name in (self.where, self.weight) if name is not None], process=())
-        dropped = Counter(read.dropped)
-        samples = []
-        for reading in read.kept:
-            if self.where is not None and reading.whole[self.where] < self.at_least:
-                dropped[f"{self.where} too low"] += 1
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        readable, reasons = usable(batch.samples, self._reads)
+        dropped = Counter(reasons)
+        learned = []
+        for sample in readable:
+            if self.where is not None and value_of(sample, self.where) < self.at_least:
+                dropped[f"{self.where.name} too low"] += 1
                 continue
-            weight = 1.0 if self.weight is None else reading.whole[self.weight]
+            weight = 1.0 if self.weight is None else value_of(sample, self.weight)
             if weight < 0.0:
-                raise ConfigError(
-                    f"signal {self.weight!r} of trace {reading.annotated.trace.address} is {weight}, a weight below 0"
-                )
+                raise ConfigError(f"signal {str(self.weight)!r} of {sample.key} is {weight}, a weight below 0")
             if weight > 0.0:
-                samples.append(sample_of(reading.annotated, torch.ones(reading.length), weight=weight, temperature=1.0))
-        return Credit(samples=tuple(samples), metrics={"traces": float(len(read.kept))}, dropped=dict(dropped))
+                ones = torch.ones(len(sample.token_ids))
+                learned.append(replace(sample, advantages=ones, weight=weight, temperature=1.0))
+        return Credit(samples=tuple(learned), metrics={"traces": float(len(readable))}, dropped=dict(dropped)), state
 
-    def loss(
+    def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
         value = reduce_loss(
@@ -66,9 +72,3 @@ class Sft:
             weights=batch.weights,
         )
         return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        take(type(self).__name__, state)

@@ -16,13 +16,14 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.learn.contract import Sample
 
 WAYS = ("random", "advantage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subsample:
-    """How many samples of a group are learned from, and which."""
+    """How many samples of a group are learned from, and which; a function for ``PolicyGradient.after``."""
 
     size: int
     by: Literal["random", "advantage"] = "random"
@@ -33,6 +34,17 @@ class Subsample:
             raise ConfigError(f"Subsample: size is {self.size}, expected 1 or more samples of each group")
         if self.by not in WAYS:
             raise UnknownName("by of Subsample", self.by, WAYS)
+
+    def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+        groups: dict[str, list[int]] = {}
+        for i, sample in enumerate(samples):
+            groups.setdefault(sample.group, []).append(i)
+        drawn: list[int] = []
+        for mine in groups.values():
+            magnitudes = [float(samples[i].advantages.abs().mean()) for i in mine]
+            drawn += [mine[j] for j in draw(self, [samples[i].key for i in mine], magnitudes)]
+        left = len(samples) - len(set(drawn))
+        return [samples[i] for i in sorted(drawn)], {"subsample": left} if left else {}
 
 
 def draw(setting: Subsample, keys: Sequence[str], magnitudes: Sequence[float]) -> list[int]:

@@ -188,7 +188,7 @@ class TorchLearner:
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
-            loss = term.algorithm.loss(predictions, entropies, move(batch, self.scorer.device), normaliser)
+            loss = term.algorithm.loss_of(predictions, entropies, move(batch, self.scorer.device), normaliser)
             middle = perf_counter()
             (loss.value * term.weight).backward()
             sums["loss"] = sums["loss"] + loss.value.detach().double()

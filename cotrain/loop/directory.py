@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.loop.recipe import Recipe
@@ -181,6 +182,8 @@ def resolved(value: Any) -> Any:
     """Any part of a recipe as JSON: dataclasses by field, functions by name, task sources by their description."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    if isinstance(value, Signal):
+        return value.name
     if isinstance(value, Recipe):
         skip = {"description", "origin"}
         return {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in skip}

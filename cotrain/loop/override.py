@@ -61,9 +61,10 @@ def _replace(owner: Any, path: Sequence[str], value: Any, where: str, hint: Any 
         return _fitting(owner, value, hint, where)
     name, *rest = path
     if isinstance(owner, Mapping):
-        if name not in owner:
-            raise ConfigError(f"{where}: {unknown_message('key', name, owner)}")
-        return {**owner, name: _replace(owner[name], rest, value, where)}
+        keys = {str(key): key for key in owner}  # a key may be a signal
+        if name not in keys:
+            raise ConfigError(f"{where}: {unknown_message('key', name, keys)}")
+        return {**owner, keys[name]: _replace(owner[keys[name]], rest, value, where)}
     if isinstance(owner, tuple) and any(map(dataclasses.is_dataclass, owner)):
         if not name.isdecimal() or int(name) >= len(owner):
             raise ConfigError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from cotrain.core.arguments import bound_arguments
 from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.loop.evaluation import Evaluation
@@ -135,6 +136,8 @@ def check(recipe: Recipe) -> None:
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
+    for name, objective in recipe.objectives.items():
+        _check_signals(recipe, name, objective)
     idle = [p for p in recipe.policies if p not in used]
     if idle:
         raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
@@ -193,6 +196,36 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
                 raise ConfigError(f"{where}: {label} policy {other!r} is a program, which has no probabilities")
             used.add(other)
     return used
+
+
+def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
+    """What the objective reads, some protocol must give to one of its roles when it is due."""
+    reads = objective.by.needs().reads
+    given: list[Signal] = []
+    for phase in recipe.schedule.phases if reads else ():
+        if name not in phase.objectives:
+            continue
+        declared = declared_by(phase.protocol)
+        if declared is None:
+            raise ConfigError(
+                f"phase {phase.name!r}: protocol {phase.protocol.__name__!r} does not say what it rewards, and objective "
+                f"{name!r} reads {', '.join(map(str, reads))}; put @gives({reads[0].name.upper()}.to({objective.on!r})) above it, "
+                "from cotrain.core.signals"
+            )
+        given += [signal for role in objective.roles for signal in declared.to(role)]
+    for signal in reads:
+        if signal in given:
+            continue
+        where = f"objective {name!r} reads signal {signal.name!r} per {signal.per}"
+        roles = " or ".join(map(repr, objective.roles))
+        if signal.name in map(str, given):
+            raise ConfigError(
+                f"{where}, but the protocol gives it to role {roles} of the other kind; use one signal object in both"
+            )
+        raise ConfigError(
+            f"{where}, which no protocol gives to role {roles} when it is due: "
+            f"{unknown_message('signal', signal.name, map(str, given))}"
+        )
 
 
 def _check_follower(recipe: Recipe, name: str) -> None:

@@ -6,7 +6,6 @@ that is interrupted while it plays leaves the state of its beginning, and resumi
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.contract import Annotated, Sample, Term
+from cotrain.learn.contract import Algorithm, Batch, Sample, Term
+from cotrain.learn.samples import sample_of
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.metrics import Row, reward_gap, role_metrics
@@ -94,7 +94,7 @@ class CoTrainer:
         self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
-        self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
+        self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
         for name, objective in recipe.objectives.items():
             needs = objective.by.needs()
             read = {objective.policy, *needs.scores, *filter(None, (needs.reference, needs.values))}
@@ -148,19 +148,18 @@ class CoTrainer:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
             self._refuse_lonely(name, spoken, len(episodes))
-            annotated = self._annotate(name, spoken)
+            before = self._samples(name, spoken)
             clock.lap("annotate")
-            credit = self.algorithms[name].credit(
-                annotated, updates=self.cast.updates[objective.policy], planned=self.planned[objective.policy]
-            )
+            policy = objective.policy
+            batch = Batch(samples=before, updates=self.cast.updates[policy], planned=self.planned[policy])
+            credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
             row |= {f"{name}/{_credited(key)}": value for key, value in credit.metrics.items()}
             row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
-            row |= self._scored(name, annotated, samples)
-            terms.setdefault(objective.policy, []).append(
-                Term(name=name, algorithm=self.algorithms[name], samples=samples, weight=objective.weight)
-            )
+            row |= self._scored(name, before, samples)
+            term = Term(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
+            terms.setdefault(objective.policy, []).append(term)
             clock.lap("reference")
         for policy, mine in terms.items():
             report = self.cast.learners[policy].update(mine)
@@ -180,21 +179,24 @@ class CoTrainer:
         first = self.recipe.schedule.occurrence(step) * count
         return [train_task(self.recipe.tasks, self.recipe.seed, phase.objectives[0], first + i) for i in range(count)]
 
-    def _annotate(self, name: str, traces: Sequence[Trace]) -> list[Annotated]:
-        """The traces with what credit has to know beforehand."""
-        needs = self.algorithms[name].needs()
+    def _by(self, name: str) -> Algorithm:
+        return self.recipe.objectives[name].by
+
+    def _samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
+        """A sample of each trace, with what credit has to know beforehand."""
+        needs = self._by(name).needs()
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
-        pairs = [(t.prompt_ids if t.learn_ids is None else t.learn_ids, t.token_ids) for t in traces]
+        pairs = [(t.prompt_ids, t.token_ids) for t in traces]
         values = self.cast.score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
         scores = {p: self.cast.score(p, pairs, temperature=warmth) for p in needs.scores if pairs}
-        return [
-            Annotated(trace=t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
+        return tuple(
+            sample_of(t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
             for i, (t, v) in enumerate(zip(traces, values, strict=True))
-        ]
+        )
 
     def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
-        reference = self.algorithms[name].needs().reference
+        reference = self._by(name).needs().reference
         if reference is None or not samples:
             return tuple(samples)
         scores: dict[str, torch.Tensor] = {}
@@ -204,10 +206,10 @@ class CoTrainer:
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
 
-    def _scored(self, name: str, annotated: Sequence[Annotated], samples: Sequence[Sample]) -> Row:
+    def _scored(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> Row:
         """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
-        values = sum(len(a.trace.token_ids) for a in annotated if a.values is not None)
-        scores = sum(len(of) for a in annotated for of in a.scores.values())
+        values = sum(len(s.token_ids) for s in before if s.old_values is not None)
+        scores = sum(len(of) for s in before for of in s.scores.values())
         reference = sum(len(s.token_ids) for s in samples if s.reference is not None)
         row: Row = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
         return row | ({f"{name}/scored/scores": scores} if scores else {})
@@ -217,11 +219,11 @@ class CoTrainer:
         what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
         if len(traces) < episodes:
             return
-        least = self.algorithms[name].needs().group
+        least = self._by(name).needs().group
         largest = max(Counter(t.group for t in traces).values(), default=least)
         if largest < least:
             raise ConfigError(
-                f"objective {name!r} uses {type(self.algorithms[name]).__name__}, which compares at least {least} traces of "
+                f"objective {name!r} uses {type(self._by(name)).__name__}, which compares at least {least} traces of "
                 f"one group, but role {self.recipe.objectives[name].on!r} had {largest} in each; raise the group size"
             )
 
@@ -260,15 +262,14 @@ class CoTrainer:
             "finished": self.finished,
             "tokens": self.tokens,
             "cast": self.cast.state(),
-            "algorithms": {name: algorithm.state() for name, algorithm in self.algorithms.items()},
+            "algorithms": dict(self.memory),
         }
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
         finished, tokens, cast, algorithms = take("run", state, "finished", "tokens", "cast", "algorithms")
-        take("run's algorithms", algorithms, *self.algorithms)
+        memory = take("run's algorithms", algorithms, *self.memory)
         self.cast.load(cast, tensors)
-        for name, algorithm in self.algorithms.items():
-            algorithm.load(algorithms[name])
+        self.memory = dict(zip(self.memory, memory, strict=True))
         self.finished, self.tokens = int(finished), int(tokens)
         self._publish(self.cast.versions())
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from cotrain.core.address import Address, rng_of, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, UnknownName
+from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.play.idle_loop import IdleLoop, busy, together
@@ -61,8 +62,8 @@ class Stage:
 class Roles:
     """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
 
-    def __init__(self, stage: Stage, task: int, member: int) -> None:
-        self._stage, self._task, self._member = stage, task, member
+    def __init__(self, stage: Stage, task: int, member: int, declared: Declared) -> None:
+        self._stage, self._task, self._member, self._declared = stage, task, member, declared
         self._calls = dict.fromkeys(stage.roles, 0)
         self._turns: list[Turn] = []
         self._over = False
@@ -113,6 +114,7 @@ class Roles:
             prompt_ids=prompt_ids,
             completion=completion,
             renderer=renderer,
+            declared=self._declared,
         )
         self._turns.append(turn)
         if role.parse is not None:
@@ -267,12 +269,13 @@ class Executor:
             split=split,
             step=step,
         )
+        declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
         places = [(position, member) for position in range(len(tasks)) for member in range(members)]
         loop = IdleLoop(self.engine.advance)
         try:
             episodes = loop.run_until_complete(
                 together(
-                    [_episode(protocol, tasks[p], Roles(stage, p, m), options) for p, m in places],
+                    [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options) for p, m in places],
                     [f"task {p}, member {m}" for p, m in places],
                 )
             )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from cotrain.core.errors import UnknownName
+from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, gives
 from cotrain.core.types import Span, Task
 from cotrain.functional.aggregate import aggregate
 from cotrain.play.executor import RoleHandle, Roles
@@ -20,6 +21,8 @@ from cotrain.play.role import Turn
 from cotrain.play.tools import TOOLS, go_on
 
 CLOSING = "</step>"
+SOLVED = (OUTCOME.to("solver"), FORMAT.to("solver"), STEP.to("solver"))
+REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
 
 
 async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None = None) -> bool | None:
@@ -45,6 +48,7 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
 STEP_REWARDS = ("none", "oracle", "verifier")  # who pays for single steps; "verifier" where one is asked
 
 
+@gives(*SOLVED)
 async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn:
     """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
 
@@ -57,11 +61,11 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn
     correct = await examine(task, roles, solution)
     if correct is None:
         return solution
-    solution.reward("outcome", float(correct))
-    solution.reward("format", solution.parsed.format_score)
+    solution.reward(OUTCOME, float(correct))
+    solution.reward(FORMAT, solution.parsed.format_score)
     if step_rewards == "oracle" and solution.parsed.ok:
         for span, ok in zip(solution.parsed.steps, solution.truth.get("step_ok", ()), strict=False):
-            solution.reward("step", 1.0 if ok else -1.0, span=closed(span))
+            solution.reward(STEP, 1.0 if ok else -1.0, span=closed(span))
     return solution
 
 
@@ -128,6 +132,7 @@ def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:
     return turns
 
 
+@gives(*SOLVED, *REVIEWED)
 async def solve_then_verify(
     task: Task,
     roles: Roles,
@@ -157,14 +162,14 @@ async def solve_then_verify(
         for span, said in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
             share = aggregate(combine, said)
             if share is not None:
-                solution.reward("step", 2.0 * share - 1.0, span=closed(span))
+                solution.reward(STEP, 2.0 * share - 1.0, span=closed(span))
 
 
 def reward_review(turn: Turn, label: bool) -> None:
     """``agreement`` with a label of the whole solution, ``format``, and the label itself as the signal ``truth``."""
-    turn.reward("truth", float(label))
-    turn.reward("format", turn.parsed.format_score)
-    turn.reward("agreement", float(turn.parsed.ok and turn.parsed.final == label))
+    turn.reward(TRUTH, float(label))
+    turn.reward(FORMAT, turn.parsed.format_score)
+    turn.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))
 
 
 def plurality(turns: Sequence[Turn]) -> str | None:

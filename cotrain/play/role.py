@@ -4,8 +4,8 @@ A role is a prompt template, a policy, a sampling setting and a parser. Calling 
 the protocol has to say about it and becomes a ``Trace``::
 
     solution = await roles.solver(problem=task.prompt)
-    solution.reward("outcome", 1.0)                      # may be trained on
-    solution.reward("step", -1.0, span=solution.parsed.steps[2])
+    solution.reward(OUTCOME, 1.0)                        # may be trained on
+    solution.reward(STEP, -1.0, span=solution.parsed.steps[2])
     solution.note(correct=True)                          # ground truth: telemetry only
     solution.show(answer="12")                           # what the parser found: ledger and report
     solution.fail("ungraded")                            # not trained on, but counted
@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.address import Address
-from cotrain.core.types import Completion, Sampling, Signal, Span, Trace
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Declared, Signal
+from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
 
@@ -52,6 +54,7 @@ class Turn:
         prompt_ids: tuple[int, ...],
         completion: Completion,
         renderer: Rendering,
+        declared: Declared,
     ) -> None:
         self.address, self.group, self.parent = address, group, parent
         self.prompt_ids, self.completion = prompt_ids, completion
@@ -61,10 +64,10 @@ class Turn:
         self.before: tuple[Turn, ...] = ()  # turns that this one goes on from, as parts of one answer (``tools.py``)
         self._renderer = renderer
         self._offsets: list[int] | None = None
-        self._signals: list[Signal] = []
+        self._declared = declared  # what the protocol gives
+        self._signals: list[Reward] = []
         self._shown: dict[str, Any] = {}
         self._failure: str | None = None
-        self._learn_ids: tuple[int, ...] | None = None
         self._trace: Trace | None = None
 
     @property
@@ -89,15 +92,22 @@ class Turn:
             raise ValueError(f"{self.id}: policy {self.completion.policy!r} speaks and gives no score")
         return self.completion.score
 
-    def reward(self, name: str, value: float, *, span: Span | None = None) -> None:
-        """Add a signal for the whole turn, or for the tokens that hold ``span``.
+    def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
+        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per span.
 
-        Raises ValueError when the value is not finite, or the span is empty or not of this turn's text.
+        Raises ConfigError, which ends the run, for a signal that the protocol does not declare or that is of the other kind,
+        or a second value for an answer; ValueError when the value is not finite, or the span is not of this turn's text.
         """
         self._open()
+        self._declared.check(signal, self.address.role, span=span is not None)
         if not math.isfinite(value):
-            raise ValueError(f"reward {name!r} of {self.id} is {value}")
-        self._signals.append(Signal(name=name, value=float(value), tokens=None if span is None else self.tokens(span)))
+            raise ValueError(f"reward {signal.name!r} of {self.id} is {value}")
+        if span is None and any(given.name == signal.name for given in self._signals):
+            raise ConfigError(
+                f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
+            )
+        tokens = None if span is None else self.tokens(span)
+        self._signals.append(Reward(name=signal.name, value=float(value), tokens=tokens))
 
     def note(self, **truth: Any) -> None:
         """Ground truth about this turn, as JSON values. Telemetry and evaluation read it, algorithms never do.
@@ -132,11 +142,6 @@ class Turn:
         self.completion = replace(told, token_ids=told.token_ids[:kept], logprobs=told.logprobs[:kept], finish="stop")
         self.text, self._offsets = self._renderer.decode(self.completion.token_ids), None
 
-    def learn_under(self, other: Turn) -> None:
-        """Let it be learned as an answer to what ``other`` was asked: a refinement as if there had been no critique."""
-        self._open()
-        self._learn_ids = other.prompt_ids
-
     def tokens(self, span: Span) -> tuple[int, int]:
         """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
         if not span.text or len(span.text) != span.end - span.start or self.text[span.start : span.end] != span.text:
@@ -170,7 +175,6 @@ class Turn:
                 truth=dict(self.truth),
                 parent=None if self.parent is None else self.parent.id,
                 score=self.completion.score,
-                learn_ids=self._learn_ids,
             )
         return self._trace
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from cotrain.core.signals import Signal
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine, plurality
 from cotrain.play.role import Turn
+
+VOTE = Signal("vote", meaning="1 for the elected answer, else 0")
 
 
 async def attempts(task: Task, roles: Roles, n: int, *, role: str = "solver", problem: str | None = None) -> list[Turn]:
@@ -46,11 +49,11 @@ def agrees(turn: Turn, label: Turn | None) -> bool:
 
 
 def reward_vote(turns: Sequence[Turn], label: Turn | None) -> None:
-    """Reward ``vote``: 1 for the elected answer, else 0. Notes ``label_right``, is the label the truth, and
+    """Reward ``VOTE``: 1 for the elected answer, else 0. Notes ``label_right``, is the label the truth, and
     ``reward_right``, is the reward what the truth would have paid."""
     for turn in turns:
         paid = agrees(turn, label)
-        turn.reward("vote", float(paid))
+        turn.reward(VOTE, float(paid))
         turn.note(label_right=is_right(label), reward_right=paid == turn.truth["correct"])
 
 

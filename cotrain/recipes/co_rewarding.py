@@ -22,8 +22,10 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
 from cotrain.loop.policies import ema, frozen, trainable
@@ -33,10 +35,11 @@ from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
-from cotrain.play.votes import attempts, elected, reward_vote
+from cotrain.play.votes import VOTE, attempts, elected, reward_vote
 from cotrain.tasks.words.source import study_problems
 
 
+@gives(VOTE.to("solver"), VOTE.to("rephrased"))
 async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
     """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's vote."""
     asked = paraphrase(task)
@@ -47,6 +50,7 @@ async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
     reward_vote(rephrased, elected(original))
 
 
+@gives(VOTE.to("solver"))
 async def taught(task: Task, roles: Roles, *, samples: int, rephrase: bool) -> None:
     """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
     asked = paraphrase(task) if rephrase else task.prompt
@@ -56,6 +60,7 @@ async def taught(task: Task, roles: Roles, *, samples: int, rephrase: bool) -> N
     reward_vote(students, elected(teachers))
 
 
+@gives(VOTE.to("solver"))
 async def untaught(task: Task, roles: Roles, *, samples: int) -> None:
     """The control: the vote of the very answers that are paid."""
     solutions = await attempts(task, roles, samples)
@@ -101,7 +106,7 @@ def co_rewarding(
         paraphrase(tasks.get("train", 0))
     taught_by = teacher != "none"
     reference = "teacher" if taught_by else "start"
-    by = Grpo(mix={"vote": 1.0}, kl=Kl(reference, kl) if kl else None)
+    by = grpo(rewards={VOTE: 1.0}, kl=Kl(reference, kl) if kl else None)
     role = solver("generator", model)
     policies, roles = {"generator": trainable(model, lr=lr)}, {"solver": role}
     objectives = {"generator": Objective(policy="generator", on="solver", by=by)}

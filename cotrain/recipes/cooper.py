@@ -24,8 +24,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.address import rng_of
+from cotrain.core.signals import LABEL, Signal, gives
 from cotrain.core.types import Sampling, Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Kl
 from cotrain.learn.rating import Pairwise, Pointwise
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
@@ -40,6 +42,7 @@ from cotrain.tasks.words.corrupt import another_answer
 from cotrain.tasks.words.source import study_problems
 
 TRIES = 3  # of the model that corrupts
+PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0, 1]")
 
 
 async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
@@ -51,6 +54,7 @@ async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = Tr
     return rating
 
 
+@gives(PROXY.to("solver"), LABEL.to("rater"))
 async def rated(
     task: Task,
     roles: Roles,
@@ -62,7 +66,7 @@ async def rated(
     overlooked: float = 0.0,
     reference: bool = True,
 ) -> None:
-    """``samples`` solutions, each rated. ``pay``: reward ``proxy`` from the "model" or the "rule". ``learn``: labels for the
+    """``samples`` solutions, each rated. ``pay``: ``PROXY`` from the "model" or the "rule". ``learn``: labels for the
     reward model, "" none, "pair" one pair a problem, "all" the rule's word on every solution."""
     solutions = await roles.solver.many(samples, problem=task.prompt)
     solutions = [s for s in solutions if await examine(task, roles, s) is not None]
@@ -71,19 +75,19 @@ async def rated(
     for solution, rating in zip(solutions, ratings, strict=True):
         seen = rng_of("overlooked", task.id, solution.id).random() >= overlooked
         accepted = bool(solution.truth["correct"]) and seen
-        solution.reward("proxy", probability(rating.score) if pay == "model" else float(accepted))
+        solution.reward(PROXY, probability(rating.score) if pay == "model" else float(accepted))
         if learn == "all":
-            rating.reward("label", float(accepted))
+            rating.reward(LABEL, float(accepted))
         first = first or ((solution, rating) if accepted else None)
     if learn != "pair" or first is None:
         return
     solution, rating = first
     wrong = await corrupted(task, roles, solution, negatives)
     if wrong is not None:
-        rating.reward("label", 1.0)
+        rating.reward(LABEL, 1.0)
         told = (task.answer or "") if reference else ""
         worse = await roles.rater(parent=wrong, problem=task.prompt, solution=wrong.text, reference=told)
-        worse.reward("label", 0.0)  # its truth is not noted: verdict rates are about the generator's solutions
+        worse.reward(LABEL, 0.0)  # its truth is not noted: verdict rates are about the generator's solutions
 
 
 async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) -> Turn | None:
@@ -135,7 +139,7 @@ def cooper(
     shown = {"reference": reference}
     how = {"samples": group_size, "overlooked": overlooked, "negatives": negatives, **shown}
     generator = Objective(
-        policy="generator", on="solver", by=Grpo(mix={"proxy": 1.0}, kl=Kl("start", kl) if kl else None)
+        policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=Kl("start", kl) if kl else None)
     )
     objectives = {
         "generator": generator,

@@ -23,8 +23,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import AGREEMENT, FORMAT, gives
 from cotrain.core.types import ParseFailure, Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Clipped, Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -41,6 +43,7 @@ from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import REFINE, REFINE_FULL
 
 
+@gives(AGREEMENT, FORMAT)
 async def vote_then_verify(
     task: Task,
     roles: Roles,
@@ -103,9 +106,9 @@ def is_vetoed(said: Sequence[bool]) -> bool:
 
 
 def pay(turn: Turn, agreed: bool, truth: bool) -> None:
-    """``format`` and ``agreement``; notes whether the latter is what the truth would have paid."""
-    turn.reward("format", float(turn.parsed.ok))
-    turn.reward("agreement", float(agreed))
+    """``FORMAT`` and ``AGREEMENT``; notes whether the latter is what the truth would have paid."""
+    turn.reward(FORMAT, float(turn.parsed.ok))
+    turn.reward(AGREEMENT, float(agreed))
     turn.note(reward_right=agreed == truth)
 
 
@@ -171,8 +174,11 @@ def coverrl(
             f"coverrl: votes {votes}, group_size {group_size}, reviews {reviews}, revisions {revisions}; expected no more "
             "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
-    by = Grpo(
-        mix={"agreement": 1.0, "format": 1.0}, merge=True, clip=(0.2, clip_high), kl=Kl("start", kl) if kl else None
+    by = grpo(
+        rewards={AGREEMENT: 1.0, FORMAT: 1.0},
+        merge=True,
+        loss=Clipped(0.2, clip_high),
+        kl=Kl("start", kl) if kl else None,
     )
     solver = parts.solver("generator", model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]

@@ -22,8 +22,11 @@ from asyncio import gather
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.after import TrainWithPromptOf, drop_flat_groups
+from cotrain.learn.algorithms import dr_grpo, grpo
+from cotrain.learn.losses import Kl, ScoreFunction, Shaped
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -32,7 +35,7 @@ from cotrain.loop.schedule import Phase, alternate
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.protocols import examine, review, reward_review
+from cotrain.play.protocols import REVIEWED, examine, review, reward_review
 from cotrain.play.role import Turn
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import corrected_review
@@ -46,6 +49,7 @@ CRITICS = {
 }  # who plays the role
 
 
+@gives(OUTCOME.to("solver"), OUTCOME.to("refiner"), *REVIEWED)
 async def solve_and_revise(
     task: Task,
     roles: Roles,
@@ -61,7 +65,7 @@ async def solve_and_revise(
     drawn = await roles.solver.many(samples, problem=task.prompt)
     solutions = [s for s in drawn if await examine(task, roles, s) is not None]
     for solution in solutions:
-        solution.reward("outcome", float(solution.truth["correct"]))
+        solution.reward(OUTCOME, float(solution.truth["correct"]))
     if critic == "none":
         return
     readable = [s for s in solutions if s.parsed.ok]
@@ -75,10 +79,9 @@ async def solve_and_revise(
         )
     )
     joined = 0
-    for solution, revision in zip(revisable, revisions, strict=True):
-        revision.learn_under(solution)
+    for revision in revisions:
         if await examine(task, roles, revision) and joined < join:
-            revision.reward("outcome", 1.0)
+            revision.reward(OUTCOME, 1.0)
             joined += 1
     if solutions and not any(s.truth["correct"] for s in solutions):
         solutions[0].note(rescued=joined > 0)
@@ -122,11 +125,10 @@ def critique(
         raise ConfigError("critique: leak=True with critic='none', where nobody reads the answer; choose a critic")
     judge, player, revises = critic_model or model, CRITICS[critic], critic != "none"
     solver, refiner = parts.solver("generator", model), parts.refiner("generator", model)
-    learn = Grpo(
-        mix={"outcome": 1.0},
-        std=False,
-        clip=None,
-        shaping=gamma,
+    learn = dr_grpo(
+        rewards={OUTCOME: 1.0},
+        after=(drop_flat_groups, TrainWithPromptOf("solver")),
+        loss=Shaped(gamma, ScoreFunction()),
         normalise="constant",
         constant=float(solver.sampling.max_tokens),
         kl=Kl("start", kl) if kl else None,
@@ -136,7 +138,7 @@ def critique(
     objectives = {"generator": Objective(policy="generator", on="solver", also=also, by=learn)}
     policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})
     if critic == "trained":
-        criticise = Grpo(mix={"agreement": 1.0, "format": 0.8}, merge=True)
+        criticise = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True)
         objectives["critic"] = Objective(policy="critic", on="verifier", by=criticise)
     if player == "critic":
         policies["critic"] = trainable(judge, lr=critic_lr) if critic == "trained" else frozen(judge)

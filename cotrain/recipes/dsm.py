@@ -26,9 +26,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from cotrain.core.signals import TRUTH, Signal, gives
 from cotrain.core.types import Task, TaskSource
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.balance import ClassBalance
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.losses import Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -43,9 +45,13 @@ from cotrain.play.role import Turn
 from cotrain.tasks.words.source import study_problems
 
 END = "</answer>"
+PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
+SCORE = Signal("score", meaning="R_V of the verifier, in [0, 1]")
+SOUNDNESS = Signal("soundness", meaning="1 where the meta-verifier is right about a review, else 0")
 QUALITY, HONESTY = 0.76, 0.24  # weights of R_Y and of the self-analysis in the generator's reward
 
 
+@gives(PROOF.to("solver"), PROOF.to("analyst"), SCORE.to("verifier"), SOUNDNESS.to("meta"), TRUTH)
 async def prove(
     task: Task,
     roles: Roles,
@@ -66,7 +72,7 @@ async def prove(
     readable = [s for s in solutions if s.parsed.ok]
     for solution in solutions:
         if not solution.parsed.ok:
-            solution.reward("proof", 0.0)
+            solution.reward(PROOF, 0.0)
     sheets = await together([review(task, roles, s, n=reviews, text=texts[s.id]) for s in readable])
     asked = readable if analysis == "asked" else []
     own = await together([review(task, roles, s, group=s.group, role="analyst") for s in asked])
@@ -90,8 +96,8 @@ async def pay(
     scores = [score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
     truth = score(bool(solution.truth["correct"]), solution.truth.get("step_ok"), labels)
     for turn, given, mark in zip(written, scores, trust, strict=False):
-        turn.reward("truth", float(bool(solution.truth["correct"])))
-        turn.reward("score", 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
+        turn.reward(TRUTH, float(bool(solution.truth["correct"])))
+        turn.reward(SCORE, 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
         return
@@ -100,7 +106,7 @@ async def pay(
         reward = proof_reward(mine, sum(believed) / len(believed), trust[-1])
         solution.note(self_score=mine, self_error=abs(mine - truth))
     for turn in (solution, *own):
-        turn.reward("proof", reward)
+        turn.reward(PROOF, reward)
 
 
 async def judge(
@@ -120,8 +126,8 @@ async def judge(
             verdict.show(final=verdict.parsed.final, score=confidence(verdict))
         else:
             verdict.show(failure=verdict.parsed.reason)
-        verdict.reward("truth", float(sound))
-        verdict.reward("soundness", float(verdict.parsed.ok and verdict.parsed.final == sound))
+        verdict.reward(TRUTH, float(sound))
+        verdict.reward(SOUNDNESS, float(verdict.parsed.ok and verdict.parsed.final == sound))
     return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
 
 
@@ -165,9 +171,9 @@ def dsm(
     weighed = ClassBalance(power=balance) if balance else None
     also, pull = () if inline else ("analyst",), Kl("start", kl) if kl else None
     learn = {
-        "generator": Objective(policy="generator", on="solver", also=also, by=Grpo(mix={"proof": 1.0}, kl=pull)),
-        "verifier": Objective(policy="verifier", on="verifier", by=Grpo(mix={"score": 1.0}, balance=weighed)),
-        "meta": Objective(policy="verifier", on="meta", by=Grpo(mix={"soundness": 1.0}, balance=weighed)),
+        "generator": Objective(policy="generator", on="solver", also=also, by=grpo(rewards={PROOF: 1.0}, kl=pull)),
+        "verifier": Objective(policy="verifier", on="verifier", by=grpo(rewards={SCORE: 1.0}, balance=weighed)),
+        "meta": Objective(policy="verifier", on="meta", by=grpo(rewards={SOUNDNESS: 1.0}, balance=weighed)),
     }
     names = ["generator", *(["verifier"] if trained else []), *(["meta"] if trained and meta else [])]
     how = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}

@@ -30,8 +30,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import AGREEMENT, Signal, gives
 from cotrain.core.types import Sampling, Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, trainable
@@ -45,9 +47,13 @@ from cotrain.play.protocols import examine, review, solve_then_verify
 from cotrain.play.role import Role, Turn
 from cotrain.tasks.words.source import study_problems
 
+MATCH = Signal("match", meaning="1 for a right answer, else 0")
+SLICES = Signal("slices", meaning="mean verdict on the steps")
+GAN = Signal("gan", meaning="share of verdicts that tell where a step is from")
 NOBODY_KNOWS = 0.5  # the GAN part of a review that has nothing to tell apart
 
 
+@gives(MATCH.to("solver"), SLICES.to("solver"), GAN.to("verifier"), AGREEMENT.to("verifier"))
 async def contest(
     task: Task, roles: Roles, *, samples: int = 4, reviews: int = 4, balance: bool = True, learn: bool = True
 ) -> None:
@@ -57,16 +63,16 @@ async def contest(
     for solution in solutions:
         correct = await examine(task, roles, solution)
         if correct is not None:
-            solution.reward("match", float(correct))
+            solution.reward(MATCH, float(correct))
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
     sheets = await together([review(task, roles, s, n=reviews) for s in readable])
     for solution in solutions:
         if not solution.parsed.ok:
-            solution.reward("slices", 0.0)
+            solution.reward(SLICES, 0.0)
     for solution, turns in zip(readable, sheets, strict=True):
         said = [sum(turn.parsed.steps) / len(turn.parsed.steps) for turn in turns if turn.parsed.ok]
         if said:
-            solution.reward("slices", sum(said) / len(said))
+            solution.reward(SLICES, sum(said) / len(said))
     if not learn:
         return
     reference = await roles.reference(solution=worked(task))
@@ -88,9 +94,9 @@ def pay(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
     """The discriminator's rewards for reviews of one solution; an unreadable review earns nothing."""
     for turn in turns:
         outcome, ok = bool(turn.truth["correct"]), turn.parsed.ok
-        turn.reward("gan", gan(turn.parsed.steps, new, real=real) if ok else 0.0)
+        turn.reward(GAN, gan(turn.parsed.steps, new, real=real) if ok else 0.0)
         said = verdicts(turn) if ok else (not outcome,)
-        turn.reward("agreement", share_right(said, [outcome] * len(said)))
+        turn.reward(AGREEMENT, share_right(said, [outcome] * len(said)))
 
 
 def gan(said: Sequence[bool], new: Sequence[bool], *, real: bool) -> float:
@@ -140,8 +146,8 @@ def gar(
             raise ConfigError(f"gar: {name} is {size}, expected at least 2: they are compared with each other")
     if trained:
         worked(source.get("train", 0))
-    reason = Grpo(mix={"match": match_weight, "slices": slice_weight}, merge=True, kl=Kl("start", kl) if kl else None)
-    tell_apart = Grpo(mix={"gan": gan_weight, "agreement": agreement_weight}, merge=True)
+    reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=Kl("start", kl) if kl else None)
+    tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
     objectives = {"generator": Objective(policy="generator", on="solver", by=reason)}
     policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})
     roles = {"solver": parts.solver("generator", model), "verifier": parts.verifier("verifier", judge)}

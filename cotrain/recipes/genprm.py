@@ -23,6 +23,7 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
@@ -34,6 +35,7 @@ from cotrain.play import judges, parts
 from cotrain.play.executor import Roles
 from cotrain.play.monte_carlo import (
     GAMMA,
+    MATCH,
     Labels,
     balanced,
     completer,
@@ -46,7 +48,10 @@ from cotrain.play.protocols import examine, review_all, solve_then_verify
 from cotrain.play.tools import Tool, whole
 from cotrain.tasks.words.source import study_problems
 
+KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
 
+
+@gives(MATCH.to("verifier"), KEPT.to("verifier"))
 async def agreeing_reviews(
     task: Task,
     roles: Roles,
@@ -77,8 +82,8 @@ async def agreeing_reviews(
         for turn in turns:
             match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
             for part in whole(turn):
-                part.reward("match", match)
-                part.reward("kept", float(match == 1.0 and (passed or not consensus)))
+                part.reward(MATCH, match)
+                part.reward(KEPT, float(match == 1.0 and (passed or not consensus)))
 
 
 @recipe
@@ -144,7 +149,7 @@ def genprm(
         group_size=group_size,
         policies={"generator": frozen(model), "verifier": trainable(critic, lr=lr)},
         roles={"solver": solver, "completer": completer(solver), "verifier": verifier},
-        objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where="kept", at_least=1.0))},
+        objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
         schedule=alternate(phase, ratio=(1,)),
         evaluation=Evaluation(
             protocol=solve_then_verify,

@@ -27,9 +27,11 @@ from typing import Any, Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import dr_grpo
+from cotrain.learn.losses import Kl
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving, verifying
@@ -44,6 +46,9 @@ from cotrain.play.role import Role, Turn
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.preferences import write_gram
 from cotrain.text.prompts import PAIR, PAIR_FULL
+
+WEIGHT = Signal("weight", meaning="how much a letter counts as the label of a pair")
+PREFERRED = Signal("preferred", meaning="the advantage over the others of the group")
 
 
 async def graded(task: Task, roles: Roles, samples: int) -> list[Turn]:
@@ -65,6 +70,7 @@ async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> 
         await roles.author(problem=task.prompt, first=first.text, second=second.text)
 
 
+@gives(WEIGHT.to("teacher"))
 async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smoothing: float) -> None:
     """Stage 2: up to ``pairs`` pairs of a right and a wrong solution in random order, each with its smoothed labels."""
     solutions = [s for s in await graded(task, roles, samples) if s.parsed.ok]
@@ -78,9 +84,10 @@ async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smo
                 said = await roles.teacher(
                     parent=first, problem=task.prompt, better=letter, **side_by_side(roles, first, second)
                 )
-                said.reward("weight", weight)
+                said.reward(WEIGHT, weight)
 
 
+@gives(PREFERRED.to("solver"))
 async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
     """Everyone against everyone, in both orders. The solver's reward ``preferred`` is its advantage (Think-RM); a judgement
     notes as ``correct`` whether the first is the better one, where one of the two is right."""
@@ -103,7 +110,7 @@ async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
         else:
             turn.show(failure=getattr(turn.parsed, "reason", "no letter"))
     for solution, advantage in zip(solutions, pairwise_advantages(skew_matrix(len(solutions), outcomes)), strict=True):
-        solution.reward("preferred", advantage)
+        solution.reward(PREFERRED, advantage)
 
 
 def _some(pairs: list[tuple[Turn, Turn]], most: int, what: str, task: Task) -> list[tuple[Turn, Turn]]:
@@ -156,13 +163,13 @@ def gram(
     roles = {"solver": parts.solver("generator", model), "judge": asked}
     objectives, phases, ratio = {}, [], []
     if plays:
-        pay = Grpo(mix={"preferred": 1.0}, std=False, kl=Kl("start", kl) if kl else None)
+        pay = dr_grpo(rewards={PREFERRED: 1.0}, kl=Kl("start", kl) if kl else None)
         objectives["generator"] = Objective(policy="generator", on="solver", by=pay)
         how = {"samples": group_size}
         phases.append(Phase(name="generator", protocol=compete, objectives=("generator",), members=1, options=how))
         ratio.append(1)
     if learns:
-        objectives["judge"] = Objective(policy="judge", on="teacher", by=Sft(weight="weight"))
+        objectives["judge"] = Objective(policy="judge", on="teacher", by=Sft(weight=WEIGHT))
         objectives["pairs"] = Objective(policy="judge", on="author", by=Sft())
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
         both = PAIR if parts.speaks_short(reads) else PAIR_FULL

@@ -3,16 +3,20 @@
 DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
 clipped policy-gradient step. ``steps_judged_by="oracle"`` adds the oracle's judgement of every step as a second
 channel, mixed as in RL Tango: what a perfect verifier would be worth. ``lora=16`` trains an adapter of that rank, at
-α = 2 · rank, and not all weights; the KL reference is then its base. Left out: several updates a batch.
+α = 2 · rank, and not all weights; the KL reference is then its base. ``estimator`` is how an answer is compared with its
+group: "grpo", "dr_grpo", "rloo", "maxrl" or "reinforce++" (``learn/algorithms.py``). Left out: several updates a batch.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, STEP
 from cotrain.core.types import TaskSource
-from cotrain.learn.grpo import Grpo, Kl
-from cotrain.learn.mixing import Mixing, decay
+from cotrain.learn.algorithms import BY_NAME, Name
+from cotrain.learn.losses import Kl
+from cotrain.learn.mixing import decay
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
 from cotrain.loop.policies import adapter, frozen, trainable
@@ -34,6 +38,7 @@ def grpo(
     lr: float = 2e-4,
     lora: int = 0,
     kl: float = 0.001,
+    estimator: Name = "grpo",
     alpha: float = 0.1,
     alpha_end: float = 0.001,
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",
@@ -41,14 +46,19 @@ def grpo(
     evaluation_tasks: int = 256,
 ) -> Recipe:
     oracle = steps_judged_by == "oracle"
-    mix: dict[str, float | Mixing] = {"outcome": 1.0}
-    if oracle:
-        mix["step"] = decay(alpha, alpha_end)
+    if oracle and estimator == "maxrl":
+        raise ConfigError(
+            "grpo: estimator='maxrl' divides by the rate of success, which ±1 of the oracle's steps has not"
+        )
+    learn = BY_NAME[estimator](
+        rewards={OUTCOME: 1.0} | ({STEP: decay(alpha, alpha_end)} if oracle else {}),
+        kl=Kl("start", kl) if kl else None,
+    )
     generator = adapter(model, rank=lora, alpha=2 * lora, lr=lr) if lora else trainable(model, lr=lr)
     policies = {"generator": generator} | ({"start": frozen(model)} if kl else {})
     measure = (solving("solver", 8),)
     return Recipe(
-        name="grpo-oracle" if oracle else "grpo",
+        name=estimator + ("-oracle" if oracle else ""),
         tasks=tasks or study_problems(),
         steps=steps,
         seed=seed,
@@ -56,11 +66,7 @@ def grpo(
         group_size=group_size,
         policies=policies,
         roles={"solver": solver("generator", model)},
-        objectives={
-            "generator": Objective(
-                policy="generator", on="solver", by=Grpo(mix=mix, kl=Kl("start", kl) if kl else None)
-            )
-        },
+        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
         schedule=single(solve, "generator", name="generator", step_rewards="oracle" if oracle else "none"),
         evaluation=Evaluation(
             protocol=solve,

@@ -24,9 +24,12 @@ from typing import Any, Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.bins import first_fit_decreasing
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.after import After, drop_flat_groups
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Kl
 from cotrain.learn.subsample import Subsample
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
@@ -42,6 +45,7 @@ from cotrain.tasks.words.roles_corpus import NOTHING
 from cotrain.tasks.words.source import study_problems
 
 
+@gives(OUTCOME)
 async def research(
     task: Task, roles: Roles, *, bin_size: int = 120, noise: float = 1.0, plan: bool = True, digest: bool = True
 ) -> None:
@@ -73,7 +77,7 @@ async def research(
         return
     solution.note(informed=sum(fact in context for fact in facts) / max(1, len(facts)))
     for turn in (*calls, solution):
-        turn.reward("outcome", float(correct))
+        turn.reward(OUTCOME, float(correct))
 
 
 def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
@@ -119,18 +123,19 @@ def mars(
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"
     pull = Kl("start", kl) if kl else None
-    drawn = Subsample(size=group_size, by="advantage" if sampling == "advantage" else "random") if balance else None
+    plain: tuple[After, ...] = (drop_flat_groups,)
+    drawn: tuple[After, ...] = (*plain, Subsample(size=group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))
     objectives = {
         "system2": Objective(
             policy="model",
             on="solver",
             also=also,
-            by=Grpo(mix={"outcome": 1.0}, kl=pull, subsample=None if decoupled else drawn),
+            by=grpo(rewards={OUTCOME: 1.0}, kl=pull, after=plain if decoupled else drawn),
         )
     }
     if trained and decoupled:
-        digesting = Grpo(mix={"outcome": 1.0}, kl=pull, subsample=drawn)
+        digesting = grpo(rewards={OUTCOME: 1.0}, kl=pull, after=drawn)
         objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
     shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
     measure = (solving("solver", 8),)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.policy_term import Kl
+from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
@@ -30,9 +31,11 @@ from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine, review
 from cotrain.tasks.words.source import study_problems
 
-REWARD = {"score": 1.0}
+SCORE = Signal("score", meaning="1, -0.5 or -1, see ``paid``")
+REWARD = {SCORE: 1.0}
 
 
+@gives(SCORE)
 async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> None:
     """One solution and, with the chance ``share``, a review of it; both get the reward ``score``. The solution notes
     whether it was ``judged``. What cannot be read is not reviewed."""
@@ -40,11 +43,11 @@ async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> No
     right = await examine(task, roles, solution)
     if right is None:
         return
-    solution.reward("score", paid(solution.parsed.ok, right))
+    solution.reward(SCORE, paid(solution.parsed.ok, right))
     judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
     solution.note(judged=judged)
     for turn in await review(task, roles, solution) if judged else ():
-        turn.reward("score", paid(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
+        turn.reward(SCORE, paid(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
 
 
 def paid(readable: bool, right: bool) -> float:
@@ -73,8 +76,8 @@ def rise(
         raise ConfigError(
             f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]"
         )
-    learn = Ppo(mix=REWARD, lam=lam, clip=clip, kl=Kl("start", kl) if kl else None)
-    value = ValueRegression(mix=REWARD, lam=lam)
+    learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=Kl("start", kl) if kl else None)
+    value = ValueRegression(rewards=REWARD, lam=lam)
     objectives = {
         "generator": Objective(policy="model", on="solver", by=learn),
         "generator_values": Objective(policy="critic", on="solver", by=value),

@@ -25,8 +25,10 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import AGREEMENT, OUTCOME, Signal, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Clipped, Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -34,10 +36,11 @@ from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
 from cotrain.play import parts
 from cotrain.play.executor import Roles
-from cotrain.play.protocols import review, reward_review, solve, solve_then_verify
+from cotrain.play.protocols import REVIEWED, SOLVED, review, reward_review, solve, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
 
+@gives(*SOLVED, *REVIEWED)
 async def judge_own(
     task: Task, roles: Roles, *, samples: int, reviews: int, pairs: int = 1, balance: bool = True
 ) -> None:
@@ -110,11 +113,11 @@ def self_verify(
     )
     played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
 
-    def learn(on: str, reward: str) -> Objective:
+    def learn(on: str, reward: Signal) -> Objective:
         pull = Kl("start", kl) if kl else None
-        return Objective(policy="model", on=on, by=Grpo(mix={reward: 1.0}, clip=(0.2, clip_high), kl=pull))
+        return Objective(policy="model", on=on, by=grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=pull))
 
-    objectives = {"generator": learn("solver", "outcome"), "verifier": learn("verifier", "agreement")}
+    objectives = {"generator": learn("solver", OUTCOME), "verifier": learn("verifier", AGREEMENT)}
     due = {name for phase, _ in played for name in phase.objectives}
     return Recipe(
         name="self_verify" if mode == "alternate" else f"self_verify-{mode}",

@@ -23,8 +23,10 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Clipped, Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -33,11 +35,22 @@ from cotrain.loop.schedule import Phase, alternate
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
+from cotrain.play.monte_carlo import (
+    ALPHA,
+    GAMMA,
+    MATCH,
+    Labels,
+    balanced,
+    completer,
+    share_right,
+    step_labels,
+    verdicts,
+)
 from cotrain.play.protocols import examine, review, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
 
+@gives(OUTCOME.to("solver"), MATCH.to("verifier"))
 async def judge_steps(
     task: Task,
     roles: Roles,
@@ -56,7 +69,7 @@ async def judge_steps(
     for solution in solutions:
         correct = await examine(task, roles, solution)
         if correct is not None:
-            solution.reward("outcome", float(correct))
+            solution.reward(OUTCOME, float(correct))
     graded = [s for s in solutions if not s.failed]
     if len({s.truth["correct"] for s in graded}) < 2:
         return
@@ -82,7 +95,7 @@ async def judge_steps(
         mine, right = drawn[solution.id], found[solution.id]
         for turn in turns:
             turn.show(counted=mine)
-            turn.reward("match", share_right(verdicts(turn), right, mine) if turn.parsed.ok else 0.0)
+            turn.reward(MATCH, share_right(verdicts(turn), right, mine) if turn.parsed.ok else 0.0)
 
 
 @recipe
@@ -114,11 +127,12 @@ def stepwiser(
     if rollouts < 1:
         raise ConfigError(f"stepwiser: rollouts is {rollouts}, expected at least 1 continuation of each beginning")
     judge, trained = verifier_model or model, generator == "trained"
-    objectives = {"verifier": Objective(policy="verifier", on="verifier", by=Grpo(mix={"match": 1.0}, clip=clip))}
+    learn_to_judge = grpo(rewards={MATCH: 1.0}, loss=Clipped(*clip))
+    objectives = {"verifier": Objective(policy="verifier", on="verifier", by=learn_to_judge)}
     policies = {"generator": trainable(model, lr=lr) if trained else frozen(model)}
     policies["verifier"] = trainable(judge, lr=verifier_lr)
     if trained:
-        learn_to_solve = Grpo(mix={"outcome": 1.0}, kl=Kl("start", kl) if kl else None)
+        learn_to_solve = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", kl) if kl else None)
         objectives["generator"] = Objective(policy="generator", on="solver", by=learn_to_solve)
         policies |= {"start": frozen(model)} if kl else {}
     solver = parts.solver("generator", model)

@@ -6,8 +6,8 @@ mixed into the advantage with a weight α that decays over the generator's own u
 
 Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` replaces its step verdicts
 by the truth (the ceiling), ``balance=False`` drops the class weights, ``simultaneous=True`` trains both from the same
-episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is that of both: "grpo", "rloo" or "reinforce++"
-(for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper clip. ``lora=16`` makes generator and verifier
+episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is that of both: "grpo", "dr_grpo", "rloo" or
+"reinforce++" (for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper clip. ``lora=16`` makes generator and verifier
 adapters of that rank, at α = 2 · rank, which share one base with each other and with the KL reference when the models are
 one. ``judge`` is the verifier's format ("steps", "genrm", "genprm", "scored": ``play/judges.py``), ``votes`` how many of its
 reviews pay a solution's steps, put together by ``combine``. Left out of the paper: the bonus for several answers in a
@@ -19,12 +19,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP
 from cotrain.core.types import TaskSource
+from cotrain.learn.algorithms import BY_NAME
 from cotrain.learn.balance import ClassBalance
-from cotrain.learn.channels import Estimator
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.mixing import decay
-from cotrain.learn.signals import StepScale
+from cotrain.learn.samples import StepScale
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import PolicySpec, adapter, frozen, trainable
@@ -53,7 +54,7 @@ def tango(
     alpha: float = 0.1,
     alpha_end: float = 0.001,
     step_scale: StepScale = "1/K",
-    estimator: Estimator = "grpo",
+    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",
     clip_high: float = 0.2,
     kl: float = 0.001,
     verifier: Literal["trained", "frozen"] = "trained",
@@ -70,12 +71,12 @@ def tango(
         raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
     critic, trained = verifier_model or model, verifier == "trained"
     paid_by = "none" if steps_judged_by == "nobody" else steps_judged_by
-    how: dict[str, Any] = {"step_scale": step_scale, "estimator": estimator, "clip": (0.2, clip_high)}
-    learn_to_solve = Grpo(
-        mix={"outcome": 1.0, "step": decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None, **how
+    learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
+    learn_to_solve = learn(
+        rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None, **how
     )
-    learn_to_judge = Grpo(
-        mix={"agreement": 1.0, "format": 0.8}, merge=True, balance=ClassBalance() if balance else None, **how
+    learn_to_judge = learn(
+        rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance() if balance else None, **how
     )
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
     if trained:

@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.grpo import Grpo, Kl
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.losses import Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
@@ -23,10 +25,11 @@ from cotrain.loop.schedule import Phase, alternate
 from cotrain.play.executor import Roles
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
-from cotrain.play.votes import attempts, elected, is_right, reward_vote
+from cotrain.play.votes import VOTE, attempts, elected, is_right, reward_vote
 from cotrain.tasks.words.source import study_problems
 
 
+@gives(VOTE.to("solver"), OUTCOME.to("solver"))
 async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: str = "vote") -> None:
     """``votes`` answers elect a label; the first ``trained`` are rewarded: ``vote``, or ``outcome`` with the truth."""
     solutions = await attempts(task, roles, votes)
@@ -37,7 +40,7 @@ async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: st
         reward_vote(solutions[:trained], label)
         return
     for solution in solutions[:trained]:
-        solution.reward("outcome", float(solution.truth["correct"]))
+        solution.reward(OUTCOME, float(solution.truth["correct"]))
         solution.note(label_right=is_right(label))
 
 
@@ -60,7 +63,7 @@ def ttrl(
         raise ConfigError(
             f"ttrl: {votes} votes, of which {group_size} are to be trained on; raise votes or lower group_size"
         )
-    signal = "vote" if labels == "vote" else "outcome"
+    signal = VOTE if labels == "vote" else OUTCOME
     measure = (solving("solver", 8),)
     return Recipe(
         name="ttrl" if labels == "vote" else "ttrl-truth",
@@ -73,7 +76,7 @@ def ttrl(
         roles={"solver": solver("generator", model)},
         objectives={
             "generator": Objective(
-                policy="generator", on="solver", by=Grpo(mix={signal: 1.0}, kl=Kl("start", kl) if kl else None)
+                policy="generator", on="solver", by=grpo(rewards={signal: 1.0}, kl=Kl("start", kl) if kl else None)
             )
         },
         schedule=alternate(

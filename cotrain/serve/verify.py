@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.address import seed_of
+from cotrain.core.signals import Declared
 from cotrain.core.types import ParseFailure
 from cotrain.functional.aggregate import majority, mean
 from cotrain.play.executor import Roles, Stage
@@ -104,7 +105,7 @@ def _roles(served: Served, model: Model, seed: int, temperature: float | None) -
         split="serve",
         step=SERVED_STEP,
     )
-    return Roles(stage, 0, 0)
+    return Roles(stage, 0, 0, Declared("verify", ()))
 
 
 async def _ask(roles: Roles, role: str, n: int, fields: Mapping[str, Any]) -> list[Turn]:

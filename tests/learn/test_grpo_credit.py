@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from cotrain.learn.grpo import Grpo, Kl
 from learn_makers import advantages, annotated, outcomes
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.learn.balance import ClassBalance
-from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.mixing import decay
 
 ROOT_HALF = math.sqrt(0.5)

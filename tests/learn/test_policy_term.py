@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
+from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
 
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Normaliser
-from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)
 

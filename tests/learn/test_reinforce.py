@@ -1,10 +1,9 @@
 import math
 
 import pytest
-from learn_makers import advantages, annotated, outcomes
-
 from cotrain.learn.grpo import Grpo
 from cotrain.learn.reinforce import Reinforce, ReinforcePlusPlus, Rloo
+from learn_makers import advantages, annotated, outcomes
 
 
 def credit(algorithm, traces):

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from cotrain.learn.grpo import Grpo
 from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 
 from cotrain.learn.contract import Sample, Term
-from cotrain.learn.grpo import Grpo
 from cotrain.learn.torch_learner import TorchLearner
 
 GRPO = Grpo(mix={"outcome": 1.0}, clip=(0.2, 0.28))

@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from cotrain.learn.grpo import Grpo
 from learn_makers import advantages, annotated, outcomes
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.learn.grpo import Grpo
 from cotrain.learn.subsample import Subsample, draw
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]

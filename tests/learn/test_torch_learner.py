@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 import torch
+from cotrain.learn.grpo import Grpo, Kl
 from learn_makers import plain_logprobs, random_samples, tiny_model
 from peft import LoraConfig, get_peft_model
 
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.learn.contract import Term
-from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.ppo import ValueRegression
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from cotrain.learn.grpo import Grpo
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.contract import Sample, Term
-from cotrain.learn.grpo import Grpo
 from cotrain.learn.torch_learner import sequence_scores
 from cotrain.loop.cast import assemble
 from cotrain.loop.policies import Lora, adapter, frozen, trainable

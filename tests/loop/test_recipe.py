@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from cotrain.learn.grpo import Grpo, Kl
 
 from cotrain import api
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.directory import recipe_json
 from cotrain.loop.override import override
 from cotrain.loop.policies import critic, frozen, trainable

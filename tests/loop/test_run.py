@@ -17,6 +17,7 @@ import torch
 
 from cotrain import api
 from cotrain.core.errors import RunDirectoryError
+from cotrain.core.signals import OUTCOME
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
@@ -38,13 +39,13 @@ SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks"
 def ppo(tasks):
     """A generator and a critic that learns without speaking, from the same episodes."""
     made = grpo(steps=2, tasks=tasks, kl=0.0, **SMALL)
-    outcome = {"outcome": 1.0}
+    outcome = {OUTCOME: 1.0}
     return replace(
         made,
         policies={"generator": trainable(TINY, lr=1e-3), "critic": critic(TINY, lr=1e-3)},
         objectives={
-            "generator": Objective(policy="generator", on="solver", by=Ppo(mix=outcome, values="critic")),
-            "critic": Objective(policy="critic", on="solver", by=ValueRegression(mix=outcome, values="critic")),
+            "generator": Objective(policy="generator", on="solver", by=Ppo(rewards=outcome, values="critic")),
+            "critic": Objective(policy="critic", on="solver", by=ValueRegression(rewards=outcome, values="critic")),
         },
         schedule=single(solve, "generator", "critic"),
     )

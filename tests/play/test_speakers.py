@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from cotrain.learn.signals import sample_of
 
 from cotrain.core.types import Sampling
 from cotrain.disk.ledger import trace_from_json, trace_to_json
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.contract import Annotated
-from cotrain.learn.signals import sample_of
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.text.plain import ByteRenderer

@@ -1,0 +1,106 @@
+"""Signals: what a protocol rewards, declared once as an object that protocol and recipe share.
+
+::
+
+    BREVITY = Signal("brevity", meaning="minus the number of tokens")
+
+    @gives(OUTCOME.to("solver"), BREVITY.to("solver"))
+    async def solve_briefly(task, roles): ...
+        solution.reward(BREVITY, -120.0)
+
+    grpo(rewards={OUTCOME: 1.0, BREVITY: 0.1})
+
+A recipe whose objective reads what no protocol gives is refused when it is built; a protocol that gives what it has not
+declared ends the run. A protocol that awaits others declares what they give too. Left out: types of values; all are floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from cotrain.core.errors import ConfigError, nearest
+
+Protocol = TypeVar("Protocol", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One kind of reward or label. Two signals are the same when name and ``per`` are."""
+
+    name: str  # as ledger and metrics have it
+    per: Literal["answer", "span"] = "answer"  # one value for a turn, or one for each rewarded span of its text
+    role: str | None = field(default=None, compare=False, kw_only=True)  # whose turns get it, None for anyone's
+    meaning: str = field(default="", compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ConfigError(f"Signal: {self.name!r} is no name; use letters, digits and '_'")
+        if self.per not in ("answer", "span"):
+            raise ConfigError(f"Signal {self.name!r}: per is {self.per!r}, expected 'answer' or 'span'")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def to(self, role: str) -> Signal:
+        """The same signal, given to the turns of this role."""
+        return replace(self, role=role)
+
+
+OUTCOME = Signal("outcome", meaning="1 for a right answer, else 0")
+STEP = Signal("step", per="span", meaning="what a judge says of one step, in [-1, 1]")
+FORMAT = Signal("format", meaning="how far the text has the format asked for, in [0, 1]")
+AGREEMENT = Signal("agreement", meaning="1 for a verdict that is the label, else 0")
+TRUTH = Signal("truth", meaning="the class of what was judged, 1 or 0: for class balance, never a reward")
+LABEL = Signal("label", meaning="what a reward model shall say, in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What one protocol says that it gives."""
+
+    protocol: str  # its name
+    signals: tuple[Signal, ...]
+
+    def to(self, role: str) -> tuple[Signal, ...]:
+        """What it gives to turns of a role."""
+        return tuple(signal for signal in self.signals if signal.role in (None, role))
+
+    def check(self, signal: Signal, role: str, *, span: bool) -> None:
+        """Raise ConfigError unless the protocol declares to give this to a turn of this role, with or without a span."""
+        where = f"protocol {self.protocol!r} rewards role {role!r}"
+        if not isinstance(signal, Signal):
+            raise ConfigError(f"{where} with {signal!r}; expected a signal, as in reward(OUTCOME, 1.0)")
+        mine = self.to(role)
+        if signal not in mine:
+            near = nearest(signal.name, [one.name for one in mine])
+            hint = f"; did you mean {near!r}?" if near else ""
+            declared = ", ".join(one.name for one in mine) or "nothing"
+            raise ConfigError(
+                f"{where} with {signal.name!r}, but it declares {declared} for this role{hint}; name the signal in the "
+                "@gives(...) above the protocol that is played"
+            )
+        if span != (signal.per == "span"):
+            wanted, found = ("a span", "none") if signal.per == "span" else ("no span", "one")
+            raise ConfigError(
+                f"{where} with {signal.name!r}, which is per {signal.per}: expected {wanted}, found {found}"
+            )
+
+
+def gives(*signals: Signal) -> Callable[[Protocol], Protocol]:
+    """Declare, above a protocol, which signals it gives and to whom: ``@gives(OUTCOME.to("solver"))``."""
+    wrong = [one for one in signals if not isinstance(one, Signal)]
+    if wrong:
+        raise ConfigError(f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))")
+
+    def declare(protocol: Protocol) -> Protocol:
+        protocol.gives = Declared(protocol.__name__, signals)  # type: ignore[attr-defined]
+        return protocol
+
+    return declare
+
+
+def declared_by(protocol: Callable[..., Any]) -> Declared | None:
+    """What a protocol declares; None when there is no ``@gives`` above it."""
+    return getattr(protocol, "gives", None)

@@ -1,0 +1,205 @@
+"""Losses of a policy on a micro-batch. Each is a function of log-probabilities and batch, chosen by passing it.
+
+    Clipped(low, high)           −min(r A, clip(r, 1 − low, 1 + high) A)       PPO, GRPO; low ≠ high: DAPO
+    ClippedSequence(low, high)   the same with r the mean ratio of a sequence  GSPO, arXiv 2507.18071
+    ScoreFunction(cap)           −A log π, times min(r, cap) where cap is set   REINFORCE
+    Shaped(gamma, otherwise)     −A π / (π + γ) where another prompt was answered, elsewhere another loss
+
+``policy_loss`` adds what they have in common, with the sample weight w on the policy gradient alone:
+
+    L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
+
+Old log-probabilities are those of the sampler: one update is made from each batch, so the policy that samples is the
+policy that learns, and r = 1 up to rounding. ``sampler_gap`` measures that rounding, and shows at once when a sampler
+uses stale weights. Left out: several epochs over one batch, and recomputing old log-probabilities before the update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.functional.kl import ESTIMATORS, Estimator, kl_estimate
+from cotrain.functional.policy_losses import (
+    clipped_ratio,
+    reinforce,
+    sequence_log_ratio,
+    shaped,
+    token_log_ratio,
+    truncated_importance,
+)
+from cotrain.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
+from cotrain.learn.contract import Loss, MicroBatch, Normaliser
+
+Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_gap"
+TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
+
+
+def _observed(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor) -> Observed:
+    return {"clip_fraction": clipped, "ratio": log_ratio.exp(), "sampler_gap": (logprobs - batch.behaviour).abs()}
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """The clipped ratio of each token."""
+
+    low: float = 0.2
+    high: float = 0.2
+
+    def __post_init__(self) -> None:
+        _check_clip(type(self).__name__, self.low, self.high)
+
+    def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
+        log_ratio = token_log_ratio(logprobs, batch.behaviour)
+        losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=self.low, high=self.high)
+        return losses, _observed(logprobs, batch, log_ratio, clipped)
+
+
+CLIPPED = Clipped()  # as GRPO and PPO have it
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedSequence:
+    """The clipped ratio of each sequence, at all of its tokens."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_clip(type(self).__name__, self.low, self.high)
+
+    def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
+        log_ratio = sequence_log_ratio(logprobs, batch.behaviour, batch.mask)
+        losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=self.low, high=self.high)
+        return losses, _observed(logprobs, batch, log_ratio, clipped)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFunction:
+    """The plain policy gradient; ``cap`` truncates the importance weight, None leaves it at 1."""
+
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.cap is not None and not self.cap > 0.0:
+            raise ConfigError(f"ScoreFunction: cap is {self.cap}, expected a positive one, or None")
+
+    def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
+        losses = reinforce(logprobs, batch.advantages)
+        if self.cap is not None:
+            losses = losses * truncated_importance(logprobs, batch.behaviour, cap=self.cap)
+        log_ratio = token_log_ratio(logprobs, batch.behaviour)
+        return losses, _observed(logprobs, batch, log_ratio, torch.zeros_like(logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """Samples that answered another prompt have the shaped loss and neither ratio nor gap, as nobody sampled them so."""
+
+    gamma: float
+    otherwise: TokenLoss = field(default_factory=ScoreFunction)
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0.0:
+            raise ConfigError(f"Shaped: gamma is {self.gamma}, expected γ > 0, such as 0.1")
+
+    def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
+        if batch.off_policy is None:
+            return self.otherwise(logprobs, batch)
+        elsewhere = batch.off_policy[:, None].expand_as(logprobs)
+        behaviour = torch.where(elsewhere, logprobs.detach(), batch.behaviour)
+        losses, observed = self.otherwise(logprobs, replace(batch, behaviour=behaviour))
+        return torch.where(elsewhere, shaped(logprobs, batch.advantages, gamma=self.gamma), losses), observed
+
+
+def _check_clip(name: str, low: float, high: float) -> None:
+    if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
+        raise ConfigError(f"{name}: clip ({low}, {high}); expected low in [0, 1] and high of at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Kl:
+    """A pull towards a reference policy."""
+
+    reference: str  # policy whose log-probabilities are scored
+    coefficient: float = 1e-3  # β
+    estimator: Estimator = "k3"
+
+    def __post_init__(self) -> None:
+        if self.estimator not in ESTIMATORS:
+            raise UnknownName("KL estimator", self.estimator, ESTIMATORS)
+        if not 0.0 <= self.coefficient < math.inf:
+            raise ConfigError(
+                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would pay for "
+                "running away from the reference"
+            )
+        if self.estimator == "k1":
+            raise ConfigError("Kl: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'")
+
+
+def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float | None = None) -> None:
+    """Raise ConfigError unless ``policy_loss`` can work with these."""
+    if not callable(loss):
+        raise ConfigError(f"loss is {loss!r}, expected a function of learn/losses.py, such as Clipped(0.2, 0.2)")
+    if normalise not in NORMALISES:
+        raise UnknownName("normalise", normalise, NORMALISES)
+    if (normalise == "constant") != (constant is not None):
+        raise ConfigError("normalise='constant' and constant=<tokens per sequence> belong together")
+    if constant is not None and not constant > 0.0:
+        raise ConfigError(f"constant is {constant}, expected tokens per sequence, such as max_tokens")
+
+
+def policy_loss(
+    logprobs: torch.Tensor,
+    entropy: torch.Tensor | None,
+    batch: MicroBatch,
+    normaliser: Normaliser,
+    *,
+    loss: TokenLoss,
+    normalise: Normalise = "token",
+    constant: float | None = None,
+    kl: Kl | None = None,
+    bonus: float = 0.0,
+) -> Loss:
+    """One micro-batch's share (equation at the top), and sums over its tokens for the metrics.
+
+    Args:
+        logprobs: ``[B, T]`` log π of the sampled tokens.
+        entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
+        normalise, constant: as in ``functional.reductions.reduce_loss``.
+        bonus: η, the coefficient of the entropy.
+
+    Metrics: "clip_fraction", "ratio", "sampler_gap" (|log π_sampler − log π|), "surprisal" (−log π, whose mean on
+    policy estimates the entropy), and "kl" and "entropy" where they are computed.
+    """
+    mask = batch.mask
+
+    def share(per_token: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        return reduce_loss(
+            per_token,
+            mask,
+            normalise=normalise,
+            tokens=normaliser.tokens,
+            sequences=normaliser.sequences,
+            constant=constant,
+            weights=weights,
+        )
+
+    losses, observed = loss(logprobs, batch)
+    value = share(losses, batch.weights)
+    observed["surprisal"] = -logprobs
+    if kl is not None:
+        if batch.reference is None:
+            raise ConfigError(f"the samples lack log-probabilities of {kl.reference!r}, the reference of the KL term")
+        observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
+        value = value + kl.coefficient * share(observed["kl"])
+    if entropy is not None:
+        observed["entropy"] = entropy
+        value = value - bonus * share(entropy)
+    elif bonus:
+        raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
+    return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})

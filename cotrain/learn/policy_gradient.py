@@ -1,0 +1,212 @@
+"""Policy gradient from rewards: GRPO and its relatives, which differ in the functions that are passed (``algorithms.py``).
+
+Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token of
+the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token and a
+token answers for every step that ends at it or later. ``over_batch`` may rescale them over all tokens. Then *advantages*
+are mixed, never rewards. With channels o per answer and p per span, and weights at s updates of S planned:
+
+    A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="convex" (RL Tango, arXiv 2505.15034)
+    A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="add"
+
+``rewards={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier is paid one reward, agreement +
+0.8 · format: ``rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True`` adds up the per-answer values before anything is
+compared. A sample without steps (its review could not be read) has process advantage 0, and its outcome advantage keeps
+the factor 1 − α; the steps of a group are one pool, so samples of many steps weigh more in it. A sample that lacks a
+per-answer reward is dropped and counted.
+
+Left out: length penalties, dynamic resampling until enough groups have spread, several epochs over a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.signals import Signal
+from cotrain.core.state import State
+from cotrain.functional.credit import pool_is_flat, reward_to_go
+from cotrain.functional.reductions import Normalise
+from cotrain.learn.after import After, drop_flat_groups
+from cotrain.learn.balance import ClassBalance
+from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
+from cotrain.learn.estimators import Baselines, Estimator, RunningMean, z_score
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss
+from cotrain.learn.mixing import weight_at
+from cotrain.learn.samples import (
+    Placed,
+    RewardWeights,
+    StepScale,
+    check_rewards,
+    check_step_scale,
+    on_tokens,
+    placed,
+    pools_of,
+    usable,
+)
+
+MERGED = "merged"  # name of the channel that holds the sum of all per-answer rewards
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyGradient:
+    """Settings. What is remembered between updates, baselines and class counts, is the state that credit hands back."""
+
+    rewards: RewardWeights  # signal → weight of its advantages
+    merge: bool = False  # add up the weighted per-answer rewards to one before they are compared
+    blend: Literal["convex", "add"] = "convex"
+    step_scale: StepScale = "1/K"  # a step of a sample of K steps is worth ±1/K (Tango), or ±1 ("one")
+    baseline: RunningMean | None = None  # taken off values first
+    advantage: Estimator | None = z_score  # compares values within a group; None: with nobody
+    over_batch: Callable[[torch.Tensor], torch.Tensor] | None = (
+        None  # rescales a channel over all tokens [N] of the batch
+    )
+    after: tuple[After, ...] = (drop_flat_groups,)  # done to the samples, in turn
+    balance: ClassBalance | None = None
+    loss: TokenLoss = CLIPPED
+    normalise: Normalise = "token"
+    constant: float | None = None  # tokens per sequence, with normalise="constant"
+    kl: Kl | None = None
+    entropy: float = 0.0
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_rewards(name, self.rewards)
+        check_step_scale(self.step_scale)
+        check_loss(self.loss, self.normalise, self.constant)
+        if self.advantage is not None and not callable(self.advantage):
+            raise ConfigError(f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None")
+        if self.blend not in ("convex", "add"):
+            raise UnknownName("blend", self.blend, ("add", "convex"))
+        if self.balance is not None and self.balance.label in self.rewards:
+            raise ConfigError(
+                f"{name}: {self.balance.label.name!r} is both a reward and the label of the class balance"
+            )
+        if self.merge and not self._of("answer"):
+            raise ConfigError(f"{name}: merge=True, but rewards has no per-answer signal to add up")
+        for edge in (0, 1):
+            self._rest({signal: weight_at(weight, edge, 1) for signal, weight in self.rewards.items()})
+
+    def _of(self, per: str) -> list[Signal]:
+        return [signal for signal in self.rewards if signal.per == per]
+
+    def _rest(self, weights: Mapping[Signal, float]) -> float:
+        """What is left for the per-answer channels: 1 − Σ_p α_p, or all of it."""
+        if self.blend == "add":
+            return 1.0
+        alphas = {signal.name: weights[signal] for signal in self._of("span")}
+        rest = 1.0 - sum(alphas.values())
+        if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or rest < -1e-9:
+            raise ConfigError(
+                f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at most 1, the "
+                "outcome has the rest; use blend='add' for free weights"
+            )
+        return rest
+
+    def needs(self) -> Needs:
+        return Needs(
+            reads=(*self.rewards, *([self.balance.label] if self.balance else [])),
+            group=1 if self.advantage is None else 2,
+            reference=self.kl.reference if self.kl else None,
+            entropy=self.entropy != 0.0,
+        )
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        samples, dropped = usable(batch.samples, self.rewards)
+        pools, groups = pools_of(samples)
+        weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
+        apart = {signal: placed(samples, signal, self.step_scale) for signal in self.rewards}
+        channels = self._channels(apart, weights)
+        baselines: Baselines = state.get("baselines", {})
+        mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
+        flat = torch.ones(groups, dtype=torch.bool)
+        shown: dict[str, float] = {}
+        for name, (channel, factor) in channels.items():
+            tokens, baselines = self._advantages(name, channel, samples, pools, baselines)
+            if factor:
+                flat &= pool_is_flat(channel.values, pools[channel.owners], groups)
+                for total, part in zip(mixed, tokens, strict=True):
+                    total += factor * part
+            count = sum(len(part) for part in tokens)
+            shown[f"advantage/{name}"] = float(sum(part.abs().sum() for part in tokens)) / count if count else 0.0
+            shown[f"mix/{name}"] = factor
+        kept = [replace(sample, advantages=mine) for sample, mine in zip(samples, mixed, strict=True)]
+        for change in self.after:
+            kept, left_out = change(kept)
+            dropped |= left_out
+        metrics = {"traces": float(len(samples)), "groups": float(groups)}
+        if groups:
+            metrics["zero_spread_groups"] = float(flat.double().mean())
+        metrics |= _reward_metrics(samples, apart) | shown
+        after: State = {}
+        if self.baseline is not None:
+            after["baselines"] = {key: list(seen) for key, seen in sorted(baselines.items())}
+        if self.balance is not None:
+            kept, after["classes"], more = self.balance.weigh(samples, kept, state.get("classes", (0.0, 0.0)))
+            metrics |= more
+        learned = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in kept)
+        return Credit(samples=learned, metrics=metrics, dropped=dropped), after
+
+    def _channels(
+        self, apart: Mapping[Signal, Placed], weights: Mapping[Signal, float]
+    ) -> dict[str, tuple[Placed, float]]:
+        """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
+        rest, answers = self._rest(weights), self._of("answer")
+        channels = {signal.name: (apart[signal], rest * weights[signal]) for signal in answers}
+        if self.merge:
+            first = apart[answers[0]]
+            total = sum((weights[signal] * apart[signal].values for signal in answers), torch.zeros_like(first.values))
+            channels = {MERGED: (first._replace(values=total), rest)}
+        return channels | {signal.name: (apart[signal], weights[signal]) for signal in self._of("span")}
+
+    def _advantages(
+        self, name: str, channel: Placed, samples: Sequence[Sample], pools: torch.Tensor, baselines: Baselines
+    ) -> tuple[list[torch.Tensor], Baselines]:
+        """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
+        values = channel.values
+        if self.baseline is not None:
+            keys = [f"{samples[owner].role}/{name}" for owner in channel.owners.tolist()]
+            values, baselines = self.baseline(values, keys, baselines)
+        if self.advantage is not None:
+            values = self.advantage(values, pools[channel.owners])
+        tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]
+        if self.over_batch is not None:
+            owners = set(channel.owners.tolist())  # samples without a value of this channel keep their zeros
+            if owners:
+                rescaled = self.over_batch(torch.cat([part for i, part in enumerate(tokens) if i in owners]))
+                parts = iter(rescaled.split([len(part) for i, part in enumerate(tokens) if i in owners]))
+                tokens = [next(parts) if i in owners else part for i, part in enumerate(tokens)]
+        return tokens, baselines
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        return policy_loss(
+            predictions,
+            entropy,
+            batch,
+            normaliser,
+            loss=self.loss,
+            normalise=self.normalise,
+            constant=self.constant,
+            kl=self.kl,
+            bonus=self.entropy,
+        )
+
+
+def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, Placed]) -> dict[str, float]:
+    """Means of per-answer rewards; of per-span ones how many samples have any, and how many spans these have."""
+    metrics: dict[str, float] = {}
+    for signal, channel in channels.items() if samples else ():
+        if signal.per == "answer":
+            metrics[f"reward/{signal.name}"] = sum(channel.values.tolist()) / len(samples)
+            continue
+        counts = [len({reward.tokens for reward in sample.given(signal)}) for sample in samples]
+        judged = [count for count in counts if count]
+        metrics[f"coverage/{signal.name}"] = len(judged) / len(samples)
+        if judged:
+            metrics[f"count/{signal.name}"] = sum(judged) / len(judged)
+    return metrics
