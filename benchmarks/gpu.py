@@ -34,9 +34,10 @@ from transformers import PreTrainedModel
 from update import learner_of, samples_of
 from work import Work, now, versions
 
+from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import Term
-from cotrain.learn.grpo import Grpo
 from cotrain.models.config import new_model
 
 HERE = Path(__file__).resolve().parent
@@ -158,7 +159,7 @@ class Bench:
         samples = samples_of(work, 0, learner)
         for round_ in range(1 + self.plan.rounds):
             began = now(self.device)
-            report = learner.update([Term(name="a", algorithm=Grpo(mix={"outcome": 1.0}), samples=samples)])
+            report = learner.update([Term(name="a", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=samples)])
             if round_:
                 spent.append(now(self.device) - began)
         assert report.stepped

@@ -14,10 +14,11 @@ from transformers import PreTrainedModel
 from update import learner_of, samples_of
 from work import Work
 
+from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
 from cotrain.learn.contract import Term
-from cotrain.learn.grpo import Grpo
+from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import sequence_scores
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.grpo import grpo
@@ -93,7 +94,7 @@ def layouts(model: PreTrainedModel, work: Work, micro: int) -> Iterator[Line]:
     samples = samples_of(work, 0, learner_of(model, "shared"))
     for layout, autocast in (("shared", False), ("padded", False), ("shared", True)):
         learner = learner_of(model, layout, micro, autocast)
-        report = learner.update([Term(name="a", algorithm=Grpo(mix={"outcome": 1.0}), samples=samples)])
+        report = learner.update([Term(name="a", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
         norms[layout, autocast] = report.metrics["grad_norm"]
         with torch.no_grad():
             for name, p in model.named_parameters():

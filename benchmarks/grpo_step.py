@@ -20,9 +20,10 @@ from typing import Any
 from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
 from cotrain.core.address import Address
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Episode, Grade, Sampling, StepJudgement, Task
 from cotrain.engine.contract import Engine, Request
-from cotrain.learn.grpo import Grpo
+from cotrain.learn.algorithms import grpo
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import trainable
 from cotrain.loop.recipe import Objective, Recipe
@@ -60,9 +61,10 @@ class Prompts:
         return None
 
 
+@gives(OUTCOME)
 async def respond(task: Task, roles: Roles) -> None:
     turn = await roles.solver(problem=task.prompt)
-    turn.reward("outcome", reward(turn.completion.token_ids))
+    turn.reward(OUTCOME, reward(turn.completion.token_ids))
 
 
 class Imposed:
@@ -88,7 +90,7 @@ def recipe_of(work: Work, model: str, steps: int, bf16: bool = False) -> Recipe:
         group_size=work.group,
         policies={POLICY: trainable(model, lr=LR, autocast=bf16)},
         roles={"solver": Role(policy=POLICY, prompt="{problem}", sampling=Sampling(max_tokens=work.longest))},
-        objectives={POLICY: Objective(policy=POLICY, on="solver", by=Grpo(mix={"outcome": 1.0}))},
+        objectives={POLICY: Objective(policy=POLICY, on="solver", by=grpo(rewards={OUTCOME: 1.0}))},
         schedule=single(respond, POLICY),
         evaluation=Evaluation(protocol=respond, measures=()),
     )

@@ -11,8 +11,9 @@ from __future__ import annotations
 from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling, Task
-from cotrain.learn.grpo import Grpo
+from cotrain.learn.algorithms import grpo
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import adapter, trainable
 from cotrain.loop.recipe import Objective, Recipe
@@ -24,15 +25,17 @@ from cotrain.play.role import Role
 ROLES = ("solver", "verifier")
 
 
+@gives(OUTCOME)
 async def respond_alone(task: Task, roles: Roles) -> None:
     turn = await roles.solver(problem=task.prompt)
-    turn.reward("outcome", reward(turn.completion.token_ids))
+    turn.reward(OUTCOME, reward(turn.completion.token_ids))
 
 
+@gives(OUTCOME)
 async def respond_both(task: Task, roles: Roles) -> None:
     await respond_alone(task, roles)
     turn = await roles.verifier(problem=task.prompt)
-    turn.reward("outcome", reward(turn.completion.token_ids))
+    turn.reward(OUTCOME, reward(turn.completion.token_ids))
 
 
 def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16: bool) -> Recipe:
@@ -50,7 +53,7 @@ def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16
         roles={
             name: Role(policy=name, prompt="{problem}", sampling=Sampling(max_tokens=work.longest)) for name in names
         },
-        objectives={name: Objective(policy=name, on=name, by=Grpo(mix={"outcome": 1.0})) for name in names},
+        objectives={name: Objective(policy=name, on=name, by=grpo(rewards={OUTCOME: 1.0})) for name in names},
         schedule=single(play, *names),
         evaluation=Evaluation(protocol=play, measures=()),
     )

@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
 
 from cotrain.core.address import rng_of
+from cotrain.core.signals import OUTCOME
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import Sample, Term
-from cotrain.learn.grpo import Grpo
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.loop.policies import PolicySpec
 from cotrain.models.load import load_model
@@ -61,7 +62,7 @@ def main() -> None:
     given = parser.parse_args()
     work, device = work_of(given), given.device
     learner = learner_of(load_model(given.model)[0].to(device), given.layout)
-    algorithm, measured, first = Grpo(mix={"outcome": 1.0}), [], {}
+    algorithm, measured, first = grpo(rewards={OUTCOME: 1.0}), [], {}
     for step in range(given.warmup + given.steps):
         samples = samples_of(work, step, learner)
         began = now(device)

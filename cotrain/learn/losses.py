@@ -43,6 +43,11 @@ def _observed(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor
     return {"clip_fraction": clipped, "ratio": log_ratio.exp(), "sampler_gap": (logprobs - batch.behaviour).abs()}
 
 
+def _check_clip(name: str, low: float, high: float) -> None:
+    if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
+        raise ConfigError(f"{name}: clip ({low}, {high}); expected low in [0, 1] and high of at least 0")
+
+
 @dataclass(frozen=True, slots=True)
 class Clipped:
     """The clipped ratio of each token."""
@@ -114,11 +119,6 @@ class Shaped:
         behaviour = torch.where(elsewhere, logprobs.detach(), batch.behaviour)
         losses, observed = self.otherwise(logprobs, replace(batch, behaviour=behaviour))
         return torch.where(elsewhere, shaped(logprobs, batch.advantages, gamma=self.gamma), losses), observed
-
-
-def _check_clip(name: str, low: float, high: float) -> None:
-    if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
-        raise ConfigError(f"{name}: clip ({low}, {high}); expected low in [0, 1] and high of at least 0")
 
 
 @dataclass(frozen=True, slots=True)

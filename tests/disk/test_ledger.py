@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError
-from cotrain.core.types import Episode, Signal, Trace
+from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.files import DiskError
 from cotrain.disk.ledger import NAME, Ledger, NotRecorded, decode_floats, encode_floats, encode_member
 
@@ -43,7 +43,7 @@ def episodes_of(step: int, tasks: int = 2, members: int = 2, tokens: int = 5) ->
             logprobs=logprobs,
             text=" ".join(draw.choice(["so", "12", "+", "é<"]) for _ in ids),
             finish="stop",
-            signals=(Signal(name="outcome", value=0.1), Signal(name="step", value=-1.0, tokens=(1, 3))),
+            signals=(Reward(name="outcome", value=0.1), Reward(name="step", value=-1.0, tokens=(1, 3))),
             parsed={"steps": ["a", "b"], "final": None},
             truth={"correct": True},
             parent=None if role == "solver" else str(dataclasses.replace(address, role="solver")),
@@ -78,7 +78,7 @@ values = st.recursive(
     max_leaves=6,
 )
 signals = st.builds(
-    Signal, name=names, value=st.floats(allow_nan=False), tokens=st.none() | st.tuples(st.integers(), st.integers())
+    Reward, name=names, value=st.floats(allow_nan=False), tokens=st.none() | st.tuples(st.integers(), st.integers())
 )
 traces = st.builds(
     Trace,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Sampling
 from cotrain.engine.reference import ReferenceEngine
 from cotrain.engine.replay import ReplayEngine
@@ -14,11 +15,14 @@ from cotrain.play.executor import Executor, Roles
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer, answers, letter_tasks, request, tiny_model
 
+LENGTH = Signal("length")
 
+
+@gives(LENGTH)
 async def ask_twice(task, roles: Roles):
     first = await roles.solver(problem=task.prompt)
     second = await roles.solver(problem=first.text + "?")
-    second.reward("length", len(second.text))
+    second.reward(LENGTH, len(second.text))
 
 
 ROLES = {"solver": Role(policy="a", prompt="{problem}:", sampling=Sampling(max_tokens=6))}

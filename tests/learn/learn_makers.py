@@ -4,8 +4,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cotrain.core.address import Address
-from cotrain.core.types import Signal, Trace
-from cotrain.learn.contract import Annotated, Sample
+from cotrain.core.types import Reward, Trace
+from cotrain.learn.contract import Batch, Sample
+from cotrain.learn.samples import sample_of
 
 VOCABULARY = 24
 
@@ -23,16 +24,26 @@ def trace(*, length=4, group="g", role="solver", call=0, signals=(), prompt=(1, 
         logprobs=tuple(logprobs or [-1.0] * length),
         text="",
         finish="stop",
-        signals=tuple(Signal(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
+        signals=tuple(Reward(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
     )
 
 
-def annotated(*args, values=None, temperature=1.0, **settings):
-    return Annotated(trace=trace(*args, **settings), values=values, temperature=temperature)
+def sampled(*args, values=None, temperature=1.0, scores=None, **settings):
+    return sample_of(trace(*args, **settings), values=values, temperature=temperature, scores=scores)
 
 
 def outcomes(*rewards, group="g", length=4):
-    return [annotated(signals=[("outcome", r)], group=group, length=length, call=i) for i, r in enumerate(rewards)]
+    return [sampled(signals=[("outcome", r)], group=group, length=length, call=i) for i, r in enumerate(rewards)]
+
+
+def credit(algorithm, samples, updates=0, planned=10, state=None):
+    """What the algorithm makes of its first batch, or of one after ``state``."""
+    return credit_and_state(algorithm, samples, updates, planned, state)[0]
+
+
+def credit_and_state(algorithm, samples, updates=0, planned=10, state=None):
+    batch = Batch(samples=tuple(samples), updates=updates, planned=planned)
+    return algorithm.credit(batch, state or {})
 
 
 def advantages(credit):

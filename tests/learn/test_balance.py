@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import STEP
 from cotrain.learn.balance import ClassBalance, class_weights, update_counts
 
 
@@ -46,5 +47,8 @@ def test_refusals():
         ClassBalance(ema=1.0)
     with pytest.raises(ConfigError, match="power"):
         ClassBalance(power=0.0)
+    for wrong in ("truth", STEP):
+        with pytest.raises(ConfigError, match="a per-answer signal such as TRUTH"):
+            ClassBalance(label=wrong)
     with pytest.raises(ValueError, match="class 1"):
         class_weights((1.0, 0.0), [True])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learn_makers import annotated
+from learn_makers import credit, sampled
 
 from cotrain.core.errors import ConfigError
 from cotrain.functional.credit import whiten
@@ -15,12 +15,8 @@ from cotrain.learn.implicit import ImplicitPrm, Prime
 
 
 def answer(outcome, prm, start, call=0, group="g"):
-    made = annotated(length=len(prm), signals=[("outcome", outcome)], group=group, call=call)
-    return replace(made, scores={"prm": torch.tensor(prm), "start": torch.tensor(start)})
-
-
-def credit(algorithm, traces):
-    return algorithm.credit(traces, updates=0, planned=10)
+    scores = {"prm": torch.tensor(prm), "start": torch.tensor(start)}
+    return sampled(length=len(prm), signals=[("outcome", outcome)], group=group, call=call, scores=scores)
 
 
 def flat(found):
@@ -82,7 +78,7 @@ def test_loss_of_the_implicit_model():
     samples = tuple(replace(s, reference=torch.full((len(s.token_ids),), -1.0)) for s in found.samples)
     _, batch = collate(samples)
     predictions = torch.tensor([[-0.5, -1.0], [-2.0, 0.0]])  # log-ratios 0.5, 0 and −1
-    loss = algorithm.loss(predictions, None, batch, Normaliser(tokens=3.0, sequences=2.0))
+    loss = algorithm.loss_of(predictions, None, batch, Normaliser(tokens=3.0, sequences=2.0))
     expected = (-math.log(1 / (1 + math.exp(-0.25))) - math.log(1 - 1 / (1 + math.exp(0.5)))) / 2
     assert float(loss.value) == pytest.approx(expected)
     assert float(loss.sums["accuracy"]) / 3.0 == pytest.approx(1.0)  # both signs are right

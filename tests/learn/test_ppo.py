@@ -2,35 +2,32 @@ import math
 
 import pytest
 import torch
-from learn_makers import advantages, annotated
+from learn_makers import advantages, credit, sampled
 
-from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, STEP
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Normaliser
 from cotrain.learn.ppo import Ppo, ValueRegression
 
-MIX = {"outcome": 2.0, "step": 1.0}
+MIX = {OUTCOME: 2.0, STEP: 1.0}
 
 
 def judged(values=(0.5, 0.25, 0.75), outcome=1.0, call=0):
     signals = [("outcome", outcome), ("step", 1.0, (0, 1)), ("step", -1.0, (1, 2))]
-    return annotated(length=3, signals=signals, values=torch.tensor(values), call=call)
-
-
-def credit(algorithm, traces):
-    return algorithm.credit(traces, updates=0, planned=10)
+    return sampled(length=3, signals=signals, values=torch.tensor(values), call=call)
 
 
 def test_advantages_by_hand():
     # token rewards: steps ±1/2 at tokens 0 and 1, outcome 2 on the last: 1/2, −1/2, 2
     # δ = 0.5 + 0.25 − 0.5 = 0.25; −0.5 + 0.75 − 0.25 = 0; 2 − 0.75 = 1.25; λ = 1/2
-    result = credit(Ppo(mix=MIX, lam=0.5, whiten=False), [judged()])
+    result = credit(Ppo(rewards=MIX, lam=0.5, whiten=False), [judged()])
     assert advantages(result) == [pytest.approx([0.25 + 0.5 * 0.625, 0.625, 1.25])]
     assert result.metrics["return"] == 2.0
 
 
 def test_whitening_is_over_all_tokens_of_the_batch():
-    result = credit(Ppo(mix={"outcome": 1.0}, lam=0.0), [judged((0.0, 0.0, 0.0)), judged((0.0, 0.0, 1.0), 1.0, 1)])
+    result = credit(Ppo(rewards={OUTCOME: 1.0}, lam=0.0), [judged((0.0, 0.0, 0.0)), judged((0.0, 0.0, 1.0), 1.0, 1)])
     raw = torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 0.0])
     expected = (raw - raw.mean()) / (raw.std() + 1e-6)
     assert [a for row in advantages(result) for a in row] == pytest.approx(expected.tolist(), rel=1e-5)
@@ -38,29 +35,29 @@ def test_whitening_is_over_all_tokens_of_the_batch():
 
 def test_critic_learns_the_reward_to_go():
     traces = [judged(), judged((0.0, 0.0, 0.0), 0.0, 1)]
-    result = credit(ValueRegression(mix=MIX, gamma=0.5), traces)
+    result = credit(ValueRegression(rewards=MIX, gamma=0.5), traces)
     assert result.samples[0].targets.tolist() == pytest.approx([0.5 + 0.5 * 0.5, 0.5, 2.0])
     assert result.samples[0].old_values.tolist() == [0.5, 0.25, 0.75]
     monte_carlo = credit(
-        ValueRegression(mix=MIX, gamma=0.5, values=None),
-        [annotated(length=3, signals=[("outcome", 1.0), ("step", 1.0, (1, 2))])],
+        ValueRegression(rewards=MIX, gamma=0.5, values=None),
+        [sampled(length=3, signals=[("outcome", 1.0), ("step", 1.0, (1, 2))])],
     )
     assert monte_carlo.samples[0].targets.tolist() == pytest.approx([1.0, 2.0, 2.0])
 
 
 def test_explained_variance():
-    exact = credit(ValueRegression(mix={"outcome": 1.0}, lam=1.0), [judged((1.0,) * 3), judged((0.0,) * 3, 0.0, 1)])
+    exact = credit(ValueRegression(rewards={OUTCOME: 1.0}, lam=1.0), [judged((1.0,) * 3), judged((0.0,) * 3, 0.0, 1)])
     assert exact.metrics["explained_variance"] == 1.0
-    mean = credit(ValueRegression(mix={"outcome": 1.0}, lam=1.0), [judged((0.5,) * 3), judged((0.5,) * 3, 0.0, 1)])
+    mean = credit(ValueRegression(rewards={OUTCOME: 1.0}, lam=1.0), [judged((0.5,) * 3), judged((0.5,) * 3, 0.0, 1)])
     assert mean.metrics["explained_variance"] == pytest.approx(0.0)
 
 
 def test_value_loss_is_normalised_and_clipped():
-    result = credit(ValueRegression(mix={"outcome": 1.0}, clip=0.2), [judged((0.0, 0.0, 0.0))])  # targets 1 1 1
+    result = credit(ValueRegression(rewards={OUTCOME: 1.0}, clip=0.2), [judged((0.0, 0.0, 0.0))])  # targets 1 1 1
     _, batch = collate(result.samples)
     predictions = torch.tensor([[0.1, 0.5, 1.0]], requires_grad=True)
     totals = Normaliser(tokens=3.0, sequences=1.0)
-    loss = ValueRegression(mix={"outcome": 1.0}, clip=0.2).loss(predictions, None, batch, totals)
+    loss = ValueRegression(rewards={OUTCOME: 1.0}, clip=0.2).loss_of(predictions, None, batch, totals)
     # past 0.2 the clipped value 0.2 has the larger error: 0.8
     assert loss.value.item() == pytest.approx(0.5 * (0.81 + 0.64 + 0.64) / 3)
     loss.value.backward()
@@ -69,18 +66,16 @@ def test_value_loss_is_normalised_and_clipped():
 
 
 def test_needs_and_refusals():
-    assert Ppo(mix=MIX, values="v").needs().values == "v"
-    critic = ValueRegression(mix=MIX).needs()
-    assert (critic.head, critic.on_policy) == ("value", False)
+    assert Ppo(rewards=MIX, values="v").needs().values == "v"
+    critic = ValueRegression(rewards=MIX).needs()
+    assert (critic.head, critic.on_policy, critic.reads) == ("value", False, (OUTCOME, STEP))
     with pytest.raises(ConfigError, match="has 0 values of policy 'critic'"):
-        credit(Ppo(mix={"outcome": 1.0}), [annotated(signals=[("outcome", 1.0)])])
+        credit(Ppo(rewards={OUTCOME: 1.0}), [sampled(signals=[("outcome", 1.0)])])
     with pytest.raises(ConfigError, match="need old values"):
-        ValueRegression(mix=MIX, values=None, lam=0.9)
+        ValueRegression(rewards=MIX, values=None, lam=0.9)
     with pytest.raises(ConfigError, match=r"lam 1\.5"):
-        Ppo(mix=MIX, lam=1.5)
+        Ppo(rewards=MIX, lam=1.5)
     with pytest.raises(ConfigError, match="names no signal"):
-        Ppo(mix={})
-    with pytest.raises(StateError):
-        Ppo(mix=MIX).load({"a": 1})
-    assert credit(Ppo(mix={"outcome": 1.0}), [annotated(signals=[])]).dropped == {"no outcome": 1}
-    assert math.isfinite(credit(Ppo(mix={"outcome": 1.0}), [judged()]).metrics["advantage"])
+        Ppo(rewards={})
+    assert credit(Ppo(rewards={OUTCOME: 1.0}), [sampled(signals=[])]).dropped == {"no outcome": 1}
+    assert math.isfinite(credit(Ppo(rewards={OUTCOME: 1.0}), [judged()]).metrics["advantage"])

@@ -4,25 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learn_makers import annotated, tiny_model
+from learn_makers import credit, sampled, tiny_model
 from torch.nn import functional as F
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.contract import Annotated, Term
+from cotrain.learn.contract import Term
 from cotrain.learn.rating import Pairwise, Pointwise
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.heads import ValueModel
 
 
 def rated(score, label=None, group="g", call=0, prompt=(1, 2)):
-    made = annotated(
-        length=1, group=group, call=call, prompt=prompt, signals=[] if label is None else [("label", label)]
-    )
-    return Annotated(trace=replace(made.trace, score=score))
-
-
-def credit(algorithm, traces):
-    return algorithm.credit(traces, updates=0, planned=10)
+    made = sampled(length=1, group=group, call=call, prompt=prompt, signals=[] if label is None else [("label", label)])
+    return replace(made, score=score)
 
 
 def test_slopes_of_one_pair_by_hand():
@@ -105,4 +99,4 @@ def test_pointwise_learns_its_labels():
 
 def test_a_role_that_speaks_has_no_score():
     with pytest.raises(ConfigError, match="speaks"):
-        credit(Pointwise(), [annotated(length=1, signals=[("label", 1.0)])])
+        credit(Pointwise(), [sampled(length=1, signals=[("label", 1.0)])])

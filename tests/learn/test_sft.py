@@ -1,40 +1,45 @@
 import pytest
 import torch
-from learn_makers import annotated, outcomes
+from learn_makers import credit, outcomes, sampled
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, STEP
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Normaliser
 from cotrain.learn.sft import Sft
 
 
 def test_all_traces_or_the_rewarded_ones():
-    everything = Sft().credit([annotated(signals=[])], updates=0, planned=1)
+    everything = credit(Sft(), [sampled(signals=[])])
     assert len(everything.samples) == 1
-    greedy = Sft().credit([annotated(temperature=0.0)], updates=0, planned=1)
+    greedy = credit(Sft(), [sampled(temperature=0.0)])
     assert greedy.samples[0].temperature == 1.0  # likelihood is that of the model itself
-    chosen = Sft(where="outcome", at_least=0.5).credit([*outcomes(1.0, 0.0, 0.5), annotated()], updates=0, planned=1)
+    chosen = credit(Sft(where=OUTCOME, at_least=0.5), [*outcomes(1.0, 0.0, 0.5), sampled()])
     assert len(chosen.samples) == 2
     assert chosen.dropped == {"outcome too low": 1, "no outcome": 1}
 
 
 def test_a_signal_may_weigh_the_traces():
-    credit = Sft(weight="outcome").credit([*outcomes(0.9, 0.0, 0.1), annotated()], updates=0, planned=1)
-    assert [sample.weight for sample in credit.samples] == [0.9, 0.1]
-    assert credit.dropped == {"no outcome": 1}
+    result = credit(Sft(weight=OUTCOME), [*outcomes(0.9, 0.0, 0.1), sampled()])
+    assert [sample.weight for sample in result.samples] == [0.9, 0.1]
+    assert result.dropped == {"no outcome": 1}
     with pytest.raises(ConfigError, match="a weight below 0"):
-        Sft(weight="outcome").credit(outcomes(-0.1), updates=0, planned=1)
+        credit(Sft(weight=OUTCOME), outcomes(-0.1))
 
 
 def test_loss_by_hand():
-    _, batch = collate(Sft().credit([annotated(length=3), annotated(length=1, call=1)], updates=0, planned=1).samples)
+    _, batch = collate(credit(Sft(), [sampled(length=3), sampled(length=1, call=1)]).samples)
     predictions = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, 0.0, 0.0]])
     totals = Normaliser(tokens=4.0, sequences=2.0)
-    assert Sft().loss(predictions, None, batch, totals).value.item() == 2.5
-    assert Sft(normalise="sequence").loss(predictions, None, batch, totals).value.item() == 3.0
+    assert Sft().loss_of(predictions, None, batch, totals).value.item() == 2.5
+    assert Sft(normalise="sequence").loss_of(predictions, None, batch, totals).value.item() == 3.0
 
 
 def test_needs_and_refusals():
     assert Sft().needs().on_policy is False
     with pytest.raises(ConfigError, match="normalise"):
         Sft(normalise="constant")
+    assert Sft(where=OUTCOME).needs().reads == (OUTCOME,)
+    for wrong in ("outcome", STEP):
+        with pytest.raises(ConfigError, match="a per-answer signal such as OUTCOME"):
+            Sft(where=wrong)

@@ -4,13 +4,15 @@ import math
 
 import pytest
 import torch
-from cotrain.learn.grpo import Grpo
 from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 
+from cotrain.core.signals import OUTCOME
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import Sample, Term
+from cotrain.learn.losses import Clipped
 from cotrain.learn.torch_learner import TorchLearner
 
-GRPO = Grpo(mix={"outcome": 1.0}, clip=(0.2, 0.28))
+GRPO = grpo(rewards={OUTCOME: 1.0}, loss=Clipped(0.2, 0.28))
 SEEN: list[torch.Tensor] = []  # the gradients of all updates, newest last
 
 

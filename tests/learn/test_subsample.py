@@ -3,10 +3,12 @@
 import math
 
 import pytest
-from cotrain.learn.grpo import Grpo
-from learn_makers import advantages, annotated, outcomes
+from learn_makers import advantages, credit, outcomes, sampled
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.signals import OUTCOME
+from cotrain.learn.after import drop_flat_groups
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.subsample import Subsample, draw
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
@@ -36,16 +38,19 @@ def test_chances_are_equal_or_proportional_to_the_advantage():
         assert abs(first / len(pairs) - share) < 0.02
 
 
+def brought_to(size):
+    return grpo(rewards={OUTCOME: 1.0}, after=(drop_flat_groups, Subsample(size=size)))
+
+
 def test_statistics_are_those_of_all_traces():
     traces = outcomes(1.0, 0.0, 0.0, 0.0, 0.0, 0.0) + outcomes(1.0, 1.0, group="h")  # h has nothing to teach
-    algorithm = Grpo(mix={"outcome": 1.0}, subsample=Subsample(size=2))
-    result = algorithm.credit(traces, updates=0, planned=1)
+    result = credit(brought_to(2), traces)
     deviation = math.sqrt(5 / 36 + 1 / 36) + 1e-6  # (25 + 5)/36 over 5
     whole = {round((r - 1 / 6) / deviation, 4) for r in (0.0, 1.0)}
     assert len(result.samples) == 2 and {round(a[0], 4) for a in advantages(result)} <= whole
     assert result.dropped == {"zero_spread": 2, "subsample": 4}
-    few = Grpo(mix={"outcome": 1.0}, subsample=Subsample(size=4)).credit(outcomes(1.0, 0.0), updates=0, planned=1)
-    assert [s.key for s in few.samples] == [str(annotated(call=i).trace.address) for i in (0, 0, 1, 1)]
+    few = credit(brought_to(4), outcomes(1.0, 0.0))
+    assert [s.key for s in few.samples] == [sampled(call=i).key for i in (0, 0, 1, 1)]
 
 
 def test_nonsense_is_refused():

@@ -5,18 +5,20 @@ from functools import partial
 
 import pytest
 import torch
-from cotrain.learn.grpo import Grpo, Kl
 from learn_makers import plain_logprobs, random_samples, tiny_model
 from peft import LoraConfig, get_peft_model
 
 from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.signals import OUTCOME
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import Term
+from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.ppo import ValueRegression
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.heads import ValueModel
 
-GRPO = Grpo(mix={"outcome": 1.0}, kl=Kl("start", 0.05), entropy=0.01, clip=(0.2, 0.28))
+GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
 
 
 def term(samples, algorithm=GRPO, name="gen"):
@@ -267,7 +269,7 @@ def test_bfloat16_arithmetic_over_float32_weights():
 def test_a_critic_learns_its_targets():
     critic = ValueModel(tiny_model(torch.float32).model)
     learner = TorchLearner(critic, lr=1e-2, head="value")
-    algorithm = ValueRegression(mix={"outcome": 1.0}, values=None)
+    algorithm = ValueRegression(rewards={OUTCOME: 1.0}, values=None)
     samples = tuple(replace(s, targets=s.advantages * 0 + len(s.token_ids) / 6) for s in random_samples(6))
     first = learner.update([term(samples, algorithm, "critic")]).metrics["critic/loss"]
     for _ in range(30):
@@ -287,7 +289,7 @@ def test_reinforces_what_was_good():
         replace(s, behaviour=b, advantages=torch.full_like(b, a))
         for s, b, a in zip(samples, before, (1.0, -1.0), strict=True)
     )
-    learner.update([term(signed, Grpo(mix={"outcome": 1.0}))])
+    learner.update([term(signed, grpo(rewards={OUTCOME: 1.0}))])
     after = learner.logprobs(pairs)
     assert after[0].sum() > before[0].sum()
     assert after[1].sum() < before[1].sum()
@@ -299,4 +301,4 @@ def test_refusals():
     with pytest.raises(ConfigError, match="load the model as float32"):
         TorchLearner(tiny_model(torch.bfloat16), lr=1e-3)
     with pytest.raises(ConfigError, match="trains a 'value' head"):
-        TorchLearner(tiny_model(), lr=1e-3).update([term(batch(0), ValueRegression(mix={"outcome": 1.0}))])
+        TorchLearner(tiny_model(), lr=1e-3).update([term(batch(0), ValueRegression(rewards={OUTCOME: 1.0}))])

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from cotrain.learn.grpo import Grpo
 
 from cotrain.core.errors import ConfigError, ModelError
+from cotrain.core.signals import OUTCOME
 from cotrain.learn.contract import Sample, Term
+from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.torch_learner import sequence_scores
 from cotrain.loop.cast import assemble
 from cotrain.loop.policies import Lora, adapter, frozen, trainable
@@ -36,7 +37,11 @@ def learn(cast, policy):
         Sample(key=str(i), prompt_ids=p, token_ids=t, behaviour=b, advantages=torch.full_like(b, (-1.0) ** i))
         for i, ((p, t), b) in enumerate(zip(PAIRS, behaviour, strict=True))
     )
-    assert cast.learners[policy].update([Term(name="o", algorithm=Grpo(mix={"outcome": 1.0}), samples=samples)]).stepped
+    assert (
+        cast.learners[policy]
+        .update([Term(name="o", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
+        .stepped
+    )
 
 
 def same(one, other):

@@ -8,7 +8,7 @@ import pytest
 
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError
-from cotrain.core.types import Episode, Signal, Trace
+from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.health import BANDS, Monitor, check, watched, with_examples
@@ -165,7 +165,7 @@ def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None
     address = Address(step=step, task=task, member=0, role=role, call=0)
     found = Trace(
         address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,), logprobs=(-1.0,),
-        text="", finish="stop", signals=(Signal(name="proxy", value=paid),), parent=parent,
+        text="", finish="stop", signals=(Reward(name="proxy", value=paid),), parent=parent,
         parsed={} if final is None else {"final": final}, truth={} if correct is None else {"correct": correct},
     )  # fmt: skip
     return Episode(step=step, task=task, member=0, task_id="t", traces=(found,))

@@ -4,14 +4,18 @@ import json
 from dataclasses import replace
 
 import pytest
-from cotrain.learn.grpo import Grpo, Kl
 
 from cotrain import api
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
+from cotrain.learn.balance import ClassBalance
+from cotrain.learn.losses import Kl
+from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.loop.directory import recipe_json
 from cotrain.loop.override import override
 from cotrain.loop.policies import critic, frozen, trainable
 from cotrain.loop.recipe import Objective
+from cotrain.loop.schedule import single
 from cotrain.recipes import find
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
@@ -26,7 +30,7 @@ def test_an_on_policy_algorithm_needs_its_policy_to_play_the_role():
     recipe = tango()
     wrong = {
         **recipe.objectives,
-        "generator": Objective(policy="generator", on="verifier", by=Grpo(mix={"outcome": 1.0})),
+        "generator": Objective(policy="generator", on="verifier", by=PolicyGradient(rewards={OUTCOME: 1.0})),
     }
     refuse(lambda: replace(recipe, objectives=wrong), "played by 'verifier'; use Sft, or let 'generator' play the role")
 
@@ -39,7 +43,9 @@ def test_a_frozen_policy_cannot_be_trained():
 def test_a_reference_must_exist_and_have_the_right_head():
     recipe = grpo(kl=0.0)
     wrong = {
-        "generator": Objective(policy="generator", on="solver", by=Grpo(mix={"outcome": 1.0}, kl=Kl("strat", 0.1)))
+        "generator": Objective(
+            policy="generator", on="solver", by=PolicyGradient(rewards={OUTCOME: 1.0}, kl=Kl("strat", 0.1))
+        )
     }
     refuse(lambda: replace(recipe, objectives=wrong), "unknown policy 'strat'")
     mute = {**recipe.policies, "strat": critic("embedded")}
@@ -91,6 +97,81 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
     refuse(lambda: find(f"{tmp_path}/no.py:mine"), "there is no file")
     mine.write_text("def mine(:\n")
     refuse(lambda: find(f"{mine}:mine"), "line 1, column")
+
+
+# ---- signals
+
+
+def learning(**settings):
+    """The GRPO recipe with another algorithm for its generator."""
+    made = grpo(steps=1, kl=0.0)
+    return replace(made, objectives={"generator": replace(made.objectives["generator"], by=PolicyGradient(**settings))})
+
+
+def test_what_nobody_gives_is_refused_and_the_nearest_name_suggested():
+    refuse(
+        lambda: learning(rewards={Signal("outcom"): 1.0}),
+        "objective 'generator' reads signal 'outcom' per answer, which no protocol gives to role 'solver'.*"
+        "did you mean 'outcome'",
+    )
+    refuse(
+        lambda: learning(rewards={AGREEMENT: 1.0}),
+        "signal 'agreement' per answer, which no protocol gives to role 'solver'",
+    )
+    refuse(lambda: learning(rewards={Signal("step"): 1.0}), "gives it to role 'solver' of the other kind")
+    refuse(
+        lambda: learning(rewards={OUTCOME: 1.0}, balance=ClassBalance()), "signal 'truth' per answer, which no protocol"
+    )
+    made = tango(steps=1, balance=False)
+    judged = replace(
+        made.objectives["verifier"], by=PolicyGradient(rewards={AGREEMENT: 1.0}, balance=ClassBalance(label=TRUTH))
+    )
+    replace(made, objectives={**made.objectives, "verifier": judged})  # the protocol gives it to this role
+
+
+def test_a_signal_counts_where_its_role_gets_it():
+    @gives(FORMAT.to("verifier"), OUTCOME)
+    async def elsewhere(task, roles):
+        pass
+
+    made = learning(rewards={OUTCOME: 1.0})
+    replace(made, schedule=single(elsewhere, "generator"))
+    refuse(
+        lambda: replace(learning(rewards={FORMAT: 1.0}), schedule=single(elsewhere, "generator")),
+        "gives to role 'solver'",
+    )
+
+
+def test_a_protocol_without_a_declaration_is_told_what_to_add():
+    async def silent(task, roles):
+        pass
+
+    refuse(
+        lambda: replace(learning(rewards={OUTCOME: 1.0}), schedule=single(silent, "generator")),
+        r"protocol 'silent' does not say what it rewards.*put @gives\(OUTCOME.to\('solver'\)\) above it",
+    )
+
+
+def test_set_changes_the_weight_of_a_reward_and_checks_it():
+    weights = override(tango(), ["objectives.verifier.by.rewards.format=0.5"]).objectives["verifier"].by.rewards
+    assert weights == {AGREEMENT: 1.0, FORMAT: 0.5}
+    assert override(tango(), ["objectives.generator.by.loss.high=0.3"]).objectives["generator"].by.loss.high == 0.3
+    refuse(lambda: override(tango(), ["objectives.verifier.by.rewards.formt=0.5"]), "did you mean 'format'")
+    refuse(lambda: override(tango(), ["objectives.verifier.by.rewards.format=-1"]), "expected a number of at least 0")
+    refuse(lambda: override(grpo(), ["objectives.generator.by.advantage=rloo"]), "not a plain value")
+    refuse(
+        lambda: override(tango(estimator="reinforce++"), ["objectives.generator.by.advantage=rloo"]), "such as z_score"
+    )
+
+
+def test_the_estimator_of_a_recipe_is_a_function_by_name():
+    assert grpo(estimator="maxrl").objectives["generator"].by.advantage.__name__ == "over_success"
+    saved = recipe_json(grpo(estimator="rloo"), checkpoint_every=1)["settings"]["objectives"]["generator"]["by"]
+    assert (saved["advantage"], saved["rewards"]) == ("leave_one_out", {"outcome": 1.0})
+    with pytest.raises(UnknownName, match="did you mean 'maxrl'"):
+        grpo(estimator="max_rl")
+    refuse(lambda: grpo(estimator="maxrl", steps_judged_by="oracle"), "rate of success")
+    assert STEP in grpo(steps_judged_by="oracle").objectives["generator"].by.rewards
 
 
 # ---- policies of other kinds

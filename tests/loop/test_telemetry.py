@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.address import Address
-from cotrain.core.types import Episode, Signal, Trace
+from cotrain.core.types import Episode, Reward, Trace
 from cotrain.loop.metrics import role_metrics
 from cotrain.loop.telemetry import answers, comments, judges, lengths, reviews, rewards, scores, truth_notes
 
@@ -14,7 +14,7 @@ def trace(
     return Trace(
         address=Address(step=0, task=task, member=member, role=role, call=call), role=role, policy=role, version=0,
         group="g", prompt_ids=(1,), token_ids=(2,) * tokens, logprobs=(-1.0,) * tokens, text="", finish="stop",
-        signals=tuple(Signal(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
+        signals=tuple(Reward(name=s[0], value=s[1], tokens=s[2] if len(s) > 2 else None) for s in signals),
         parsed=parsed or {}, truth=truth, parent=parent, score=score,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
@@ -48,15 +49,19 @@ ROLES = {
 }
 
 
+LENGTH = Signal("length")
+
+
+@gives(OUTCOME.to("solver"), LENGTH.to("verifier"))
 async def solve_and_review(task, roles, *, reviews=2):
     solution = await roles.solver(problem=task.prompt)
     grade = await roles.grade(task, solution.text)
-    solution.reward("outcome", grade.value)
+    solution.reward(OUTCOME, grade.value)
     turns = await roles.verifier.many(
         reviews, group=solution.id, parent=solution, problem=task.prompt, solution=solution.text
     )
     for review in turns:
-        review.reward("length", len(review.text))
+        review.reward(LENGTH, len(review.text))
     again = await roles.solver(problem=turns[0].text)
     again.note(first=solution.text)
 
@@ -191,11 +196,26 @@ def test_greedy_is_the_same_at_temperature_zero(models):
     assert episodes[0].traces[0].token_ids == episodes[1].traces[0].token_ids
 
 
+def test_a_reward_that_is_not_declared_ends_the_play(models):
+    async def undeclared(task, roles):
+        (await roles.solver(problem=task.prompt)).reward(OUTCOME, 1.0)
+
+    @gives(OUTCOME.to("verifier"))
+    async def elsewhere(task, roles):
+        (await roles.solver(problem=task.prompt)).reward(OUTCOME, 1.0)
+
+    for protocol in (undeclared, elsewhere):
+        words = f"protocol '{protocol.__name__}' rewards role 'solver' with 'outcome', but it declares nothing for this role"
+        with pytest.raises(ConfigError, match=words):
+            executor(models).play(protocol, letter_tasks(2), step=0, members=1)
+
+
 def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
+    @gives(OUTCOME)
     async def shaky(task, roles):
         turn = await roles.solver(problem=task.prompt)
         if task.id.endswith("/1"):
-            turn.reward("outcome", 1.0)
+            turn.reward(OUTCOME, 1.0)
             raise KeyError("no such step")
         await roles.solver(problem="x")
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.loop.trainer import CoTrainer
@@ -37,10 +38,11 @@ class Slow(AnswerJudge):
         return self.grade(task, text)
 
 
+@gives(OUTCOME)
 async def solve_and_review(task, roles):
     solution = await roles.solver(problem=task.prompt)
     grade = await roles.grade(task, solution.text)
-    solution.reward("outcome", float(grade.value))
+    solution.reward(OUTCOME, float(grade.value))
     if grade.value:
         await roles.verifier.many(2, problem=task.prompt, solution=solution.text)
     await roles.solver(problem=solution.text[:5])

@@ -7,7 +7,9 @@ import math
 import pytest
 
 from cotrain.core.address import Address
-from cotrain.core.types import Completion, Signal, Span
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, STEP, Declared, Signal
+from cotrain.core.types import Completion, Reward, Span
 from cotrain.play.role import Turn
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.text.parsers import tagged_solution
@@ -27,12 +29,13 @@ def turn_of(text: str = TEXT) -> Turn:
         prompt_ids=(1, 2),
         completion=Completion(token_ids=ids, logprobs=logprobs, finish="stop", policy="a", version=9),
         renderer=Renderer(tokenizer),
+        declared=Declared("play", (OUTCOME.to("solver"), STEP, Signal("praise", role="verifier"))),
     )
 
 
 def test_a_turn_becomes_a_trace():
     turn = turn_of()
-    turn.reward("outcome", True)
+    turn.reward(OUTCOME, True)
     turn.note(correct=True, step_ok=(True, False))
     turn.note(first_wrong=None)
     turn.show(steps=[(0, 4, "a")])
@@ -43,7 +46,7 @@ def test_a_turn_becomes_a_trace():
     assert (trace.group, trace.prompt_ids, trace.finish, trace.parent) == ("pool", (1, 2), "stop", None)
     assert trace.token_ids == turn.completion.token_ids and trace.logprobs == turn.completion.logprobs
     assert trace.text == TEXT  # without the stop token
-    assert trace.signals == (Signal(name="outcome", value=1.0),)
+    assert trace.signals == (Reward(name="outcome", value=1.0),)
     assert trace.truth == {"correct": True, "step_ok": [True, False], "first_wrong": None}
     assert trace.parsed == {"steps": [[0, 4, "a"]]}
     assert trace.failure == "ungraded" and turn.failed
@@ -57,7 +60,7 @@ def test_spans_become_the_tokens_that_hold_them():
     assert [span.text for span in solution.steps] == [" a= b+4=12", " c=é"]
     ids = turn.completion.token_ids
     for span in solution.steps:
-        turn.reward("step", -1.0, span=span)
+        turn.reward(STEP, -1.0, span=span)
         start, end = turn.tokens(span)
         assert turn._renderer.decode(ids[start:end]) == span.text
         assert turn.probability(span) == pytest.approx(math.exp(sum(turn.completion.logprobs[start:end])))
@@ -73,13 +76,13 @@ def test_spans_become_the_tokens_that_hold_them():
 )
 def test_spans_of_another_text_are_refused(span):
     with pytest.raises(ValueError, match="is not in the text of 2:1:0:solver:3"):
-        turn_of().reward("step", 1.0, span=span)
+        turn_of().reward(STEP, 1.0, span=span)
 
 
 def test_what_is_no_number_and_no_json_is_refused():
     turn = turn_of()
     with pytest.raises(ValueError, match="reward 'outcome' of 2:1:0:solver:3 is nan"):
-        turn.reward("outcome", math.nan)
+        turn.reward(OUTCOME, math.nan)
     with pytest.raises(TypeError, match=r"note\(steps\): a set is not a JSON value"):
         turn.note(steps={1, 2})
     with pytest.raises(ValueError, match=r"show\(score\): inf"):
@@ -90,6 +93,36 @@ def test_what_is_no_number_and_no_json_is_refused():
 def test_a_sealed_turn_takes_nothing():
     turn = turn_of()
     turn.trace()
-    for add in (lambda: turn.reward("x", 1.0), lambda: turn.note(x=1), lambda: turn.show(x=1), lambda: turn.fail("x")):
+    for add in (
+        lambda: turn.reward(OUTCOME, 1.0),
+        lambda: turn.note(x=1),
+        lambda: turn.show(x=1),
+        lambda: turn.fail("x"),
+    ):
         with pytest.raises(RuntimeError, match="sealed"):
             add()
+
+
+@pytest.mark.parametrize(
+    ("signal", "span", "words"),
+    [
+        ("outcome", None, "rewards role 'solver' with 'outcome'; expected a signal"),
+        (Signal("outcom"), None, "declares outcome, step for this role; did you mean 'outcome'"),
+        (Signal("praise"), None, "with 'praise', but it declares outcome, step for this role"),
+        (OUTCOME, Span(start=0, end=6, text="<step>"), "per answer: expected no span, found one"),
+        (STEP, None, "per span: expected a span, found none"),
+    ],
+)
+def test_a_turn_takes_only_what_the_protocol_declares(signal, span, words):
+    with pytest.raises(ConfigError, match=words):
+        turn_of().reward(signal, 1.0, span=span)
+
+
+def test_an_answer_has_one_value_of_a_signal_and_a_span_may_have_several():
+    turn, span = turn_of(), Span(start=0, end=6, text="<step>")
+    for value in (1.0, -1.0):
+        turn.reward(STEP, value, span=span)
+    turn.reward(OUTCOME, 1.0)
+    with pytest.raises(ConfigError, match="'outcome' is given to turn 2:1:0:solver:3 twice"):
+        turn.reward(OUTCOME, 0.0)
+    assert len(turn.trace().signals) == 3

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from cotrain.core.errors import TooLong, UnknownName
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Grade, Sampling
-from cotrain.learn.contract import Annotated
+from cotrain.learn.contract import Batch
+from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
 from cotrain.loop.measures import verifying
 from cotrain.loop.metrics import role_metrics
@@ -20,7 +22,7 @@ from cotrain.play.parts import parse_solution
 from cotrain.play.protocols import examine, review_all, solve_then_verify
 from cotrain.play.role import Role
 from cotrain.play.tools import DEADLINE_S, MOST, Ran
-from cotrain.recipes.genprm import agreeing_reviews
+from cotrain.recipes.genprm import KEPT, agreeing_reviews
 from cotrain.tasks.grading import GradingPool
 from cotrain.tasks.script_worker import CUT, MAX_OUTPUT
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
@@ -119,15 +121,16 @@ def test_a_probability_is_read_in_the_part_where_its_verdict_stands():
 
 
 def test_learning_sees_the_verifiers_own_tokens_alone():
+    @gives(KEPT.to("verifier"))
     async def protocol(task, roles):
         solution = await roles.solver(problem=task.prompt)
         await examine(task, roles, solution)
         [[turn]] = await review_all(task, roles, [solution], tool="python")
         for part in tools.whole(turn):
-            part.reward("kept", 1.0)
+            part.reward(KEPT, 1.0)
 
     traces, _, episode = play(judged(*PLAIN), protocol)
-    credit = Sft(where="kept").credit([Annotated(trace=t) for t in traces], updates=0, planned=1)
+    credit, _ = Sft(where=KEPT).credit(Batch(samples=tuple(map(sample_of, traces))), {})
     learned = [CharRenderer().decode(sample.token_ids) for sample in credit.samples]
     assert learned == ["<analyze>a</analyze><verify>print(2 * 3)</verify>", PLAIN[1]]
     assert [len(s.behaviour) for s in credit.samples] == [len(s.token_ids) for s in credit.samples]
@@ -273,13 +276,14 @@ def test_another_process_prints_the_same():
 
 
 def test_a_turn_is_cut_before_it_is_rewarded_and_never_to_nothing():
+    @gives(OUTCOME)
     async def protocol(task, roles):
         turn = await roles.solver(problem=task.prompt)
         with pytest.raises(ValueError, match="not in the text"):
             turn.cut(0)
         turn.cut(5)
         assert (turn.text, turn.finish, len(turn.completion.logprobs)) == ("<step", "stop", 5)
-        turn.reward("outcome", 1.0)
+        turn.reward(OUTCOME, 1.0)
         with pytest.raises(RuntimeError, match="rewarded"):
             turn.cut(3)
 

@@ -7,7 +7,8 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.contract import Annotated
+from cotrain.learn.contract import Batch
+from cotrain.learn.samples import sample_of
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_review, parse_solution
@@ -57,12 +58,11 @@ def test_the_first_right_revisions_join_the_group_under_the_prompt_of_the_proble
         assert outcomes == [[1.0], [1.0], []] and [t.signals[0].value for t in traces["solver"]] == [0.0] * 3
         assert traces["solver"][0].truth["rescued"] is True and "rescued" not in traces["solver"][1].truth
         for revision, solution in zip(traces["refiner"], traces["solver"], strict=True):
-            assert revision.group == solution.group and revision.learn_ids == solution.prompt_ids
+            assert revision.group == solution.group and revision.prompt_ids != solution.prompt_ids
             assert revision.parent == str(solution.address)
         learn = critique(critic="frozen", **SMALL).objectives["generator"].by
-        credit = learn.credit(
-            [Annotated(trace=t) for name in ("refiner", "solver") for t in traces[name]], updates=0, planned=1
-        )
+        samples = tuple(sample_of(t) for name in ("refiner", "solver") for t in traces[name])
+        credit, _ = learn.credit(Batch(samples=samples), {})
         found = [(s.off_policy, s.prompt_ids, round(float(s.advantages[0]), 6)) for s in credit.samples]
         prompt = traces["solver"][0].prompt_ids  # of 5 answers 2 are right: 1 − 2/5, 0 − 2/5
         assert found == [(True, prompt, 0.6)] * 2 + [(False, prompt, -0.4)] * 3
@@ -106,9 +106,8 @@ def test_no_prompt_holds_the_gold_answer_unless_it_is_leaked(leak):
         )
         for trace in (t for e in episodes for t in e.traces):
             renderer = trainer.cast.renderers[trace.policy]
-            for ids in filter(None, (trace.prompt_ids, trace.learn_ids)):
-                leaks |= {(trace.role, ids is trace.learn_ids)} if CANARY in renderer.decode(ids) else set()
-    assert leaks == ({("refiner", False)} if leak else set())
+            leaks |= {trace.role} if CANARY in renderer.decode(trace.prompt_ids) else set()
+    assert leaks == ({"refiner"} if leak else set())
 
 
 def test_nonsense_is_refused():

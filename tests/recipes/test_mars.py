@@ -7,7 +7,9 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.contract import Annotated
+from cotrain.learn.after import drop_flat_groups
+from cotrain.learn.contract import Batch
+from cotrain.learn.samples import sample_of
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_search, parse_solution
 from cotrain.play.role import Role
@@ -96,7 +98,7 @@ def test_system_one_is_brought_to_the_number_of_trajectories():
     calls = [t for e in episodes for t in e.traces if t.role == "digester"]
     system1, system2 = recipe.objectives["system1"], recipe.objectives["system2"]
     assert (system1.on, system2.roles) == ("digester", ("solver", "planner"))
-    credit = system1.by.credit([Annotated(trace=t) for t in calls], updates=0, planned=1)
+    credit, _ = system1.by.credit(Batch(samples=tuple(map(sample_of, calls))), {})
     mixed = {t.group for t in calls if len({s.value for u in calls if u.group == t.group for s in u.signals}) > 1}
     assert mixed and len(credit.samples) == 4 * len(mixed) < len(calls)
 
@@ -104,10 +106,10 @@ def test_system_one_is_brought_to_the_number_of_trajectories():
 def test_one_loss_or_two():
     joint = mars(model="embedded", tasks=SOURCE, decoupled=False).objectives
     assert list(joint) == ["system2"] and joint["system2"].roles == ("solver", "planner", "digester")
-    assert joint["system2"].by.subsample.size == 8
+    assert joint["system2"].by.after[-1].size == 8
     frozen = mars(model="embedded", tasks=SOURCE, system1="frozen")
     assert list(frozen.objectives) == ["system2"] and frozen.roles["digester"].policy == "start"
-    assert mars(model="embedded", balance=False).objectives["system1"].by.subsample is None
+    assert mars(model="embedded", balance=False).objectives["system1"].by.after == (drop_flat_groups,)
     alone = mars(model="embedded", system1="none", plan=False)
     assert list(alone.roles) == ["solver"]
     for wrong, error in (

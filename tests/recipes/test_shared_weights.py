@@ -5,6 +5,8 @@ from random import Random
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.learn.estimators import leave_one_out, z_score
+from cotrain.learn.losses import Clipped
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.rise import paid, rise
 from cotrain.recipes.self_verify import choose, self_verify
@@ -68,9 +70,13 @@ def test_who_learns_when():
 def test_parameters_of_tango():
     recipe = tango(step_scale="one", estimator="rloo", clip_high=0.28)
     for objective in recipe.objectives.values():
-        assert (objective.by.step_scale, objective.by.estimator, objective.by.clip) == ("one", "rloo", (0.2, 0.28))
+        assert (objective.by.step_scale, objective.by.advantage, objective.by.loss) == (
+            "one",
+            leave_one_out,
+            Clipped(0.2, 0.28),
+        )
     plain = tango().objectives["generator"].by
-    assert (plain.step_scale, plain.estimator, plain.clip) == ("1/K", "grpo", (0.2, 0.2))
+    assert (plain.step_scale, plain.advantage, plain.loss) == ("1/K", z_score, Clipped(0.2, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,7 @@ def test_parameters_of_tango():
         (lambda: tango(step_scale="K"), "step_scale of tango 'K'; did you mean '1/K'"),
         (lambda: tango(steps_judged_by="oracel"), "did you mean 'oracle'"),
         (lambda: tango(reviews=0), "at least 1 review"),
-        (lambda: tango(clip_high=-0.1), "clip="),
+        (lambda: tango(clip_high=-0.1), r"clip \(0.2, -0.1\)"),
     ],
 )
 def test_refusals(build, words):

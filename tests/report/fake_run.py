@@ -9,7 +9,7 @@ from typing import Any
 
 from cotrain.core.address import Address, rng_of
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Signal, Trace
+from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 
 NOUNS = ("apples", "pears", "plums", "coins", "shells", "cards")
@@ -261,7 +261,7 @@ def trace(
         logprobs=(-0.5, -0.25),
         text=text,
         finish="stop",
-        signals=tuple(Signal(name=name, value=value) for name, value in rewards),
+        signals=tuple(Reward(name=name, value=value) for name, value in rewards),
         parsed=parsed,
         truth=truth,
         parent=parent,

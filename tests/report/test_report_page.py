@@ -16,7 +16,7 @@ from fake_run import episode, write, write_fake_run
 
 from cotrain.core.address import Address
 from cotrain.core.errors import RunDirectoryError
-from cotrain.core.types import Episode, Signal, Trace
+from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.report import episodes as cards
 from cotrain.report.compare_page import compare_page
@@ -141,7 +141,7 @@ def meeting(said: bool, correct: bool, verdicts: list[bool]) -> cards.Meeting:
     at = Address(step=3, task=0, member=0, role="solver", call=0)
     common = {"group": "g", "prompt_ids": (1,), "token_ids": (2,), "logprobs": (-1.0,), "finish": "stop"}
     speech = Trace(
-        address=at, role="solver", policy="generator", version=2, text="t", signals=(Signal(name="outcome", value=0.0),),
+        address=at, role="solver", policy="generator", version=2, text="t", signals=(Reward(name="outcome", value=0.0),),
         parsed={"problem": "P?", "steps": [[0, 1, "one"], [1, 2, "two"]], "answer": "5"},
         truth={"correct": correct, "step_ok": [True, correct], "step_reasons": ["", "" if correct else "arithmetic"],
                "first_wrong": None if correct else 1, "gold": "4"}, **common,
@@ -274,7 +274,7 @@ def poisoned(value: Any) -> Any:
 def poisoned_trace(trace: Trace, parent: str | None) -> Trace:
     return dataclasses.replace(
         trace, role=trace.role + POISON, policy=POISON, group=POISON, text=POISON, finish=POISON, failure=POISON,
-        signals=tuple(Signal(name=s.name + POISON, value=s.value) for s in trace.signals), parent=parent,
+        signals=tuple(Reward(name=s.name + POISON, value=s.value) for s in trace.signals), parent=parent,
         parsed=poisoned(dict(trace.parsed)), truth=poisoned(dict(trace.truth)),
     )  # fmt: skip
 

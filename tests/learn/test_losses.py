@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
-from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
 
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Normaliser
+from cotrain.learn.losses import Clipped, ClippedSequence, Kl, ScoreFunction, Shaped, policy_loss
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)
 
@@ -30,7 +30,7 @@ def logprobs():
 
 def test_on_policy_value_and_gradient_by_hand():
     x = logprobs()
-    loss = policy_loss(PolicyTerm(clip=(0.2, 0.2)), x, None, batch(), TOTALS)
+    loss = policy_loss(x, None, batch(), TOTALS, loss=Clipped())
     assert loss.value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3)
     loss.value.backward()
     assert x.grad.tolist() == [pytest.approx([-2 / 3, 4 / 3]), pytest.approx([-0.5, 0.0])]
@@ -40,41 +40,40 @@ def test_on_policy_value_and_gradient_by_hand():
 
 
 def test_weights_touch_the_policy_gradient_alone():
-    term = PolicyTerm(clip=(0.2, 0.2), kl=Kl("start", 0.1), entropy=0.01)
     entropy = torch.full((2, 2), 2.0, dtype=torch.float64)
-    value = policy_loss(term, logprobs(), entropy, batch(), TOTALS).value
+    how = {"loss": Clipped(), "kl": Kl("start", 0.1), "bonus": 0.01}
+    value = policy_loss(logprobs(), entropy, batch(), TOTALS, **how).value
     k3 = [math.exp(-0.5) - 1 + 0.5, 0.0, math.exp(0.5) - 1 - 0.5]
     assert value.item() == pytest.approx(-(2 * (1 - 2) + 0.5 * 3) / 3 + 0.1 * sum(k3) / 3 - 0.01 * 2.0)
 
 
 def test_normalisation_reaches_every_part():
-    term = PolicyTerm(clip=(0.2, 0.2), kl=Kl("start", 1.0, "k2"), normalise="constant", constant=10.0)
-    value = policy_loss(term, logprobs(), None, batch(), TOTALS).value
+    how = {"loss": Clipped(), "kl": Kl("start", 1.0, "k2"), "normalise": "constant", "constant": 10.0}
+    value = policy_loss(logprobs(), None, batch(), TOTALS, **how).value
     assert value.item() == pytest.approx((0.5 + 0.125 + 0.125) / 20)
 
 
 def test_plain_reinforce_with_a_truncated_weight():
-    term = PolicyTerm(clip=None, truncate=1.5)
     x = logprobs()
     stale = batch(behaviour=x.detach() - math.log(2.0))  # true ratio 2 everywhere
-    policy_loss(term, x, None, stale, TOTALS).value.backward()
+    policy_loss(x, None, stale, TOTALS, loss=ScoreFunction(1.5)).value.backward()
     assert x.grad.tolist() == [pytest.approx([1.5 * -2 / 3, 1.5 * 4 / 3]), pytest.approx([1.5 * -0.5, 0.0])]
 
 
 def test_sequence_ratio_clips_whole_sequences():
     x = logprobs()
     behaviour = x.detach() - torch.tensor([[0.4, 0.0], [0.1, 0.0]], dtype=torch.float64)  # means 0.2 and 0.1
-    term = PolicyTerm(clip=(0.2, 0.2), ratio="sequence")
-    loss = policy_loss(term, x, None, batch(behaviour=behaviour, advantages=torch.ones(2, 2).double()), TOTALS)
+    other = batch(behaviour=behaviour, advantages=torch.ones(2, 2).double())
+    loss = policy_loss(x, None, other, TOTALS, loss=ClippedSequence(0.2, 0.2))
     assert loss.sums["clip_fraction"].item() == 2.0  # exp(0.2) > 1.2: both tokens of the first row
     assert loss.value.item() == pytest.approx(-(2 * 2 * 1.2 + 0.5 * math.exp(0.1)) / 3)
 
 
 def test_what_is_missing_is_said():
     with pytest.raises(ConfigError, match="'start'"):
-        policy_loss(PolicyTerm(clip=None, kl=Kl("start")), logprobs(), None, batch(reference=None), TOTALS)
+        policy_loss(logprobs(), None, batch(reference=None), TOTALS, loss=ScoreFunction(), kl=Kl("start"))
     with pytest.raises(ConfigError, match="entropy"):
-        policy_loss(PolicyTerm(clip=None, entropy=0.1), logprobs(), None, batch(), TOTALS)
+        policy_loss(logprobs(), None, batch(), TOTALS, loss=ScoreFunction(), bonus=0.1)
     with pytest.raises(ConfigError, match="expectation zero"):
         Kl("start", 0.1, "k1")
 
@@ -82,14 +81,26 @@ def test_what_is_missing_is_said():
 def test_off_policy_samples_are_shaped_and_have_no_ratio():
     x = torch.tensor([[math.log(0.1), math.log(0.4)], [-1.0, 0.0]], dtype=torch.float64).requires_grad_()
     other = batch(off_policy=torch.tensor([True, False]))
-    for term in (PolicyTerm(clip=(0.2, 0.2), shaping=0.1), PolicyTerm(clip=None, shaping=0.1)):
+    for otherwise in (Clipped(), ScoreFunction()):
         x.grad = None
-        loss = policy_loss(term, x, None, other, TOTALS)
+        loss = policy_loss(x, None, other, TOTALS, loss=Shaped(0.1, otherwise))
         loss.value.backward()
         # first row: weight 2, A = 1 and −2, f(1 − f) with f = 1/2 and 4/5; second row: weight 1/2, A = 3
         assert x.grad.tolist() == [pytest.approx([-2 * 0.25 / 3, 4 * 0.16 / 3]), pytest.approx([-0.5, 0.0])]
         assert loss.sums["sampler_gap"].item() == 0.0 and loss.sums["ratio"].item() == 3.0
-    plain = policy_loss(PolicyTerm(clip=None), x, None, other, TOTALS).value
+    plain = policy_loss(x, None, other, TOTALS, loss=ScoreFunction()).value
     assert plain.item() == pytest.approx(-(2 * (math.log(0.1) - 2 * math.log(0.4)) - 0.5 * 3) / 3)
-    with pytest.raises(ConfigError, match="shaping"):
-        PolicyTerm(clip=None, shaping=0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Clipped(1.2, 0.2), r"Clipped: clip \(1.2, 0.2\)"),
+        (lambda: ClippedSequence(0.2, -0.1), "ClippedSequence: clip"),
+        (lambda: ScoreFunction(0.0), "cap is 0"),
+        (lambda: Shaped(0.0), "gamma is 0"),
+    ],
+)
+def test_settings_that_make_no_sense(make, match):
+    with pytest.raises(ConfigError, match=match):
+        make()
