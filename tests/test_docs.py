@@ -1,11 +1,13 @@
 """What the documentation shows as code, run."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cotrain.core.errors import ConfigError
+from cotrain.loop.directory import resolved
 from cotrain.loop.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
@@ -18,15 +20,47 @@ def blocks(page: str, language: str) -> list[str]:
     return [block for name, block in found if name == language]
 
 
-@pytest.fixture(scope="module")
-def rival(tmp_path_factory):
-    """The page's file, imported as a user's file is."""
-    source = "\n\n".join(blocks("method-from-scratch.md", "python"))
-    file = tmp_path_factory.mktemp("docs") / "rival.py"
+def imported(folder: Path, source: str, function: str):
+    """What a page shows as a file, imported as a user's file is."""
+    file = folder / f"{function}.py"
     file.write_text(source, encoding="utf-8")
     from cotrain.recipes import find
 
-    return find(f"{file}:rival")
+    return find(f"{file}:{function}")
+
+
+@pytest.fixture(scope="module")
+def rival(tmp_path_factory):
+    source = "\n\n".join(blocks("method-from-scratch.md", "python"))
+    return imported(tmp_path_factory.mktemp("docs"), source, "rival")
+
+
+@pytest.fixture(scope="module")
+def median(tmp_path_factory):
+    """Importing it runs the page's own test."""
+    source = "\n\n".join(blocks("new-estimator.md", "python"))
+    return imported(tmp_path_factory.mktemp("docs"), source, "median")
+
+
+def test_the_new_estimator_is_in_the_recipe_and_is_saved_by_name(median):
+    by = median(steps=1).objectives["generator"].by
+    assert by.advantage.__name__ == resolved(by)["advantage"] == "from_median"
+
+
+@pytest.mark.whole
+def test_the_new_estimator_learns(median):
+    made = median(model=TINY, steps=1, tasks=EASY)
+    trainer = CoTrainer(replace(made, tasks_per_step=3, group_size=4))
+    trainer.step()
+    assert trainer.cast.updates == {"generator": 1}
+
+
+@pytest.mark.whole
+def test_the_method_of_the_contributing_page_learns(tmp_path):
+    brief = imported(tmp_path, blocks("../CONTRIBUTING.md", "python")[0], "brief")
+    trainer = CoTrainer(replace(brief(model=TINY, steps=1, tasks=EASY), tasks_per_step=2, group_size=4))
+    row = trainer.step().row
+    assert trainer.cast.updates == {"generator": 1} and row["generator/mix/brevity"] > 0.0
 
 
 @pytest.mark.whole
@@ -43,8 +77,6 @@ def test_the_method_from_scratch_learns(rival):
 
 
 def test_building_it_checks_it(rival):
-    from dataclasses import replace
-
     made = rival(steps=1)
     with pytest.raises(ConfigError, match="used by no role"):
         replace(made, policies={**made.policies, "nobody": made.policies["start"]})
@@ -52,6 +84,7 @@ def test_building_it_checks_it(rival):
 
 def test_the_commands_of_the_page_name_what_exists():
     (commands,) = blocks("method-from-scratch.md", "")
+    (compared,) = blocks("new-estimator.md", "")
     from cotrain.recipes import SHIPPED
 
-    assert "grpo" in SHIPPED and commands.count("rival.py:rival") == 3
+    assert "grpo" in SHIPPED and commands.count("rival.py:rival") == 3 and compared.count("median.py:median") == 1
