@@ -52,6 +52,7 @@ OUTCOME = Signal("outcome", meaning="1 for a right answer, else 0")
 STEP = Signal("step", per="span", meaning="what a judge says of one step, in [-1, 1]")
 FORMAT = Signal("format", meaning="how far the text has the format asked for, in [0, 1]")
 AGREEMENT = Signal("agreement", meaning="1 for a verdict that is the label, else 0")
+MATCH = Signal("match", meaning="share of a review's verdicts that are the labels, 0 for one that cannot be read")
 TRUTH = Signal("truth", meaning="the class of what was judged, 1 or 0: for class balance, never a reward")
 LABEL = Signal("label", meaning="what a reward model shall say, in [0, 1]")
 

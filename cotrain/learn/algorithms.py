@@ -16,9 +16,23 @@ from typing import Literal
 
 from cotrain.functional.credit import whiten
 from cotrain.learn.estimators import RunningMean, centred, leave_one_out, z_score
-from cotrain.learn.losses import ScoreFunction
+from cotrain.learn.losses import Clipped, Kl, ScoreFunction, pull_to
 from cotrain.learn.maxrl import maxrl
 from cotrain.learn.policy_gradient import PolicyGradient
+
+__all__ = [
+    "BY_NAME",
+    "Clipped",
+    "Kl",
+    "Name",
+    "dr_grpo",
+    "grpo",
+    "maxrl",
+    "pull_to",
+    "reinforce",
+    "reinforce_pp",
+    "rloo",
+]
 
 grpo = partial(PolicyGradient, advantage=z_score)
 dr_grpo = partial(PolicyGradient, advantage=centred)

@@ -141,6 +141,11 @@ class Kl:
             raise ConfigError("Kl: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'")
 
 
+def pull_to(reference: str, coefficient: float) -> Kl | None:
+    """``Kl``, or None where the coefficient is 0: then no reference is scored."""
+    return Kl(reference, coefficient) if coefficient else None
+
+
 def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float | None = None) -> None:
     """Raise ConfigError unless ``policy_loss`` can work with these."""
     if not callable(loss):

@@ -48,6 +48,7 @@ from cotrain.learn.samples import (
     usable,
 )
 
+OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds the sum of all per-answer rewards
 
 
@@ -61,9 +62,7 @@ class PolicyGradient:
     step_scale: StepScale = "1/K"  # a step of a sample of K steps is worth ±1/K (Tango), or ±1 ("one")
     baseline: RunningMean | None = None  # taken off values first
     advantage: Estimator | None = z_score  # compares values within a group; None: with nobody
-    over_batch: Callable[[torch.Tensor], torch.Tensor] | None = (
-        None  # rescales a channel over all tokens [N] of the batch
-    )
+    over_batch: OverBatch | None = None  # rescales the advantages of a channel, over all of its tokens
     after: tuple[After, ...] = (drop_flat_groups,)  # done to the samples, in turn
     balance: ClassBalance | None = None
     loss: TokenLoss = CLIPPED
@@ -118,49 +117,48 @@ class PolicyGradient:
         samples, dropped = usable(batch.samples, self.rewards)
         pools, groups = pools_of(samples)
         weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
-        apart = {signal: placed(samples, signal, self.step_scale) for signal in self.rewards}
-        channels = self._channels(apart, weights)
+        rewards = {signal: placed(samples, signal, self.step_scale) for signal in self.rewards}
+        metrics = {"traces": float(len(samples)), "groups": float(groups)} | _reward_metrics(samples, rewards)
+        memory: State = {}
+
         baselines: Baselines = state.get("baselines", {})
         mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
         flat = torch.ones(groups, dtype=torch.bool)
-        shown: dict[str, float] = {}
-        for name, (channel, factor) in channels.items():
+        for name, (channel, factor) in self._channels(rewards, weights).items():
             tokens, baselines = self._advantages(name, channel, samples, pools, baselines)
+            metrics |= {f"advantage/{name}": _mean_size(tokens), f"mix/{name}": factor}
             if factor:
                 flat &= pool_is_flat(channel.values, pools[channel.owners], groups)
                 for total, part in zip(mixed, tokens, strict=True):
                     total += factor * part
-            count = sum(len(part) for part in tokens)
-            shown[f"advantage/{name}"] = float(sum(part.abs().sum() for part in tokens)) / count if count else 0.0
-            shown[f"mix/{name}"] = factor
-        kept = [replace(sample, advantages=mine) for sample, mine in zip(samples, mixed, strict=True)]
-        for change in self.after:
-            kept, left_out = change(kept)
-            dropped |= left_out
-        metrics = {"traces": float(len(samples)), "groups": float(groups)}
         if groups:
             metrics["zero_spread_groups"] = float(flat.double().mean())
-        metrics |= _reward_metrics(samples, apart) | shown
-        after: State = {}
         if self.baseline is not None:
-            after["baselines"] = {key: list(seen) for key, seen in sorted(baselines.items())}
+            memory["baselines"] = {key: list(seen) for key, seen in sorted(baselines.items())}
+
+        learned = [replace(sample, advantages=mine) for sample, mine in zip(samples, mixed, strict=True)]
+        for change in self.after:
+            learned, left_out = change(learned)
+            dropped |= left_out
         if self.balance is not None:
-            kept, after["classes"], more = self.balance.weigh(samples, kept, state.get("classes", (0.0, 0.0)))
+            learned, memory["classes"], more = self.balance.weigh(samples, learned, state.get("classes", (0.0, 0.0)))
             metrics |= more
-        learned = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in kept)
-        return Credit(samples=learned, metrics=metrics, dropped=dropped), after
+        rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
+        return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
 
     def _channels(
-        self, apart: Mapping[Signal, Placed], weights: Mapping[Signal, float]
+        self, rewards: Mapping[Signal, Placed], weights: Mapping[Signal, float]
     ) -> dict[str, tuple[Placed, float]]:
         """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
         rest, answers = self._rest(weights), self._of("answer")
-        channels = {signal.name: (apart[signal], rest * weights[signal]) for signal in answers}
+        channels = {signal.name: (rewards[signal], rest * weights[signal]) for signal in answers}
         if self.merge:
-            first = apart[answers[0]]
-            total = sum((weights[signal] * apart[signal].values for signal in answers), torch.zeros_like(first.values))
+            first = rewards[answers[0]]
+            total = sum(
+                (weights[signal] * rewards[signal].values for signal in answers), torch.zeros_like(first.values)
+            )
             channels = {MERGED: (first._replace(values=total), rest)}
-        return channels | {signal.name: (apart[signal], weights[signal]) for signal in self._of("span")}
+        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in self._of("span")}
 
     def _advantages(
         self, name: str, channel: Placed, samples: Sequence[Sample], pools: torch.Tensor, baselines: Baselines
@@ -173,12 +171,12 @@ class PolicyGradient:
         if self.advantage is not None:
             values = self.advantage(values, pools[channel.owners])
         tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]
-        if self.over_batch is not None:
-            owners = set(channel.owners.tolist())  # samples without a value of this channel keep their zeros
-            if owners:
-                rescaled = self.over_batch(torch.cat([part for i, part in enumerate(tokens) if i in owners]))
-                parts = iter(rescaled.split([len(part) for i, part in enumerate(tokens) if i in owners]))
-                tokens = [next(parts) if i in owners else part for i, part in enumerate(tokens)]
+        spoken = sorted(set(channel.owners.tolist()))  # the others have no value in this channel and keep their zeros
+        if self.over_batch is not None and spoken:
+            lengths = [len(tokens[i]) for i in spoken]
+            rescaled = self.over_batch(torch.cat([tokens[i] for i in spoken])).split(lengths)
+            for i, part in zip(spoken, rescaled, strict=True):
+                tokens[i] = part
         return tokens, baselines
 
     def loss_of(
@@ -195,6 +193,12 @@ class PolicyGradient:
             kl=self.kl,
             bonus=self.entropy,
         )
+
+
+def _mean_size(tokens: Sequence[torch.Tensor]) -> float:
+    """Mean |A| over tokens."""
+    count = sum(map(len, tokens))
+    return float(sum(part.abs().sum() for part in tokens)) / count if count else 0.0
 
 
 def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, Placed]) -> dict[str, float]:

@@ -27,7 +27,6 @@ from random import Random
 from typing import Literal, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.signals import Signal
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -37,7 +36,6 @@ from cotrain.play.role import Role, Turn
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
 LABELS: tuple[str, ...] = get_args(Labels)
 ALPHA, BEST_OF, GAMMA = 0.8, 4, 0.8
-MATCH = Signal("match", meaning="share of a review's verdicts that are the labels, 0 for one that cannot be read")
 
 
 def labels_of(

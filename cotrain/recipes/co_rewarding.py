@@ -24,8 +24,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
 from cotrain.loop.policies import ema, frozen, trainable
@@ -106,7 +105,7 @@ def co_rewarding(
         paraphrase(tasks.get("train", 0))
     taught_by = teacher != "none"
     reference = "teacher" if taught_by else "start"
-    by = grpo(rewards={VOTE: 1.0}, kl=Kl(reference, kl) if kl else None)
+    by = grpo(rewards={VOTE: 1.0}, kl=pull_to(reference, kl))
     role = solver("generator", model)
     policies, roles = {"generator": trainable(model, lr=lr)}, {"solver": role}
     objectives = {"generator": Objective(policy="generator", on="solver", by=by)}

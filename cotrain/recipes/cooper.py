@@ -26,8 +26,7 @@ from typing import Any, Literal
 from cotrain.core.address import rng_of
 from cotrain.core.signals import LABEL, Signal, gives
 from cotrain.core.types import Sampling, Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.rating import Pairwise, Pointwise
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
@@ -138,9 +137,7 @@ def cooper(
     alone = warmup if warmup is not None else 20 * (begun == model)
     shown = {"reference": reference}
     how = {"samples": group_size, "overlooked": overlooked, "negatives": negatives, **shown}
-    generator = Objective(
-        policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=Kl("start", kl) if kl else None)
-    )
+    generator = Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=pull_to("start", kl)))
     objectives = {
         "generator": generator,
         "rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor)),

@@ -25,8 +25,7 @@ from typing import Any, Literal
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, FORMAT, gives
 from cotrain.core.types import ParseFailure, Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Clipped, Kl
+from cotrain.learn.algorithms import Clipped, grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -178,7 +177,7 @@ def coverrl(
         rewards={AGREEMENT: 1.0, FORMAT: 1.0},
         merge=True,
         loss=Clipped(0.2, clip_high),
-        kl=Kl("start", kl) if kl else None,
+        kl=pull_to("start", kl),
     )
     solver = parts.solver("generator", model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]

@@ -25,8 +25,8 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.after import TrainWithPromptOf, drop_flat_groups
-from cotrain.learn.algorithms import dr_grpo, grpo
-from cotrain.learn.losses import Kl, ScoreFunction, Shaped
+from cotrain.learn.algorithms import dr_grpo, grpo, pull_to
+from cotrain.learn.losses import ScoreFunction, Shaped
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -131,7 +131,7 @@ def critique(
         loss=Shaped(gamma, ScoreFunction()),
         normalise="constant",
         constant=float(solver.sampling.max_tokens),
-        kl=Kl("start", kl) if kl else None,
+        kl=pull_to("start", kl),
         entropy=entropy,
     )
     also = ("refiner",) if revises else ()

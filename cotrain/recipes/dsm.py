@@ -28,9 +28,8 @@ from typing import Any, Literal
 
 from cotrain.core.signals import TRUTH, Signal, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import grpo
+from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.balance import ClassBalance
-from cotrain.learn.losses import Kl
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -169,7 +168,7 @@ def dsm(
     judging, trained, inline = verifier_model or model, verifier == "trained", analysis == "inline"
     both = 1 + trained  # phases
     weighed = ClassBalance(power=balance) if balance else None
-    also, pull = () if inline else ("analyst",), Kl("start", kl) if kl else None
+    also, pull = () if inline else ("analyst",), pull_to("start", kl)
     learn = {
         "generator": Objective(policy="generator", on="solver", also=also, by=grpo(rewards={PROOF: 1.0}, kl=pull)),
         "verifier": Objective(policy="verifier", on="verifier", by=grpo(rewards={SCORE: 1.0}, balance=weighed)),

@@ -32,8 +32,7 @@ from typing import Any, Literal
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, Signal, gives
 from cotrain.core.types import Sampling, Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, trainable
@@ -146,7 +145,7 @@ def gar(
             raise ConfigError(f"gar: {name} is {size}, expected at least 2: they are compared with each other")
     if trained:
         worked(source.get("train", 0))
-    reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=Kl("start", kl) if kl else None)
+    reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=pull_to("start", kl))
     tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
     objectives = {"generator": Objective(policy="generator", on="solver", by=reason)}
     policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})

@@ -23,7 +23,7 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import Signal, gives
+from cotrain.core.signals import MATCH, Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
@@ -35,7 +35,6 @@ from cotrain.play import judges, parts
 from cotrain.play.executor import Roles
 from cotrain.play.monte_carlo import (
     GAMMA,
-    MATCH,
     Labels,
     balanced,
     completer,

@@ -30,8 +30,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
-from cotrain.learn.algorithms import dr_grpo
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import dr_grpo, pull_to
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving, verifying
@@ -163,7 +162,7 @@ def gram(
     roles = {"solver": parts.solver("generator", model), "judge": asked}
     objectives, phases, ratio = {}, [], []
     if plays:
-        pay = dr_grpo(rewards={PREFERRED: 1.0}, kl=Kl("start", kl) if kl else None)
+        pay = dr_grpo(rewards={PREFERRED: 1.0}, kl=pull_to("start", kl))
         objectives["generator"] = Objective(policy="generator", on="solver", by=pay)
         how = {"samples": group_size}
         phases.append(Phase(name="generator", protocol=compete, objectives=("generator",), members=1, options=how))

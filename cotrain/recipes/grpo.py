@@ -14,8 +14,7 @@ from typing import Literal
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
 from cotrain.core.types import TaskSource
-from cotrain.learn.algorithms import BY_NAME, Name
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import BY_NAME, Name, pull_to
 from cotrain.learn.mixing import decay
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
@@ -47,12 +46,10 @@ def grpo(
 ) -> Recipe:
     oracle = steps_judged_by == "oracle"
     if oracle and estimator == "maxrl":
-        raise ConfigError(
-            "grpo: estimator='maxrl' divides by the rate of success, which ±1 of the oracle's steps has not"
-        )
+        raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     learn = BY_NAME[estimator](
         rewards={OUTCOME: 1.0} | ({STEP: decay(alpha, alpha_end)} if oracle else {}),
-        kl=Kl("start", kl) if kl else None,
+        kl=pull_to("start", kl),
     )
     generator = adapter(model, rank=lora, alpha=2 * lora, lr=lr) if lora else trainable(model, lr=lr)
     policies = {"generator": generator} | ({"start": frozen(model)} if kl else {})

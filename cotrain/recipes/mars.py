@@ -28,8 +28,7 @@ from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.bins import first_fit_decreasing
 from cotrain.learn.after import After, drop_flat_groups
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.subsample import Subsample
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
@@ -122,7 +121,7 @@ def mars(
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"
-    pull = Kl("start", kl) if kl else None
+    pull = pull_to("start", kl)
     plain: tuple[After, ...] = (drop_flat_groups,)
     drawn: tuple[After, ...] = (*plain, Subsample(size=group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))

@@ -19,7 +19,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.losses import Clipped, Kl
+from cotrain.learn.losses import Clipped, pull_to
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
@@ -76,7 +76,7 @@ def rise(
         raise ConfigError(
             f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]"
         )
-    learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=Kl("start", kl) if kl else None)
+    learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=pull_to("start", kl))
     value = ValueRegression(rewards=REWARD, lam=lam)
     objectives = {
         "generator": Objective(policy="model", on="solver", by=learn),

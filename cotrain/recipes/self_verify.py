@@ -27,8 +27,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, OUTCOME, Signal, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Clipped, Kl
+from cotrain.learn.algorithms import Clipped, grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -114,7 +113,7 @@ def self_verify(
     played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
 
     def learn(on: str, reward: Signal) -> Objective:
-        pull = Kl("start", kl) if kl else None
+        pull = pull_to("start", kl)
         return Objective(policy="model", on=on, by=grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=pull))
 
     objectives = {"generator": learn("solver", OUTCOME), "verifier": learn("verifier", AGREEMENT)}

@@ -23,10 +23,9 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import OUTCOME, gives
+from cotrain.core.signals import MATCH, OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Clipped, Kl
+from cotrain.learn.algorithms import Clipped, grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
@@ -35,17 +34,7 @@ from cotrain.loop.schedule import Phase, alternate
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.monte_carlo import (
-    ALPHA,
-    GAMMA,
-    MATCH,
-    Labels,
-    balanced,
-    completer,
-    share_right,
-    step_labels,
-    verdicts,
-)
+from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
 from cotrain.play.protocols import examine, review, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
@@ -132,7 +121,7 @@ def stepwiser(
     policies = {"generator": trainable(model, lr=lr) if trained else frozen(model)}
     policies["verifier"] = trainable(judge, lr=verifier_lr)
     if trained:
-        learn_to_solve = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", kl) if kl else None)
+        learn_to_solve = grpo(rewards={OUTCOME: 1.0}, kl=pull_to("start", kl))
         objectives["generator"] = Objective(policy="generator", on="solver", by=learn_to_solve)
         policies |= {"start": frozen(model)} if kl else {}
     solver = parts.solver("generator", model)

@@ -21,9 +21,8 @@ from typing import Any, Literal
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP
 from cotrain.core.types import TaskSource
-from cotrain.learn.algorithms import BY_NAME
+from cotrain.learn.algorithms import BY_NAME, Clipped, pull_to
 from cotrain.learn.balance import ClassBalance
-from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.mixing import decay
 from cotrain.learn.samples import StepScale
 from cotrain.loop.evaluation import Evaluation
@@ -72,9 +71,7 @@ def tango(
     critic, trained = verifier_model or model, verifier == "trained"
     paid_by = "none" if steps_judged_by == "nobody" else steps_judged_by
     learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
-    learn_to_solve = learn(
-        rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=Kl("start", kl) if kl else None, **how
-    )
+    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=pull_to("start", kl), **how)
     learn_to_judge = learn(
         rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance() if balance else None, **how
     )

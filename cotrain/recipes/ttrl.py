@@ -15,8 +15,7 @@ from typing import Literal
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import grpo
-from cotrain.learn.losses import Kl
+from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
@@ -76,7 +75,7 @@ def ttrl(
         roles={"solver": solver("generator", model)},
         objectives={
             "generator": Objective(
-                policy="generator", on="solver", by=grpo(rewards={signal: 1.0}, kl=Kl("start", kl) if kl else None)
+                policy="generator", on="solver", by=grpo(rewards={signal: 1.0}, kl=pull_to("start", kl))
             )
         },
         schedule=alternate(

@@ -170,7 +170,7 @@ def test_the_estimator_of_a_recipe_is_a_function_by_name():
     assert (saved["advantage"], saved["rewards"]) == ("leave_one_out", {"outcome": 1.0})
     with pytest.raises(UnknownName, match="did you mean 'maxrl'"):
         grpo(estimator="max_rl")
-    refuse(lambda: grpo(estimator="maxrl", steps_judged_by="oracle"), "rate of success")
+    refuse(lambda: grpo(estimator="maxrl", steps_judged_by="oracle"), "a rate of success")
     assert STEP in grpo(steps_judged_by="oracle").objectives["generator"].by.rewards
 
 
