@@ -130,8 +130,10 @@ def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") 
     owners: list[int] = []
     for index, sample in enumerate(samples):
         given = sample.given(signal)
-        whole = (0, len(sample.token_ids))
-        spans = [reward.tokens or whole for reward in given]
+        length = len(sample.token_ids)
+        spans = [reward.tokens or (0, length) for reward in given]
+        if any(not 0 <= start < end <= length for start, end in spans):
+            raise ConfigError(f"signal {signal.name!r} of {sample.key}: tokens {spans} in an answer of {length} tokens")
         times = Counter(spans)
         divisor = len(times) if signal.per == "span" and scale == "1/K" else 1
         values += [reward.value * (1.0 / divisor) for reward in given]

@@ -235,6 +235,11 @@ def test_labels_of_the_class_balance_are_there_and_are_0_or_1():
         credit(grpo(rewards={OUTCOME: 1.0}, balance=ClassBalance()), [sampled(signals=signals)])
 
 
+def test_a_span_lies_within_its_answer():
+    with pytest.raises(ConfigError, match=r"tokens \[\(2, 9\)\] in an answer of 4 tokens"):
+        credit(grpo(rewards={STEP: 1.0}), [sampled(signals=[("step", 1.0, (2, 9))])])
+
+
 def test_samples_are_learned_with_the_prompt_of_another_role_of_their_group():
     asked = sampled(signals=[("outcome", 0.0)], prompt=(7, 8))
     revised = sampled(signals=[("outcome", 1.0)], role="refiner", prompt=(1, 2, 3))
