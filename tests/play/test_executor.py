@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
-from cotrain.core.signals import OUTCOME, Signal, gives
+from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
@@ -49,10 +49,7 @@ ROLES = {
 }
 
 
-LENGTH = Signal("length")
-
-
-@gives(OUTCOME.to("solver"), LENGTH.to("verifier"))
+@gives(OUTCOME.to("solver"), AGREEMENT.to("verifier"))
 async def solve_and_review(task, roles, *, reviews=2):
     solution = await roles.solver(problem=task.prompt)
     grade = await roles.grade(task, solution.text)
@@ -61,7 +58,7 @@ async def solve_and_review(task, roles, *, reviews=2):
         reviews, group=solution.id, parent=solution, problem=task.prompt, solution=solution.text
     )
     for review in turns:
-        review.reward(LENGTH, len(review.text))
+        review.reward(AGREEMENT, len(review.text))
     again = await roles.solver(problem=turns[0].text)
     again.note(first=solution.text)
 
@@ -197,11 +194,9 @@ def test_greedy_is_the_same_at_temperature_zero(models):
 
 
 def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
-    @gives(OUTCOME)
     async def shaky(task, roles):
-        turn = await roles.solver(problem=task.prompt)
+        await roles.solver(problem=task.prompt)
         if task.id.endswith("/1"):
-            turn.reward(OUTCOME, 1.0)
             raise KeyError("no such step")
         await roles.solver(problem="x")
 
