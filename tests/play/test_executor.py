@@ -54,9 +54,8 @@ async def solve_and_review(task, roles, *, reviews=2):
     solution = await roles.solver(problem=task.prompt)
     grade = await roles.grade(task, solution.text)
     solution.reward(OUTCOME, grade.value)
-    turns = await roles.verifier.many(
-        reviews, group=solution.id, parent=solution, problem=task.prompt, solution=solution.text
-    )
+    asked = {"problem": task.prompt, "solution": solution.text}
+    turns = await roles.verifier.many(reviews, group=solution.id, parent=solution, **asked)
     for review in turns:
         review.reward(AGREEMENT, len(review.text))
     again = await roles.solver(problem=turns[0].text)
