@@ -176,17 +176,10 @@ def dsm(
     }
     names = ["generator", *(["verifier"] if trained else []), *(["meta"] if trained and meta else [])]
     how = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
+    group, single = how | {"samples": group_size, "reviews": opinions}, how | {"reviews": reviews}
     phases = [
-        Phase(
-            name="generator",
-            protocol=prove,
-            objectives=("generator",),
-            members=1,
-            options={**how, "samples": group_size, "reviews": opinions},
-        ),
-        Phase(
-            name="verifier", protocol=prove, objectives=tuple(names[1:]), members=1, options={**how, "reviews": reviews}
-        ),
+        Phase(name="generator", protocol=prove, objectives=("generator",), members=1, options=group),
+        Phase(name="verifier", protocol=prove, objectives=tuple(names[1:]), members=1, options=single),
     ]
     return Recipe(
         name="dsm",
