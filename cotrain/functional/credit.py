@@ -107,15 +107,6 @@ def reward_to_go(rewards: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
     return returns
 
 
-def process_advantage(scores: torch.Tensor, ends: torch.Tensor, length: int) -> torch.Tensor:
-    """A_step(t) = Σ_{k: end_k ≥ t} z_k (RL Tango, arXiv 2505.15034): a token answers for every step that ends
-    at it or after it, so tokens after the last step get 0.
-
-    ``scores`` ``[K]`` are normalised step values, ``ends`` ``[K]`` the index of each step's last token. → ``[length]``.
-    """
-    return reward_to_go(place(scores, ends, length))
-
-
 def check_pools(values: torch.Tensor, pools: torch.Tensor) -> None:
     """Raise ValueError unless both are ``[N]``, values floating point and pools int64."""
     if values.ndim != 1 or pools.shape != values.shape or pools.dtype != torch.int64:

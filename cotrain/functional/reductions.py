@@ -1,4 +1,4 @@
-"""Masked sums and means, and the three ways to turn per-token losses into one number.
+"""Masked sums, and the three ways to turn per-token losses into one number.
 
     token     L = Σ_i w_i Σ_t l_it / N_tokens             every token counts the same (DAPO, arXiv 2503.14476)
     sequence  L = Σ_i w_i (Σ_t l_it / T_i) / N_sequences  every sequence counts the same (GRPO, arXiv 2402.03300, eq. 3)
@@ -37,12 +37,6 @@ def masked_sum(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None)
     check_same_shape(values=values, mask=mask)
     kept = torch.where(mask > 0, values, torch.zeros_like(values))
     return kept.sum() if dim is None else kept.sum(dim)
-
-
-def masked_mean(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Mean of ``values`` where ``mask`` is 1; NaN where the mask is empty (there is no such mean)."""
-    count = mask.sum() if dim is None else mask.sum(dim)
-    return masked_sum(values, mask, dim) / count
 
 
 def reduce_loss(

@@ -11,7 +11,6 @@ from cotrain.functional.credit import (
     leave_one_out,
     place,
     pool_is_flat,
-    process_advantage,
     reward_to_go,
     whiten,
 )
@@ -100,10 +99,10 @@ def test_place_and_reward_to_go_by_hand():
         place(f64(1), pools(-1), 3)
 
 
-def test_process_advantage_is_the_sum_over_steps_that_end_here_or_later():
+def test_a_placed_value_summed_to_the_front_is_the_sum_over_steps_that_end_here_or_later():
     scores, ends = f64(0.5, -2.0, 1.0), pools(1, 3, 4)
     expected = [sum(z for z, e in zip(scores.tolist(), ends.tolist(), strict=True) if e >= t) for t in range(6)]
-    assert process_advantage(scores, ends, 6).tolist() == pytest.approx(expected)
+    assert reward_to_go(place(scores, ends, 6)).tolist() == pytest.approx(expected)
     assert expected == [-0.5, -0.5, -1.0, -1.0, 1.0, 0]
 
 
