@@ -23,15 +23,16 @@ from typing import Any
 
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
-from cotrain.loop.given import judge_given
 from cotrain.loop.scores import GREEDY, SampleRow, prmbench_scores, processbench_scores, program_scores, solver_scores
 from cotrain.play.executor import Executor, Roles
+from cotrain.play.given import judge_given
 from cotrain.play.protocols import examine, review
 from cotrain.tasks import prmbench, processbench, programs
 from cotrain.tasks.grading import AnswerJudge
@@ -273,7 +274,7 @@ async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None
 def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifier: str | None) -> SampleRow:
     said = next((t for t in episode.traces if t.role == solver), None)
     reviews = [t for t in episode.traces if t.role == verifier]
-    said_of_it = [t.parsed.get("score") for t in reviews]
+    said_of_it = [SCORE.of(t) for t in reviews]
     scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
     row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
@@ -282,9 +283,9 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
         "answer": _answer(task, said.text),
-        "correct": said.truth.get("correct"),
-        "verdicts": [t.parsed.get("final") for t in reviews],
-        "failure": episode.failure or said.failure or said.parsed.get("failure"),
+        "correct": CORRECT.of(said),
+        "verdicts": [FINAL.of(t) for t in reviews],
+        "failure": episode.failure or said.failure or FAILURE.of(said),
         "finish": said.finish,
         "text": said.text,
     }

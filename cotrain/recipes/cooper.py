@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.address import rng_of
+from cotrain.core.notes import CORRECT, FINAL, SCORE
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.rating import Pairwise, Pointwise
@@ -46,8 +47,9 @@ async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = Tr
     """The reward model's turn on a solution; it shows its verdict and notes the truth."""
     told = (task.answer or "") if reference else ""
     rating = await roles.rater(parent=solution, problem=task.prompt, solution=solution.text, reference=told)
-    rating.show(final=rating.score > 0.0, score=probability(rating.score))
-    rating.note(correct=bool(solution.truth["correct"]))
+    rating.show(FINAL, rating.score > 0.0)
+    rating.show(SCORE, probability(rating.score))
+    rating.note(CORRECT, CORRECT.known(solution))
     return rating
 
 
@@ -70,7 +72,7 @@ async def rated(
     first: tuple[Turn, Turn] | None = None
     for solution, rating in zip(solutions, ratings, strict=True):
         seen = rng_of("overlooked", task.id, solution.id).random() >= overlooked
-        accepted = bool(solution.truth["correct"]) and seen
+        accepted = CORRECT.known(solution) and seen
         solution.reward("proxy", probability(rating.score) if pay == "model" else float(accepted))
         if learn == "all":
             rating.reward("label", float(accepted))
@@ -94,7 +96,7 @@ async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) ->
         else:
             wrong = await roles.assistant(parent=solution, problem=task.prompt)
         grade = await roles.grade(task, wrong.text)
-        wrong.note(correct=grade.value)
+        wrong.note(CORRECT, grade.value)
         if grade.value is False and "<answer>" in wrong.text:
             return wrong
     return None

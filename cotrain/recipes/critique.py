@@ -22,6 +22,7 @@ from asyncio import gather
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, STEP_OK, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -45,6 +46,8 @@ CRITICS = {
     "self": "generator",
 }  # who plays the role
 
+RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
+
 
 async def solve_and_revise(
     task: Task,
@@ -61,11 +64,11 @@ async def solve_and_revise(
     drawn = await roles.solver.many(samples, problem=task.prompt)
     solutions = [s for s in drawn if await examine(task, roles, s) is not None]
     for solution in solutions:
-        solution.reward("outcome", float(solution.truth["correct"]))
+        solution.reward("outcome", float(CORRECT.known(solution)))
     if critic == "none":
         return
     readable = [s for s in solutions if s.parsed.ok]
-    revisable = [s for s in readable if refine == "all" or not s.truth["correct"]]
+    revisable = [s for s in readable if refine == "all" or not CORRECT.known(s)]
     written = await critiques(task, roles, readable if critic == "trained" else revisable, critic)
     told = f"\nReference: {task.answer}" if leak else ""
     revisions = await gather(
@@ -80,19 +83,19 @@ async def solve_and_revise(
         if await examine(task, roles, revision) and joined < join:
             revision.reward("outcome", 1.0)
             joined += 1
-    if solutions and not any(s.truth["correct"] for s in solutions):
-        solutions[0].note(rescued=joined > 0)
+    if solutions and not any(CORRECT.known(s) for s in solutions):
+        solutions[0].note(RESCUED, joined > 0)
 
 
 async def critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
     """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
     sheets = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [sheet] in zip(solutions, sheets, strict=True):
-        reward_review(sheet, bool(solution.truth["correct"]))
+        reward_review(sheet, CORRECT.known(solution))
     if critic != "oracle":
         return {s.id: sheet.text for s, [sheet] in zip(solutions, sheets, strict=True)}
     return {
-        s.id: corrected_review(sheet.text, s.truth.get("step_ok") or [], bool(s.truth["correct"]))
+        s.id: corrected_review(sheet.text, STEP_OK.of(s) or [], CORRECT.known(s))
         for s, [sheet] in zip(solutions, sheets, strict=True)
     }
 

@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, Note
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -46,6 +47,8 @@ from cotrain.play.role import Role, Turn
 from cotrain.tasks.words.source import study_problems
 
 NOBODY_KNOWS = 0.5  # the GAN part of a review that has nothing to tell apart
+
+COPIED_STEPS = Note[float]("copied_steps", float, "share of the steps that stand in the reference")
 
 
 async def contest(
@@ -76,7 +79,7 @@ async def contest(
     differing = 0
     for solution, turns in zip(readable, sheets, strict=True):
         new = [step.text not in known for step in solution.parsed.steps]
-        solution.note(copied_steps=1.0 - sum(new) / len(new))
+        solution.note(COPIED_STEPS, 1.0 - sum(new) / len(new))
         differing += any(new)
         pay(turns, real=False, new=new)
     if differing:
@@ -87,7 +90,7 @@ async def contest(
 def pay(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
     """The discriminator's rewards for reviews of one solution; an unreadable review earns nothing."""
     for turn in turns:
-        outcome, ok = bool(turn.truth["correct"]), turn.parsed.ok
+        outcome, ok = CORRECT.known(turn), turn.parsed.ok
         turn.reward("gan", gan(turn.parsed.steps, new, real=real) if ok else 0.0)
         said = verdicts(turn) if ok else (not outcome,)
         turn.reward("agreement", share_right(said, [outcome] * len(said)))

@@ -23,6 +23,7 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
@@ -46,6 +47,8 @@ from cotrain.play.protocols import examine, review_all, solve_then_verify
 from cotrain.play.tools import Tool, whole
 from cotrain.tasks.words.source import study_problems
 
+CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no review contradicts its labels")
+
 
 async def agreeing_reviews(
     task: Task,
@@ -65,7 +68,7 @@ async def agreeing_reviews(
     solutions = await roles.solver.many(samples, problem=task.prompt)
     readable = [s for s in solutions if await examine(task, roles, s) is not None and s.parsed.ok]
     if balance:
-        drawn = balanced([s.truth["correct"] for s in readable], rng_of("balance", task.id, solutions[0].id))
+        drawn = balanced([CORRECT.known(s) for s in readable], rng_of("balance", task.id, solutions[0].id))
         readable = [readable[i] for i in drawn]
     found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
     judged = [s for s in readable if s.id in found]
@@ -73,7 +76,7 @@ async def agreeing_reviews(
     for solution, turns in zip(judged, sheets, strict=True):
         right = found[solution.id]
         passed = not contradicted([verdicts(turn) for turn in turns if turn.parsed.ok], right)
-        solution.note(consensus=passed)
+        solution.note(CONSENSUS, passed)
         for turn in turns:
             match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
             for part in whole(turn):

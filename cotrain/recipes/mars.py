@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import FAILURE, Finding, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.bins import first_fit_decreasing
 from cotrain.learn.grpo import Grpo, Kl
@@ -40,6 +41,12 @@ from cotrain.play.role import Turn
 from cotrain.tasks.words import scatter
 from cotrain.tasks.words.roles_corpus import NOTHING
 from cotrain.tasks.words.source import study_problems
+
+INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
+FOUND = Note[bool]("found", bool, "did the search find every fact")
+RECALL = Note[float]("recall", float, "share of the shown facts that the digest holds")
+PRECISION = Note[float]("precision", float, "share of the digest's sentences that are facts")
+QUERY = Finding[str]("query", str, "what was searched for")
 
 
 async def research(
@@ -71,7 +78,7 @@ async def research(
     correct = await examine(task, roles, solution)
     if correct is None:
         return
-    solution.note(informed=sum(fact in context for fact in facts) / max(1, len(facts)))
+    solution.note(INFORMED, sum(fact in context for fact in facts) / max(1, len(facts)))
     for turn in (*calls, solution):
         turn.reward("outcome", float(correct))
 
@@ -79,9 +86,12 @@ async def research(
 def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
     """What the tool returns; the same for all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
-    plan.show(**({"query": query} if query else {"failure": plan.parsed.reason}))
+    if query:
+        plan.show(QUERY, query)
+    else:
+        plan.show(FAILURE, plan.parsed.reason)
     found = scatter.search(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
-    plan.note(found=all(any(fact in document for document in found) for fact in facts))
+    plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
 
 
@@ -90,9 +100,9 @@ def weigh(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
     wanted = {fact for fact in facts if fact in shown}
     said = scatter.sentences(digest.text)
     if wanted:
-        digest.note(recall=sum(fact in digest.text for fact in wanted) / len(wanted))
+        digest.note(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
     if said and digest.text.strip() != NOTHING:
-        digest.note(precision=sum(sentence in wanted for sentence in said) / len(said))
+        digest.note(PRECISION, sum(sentence in wanted for sentence in said) / len(said))
 
 
 @recipe

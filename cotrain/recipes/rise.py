@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import JUDGED
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.policy_term import Kl
 from cotrain.learn.ppo import Ppo, ValueRegression
@@ -42,7 +43,7 @@ async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> No
         return
     solution.reward("score", paid(solution.parsed.ok, right))
     judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
-    solution.note(judged=judged)
+    solution.note(JUDGED, judged)
     for turn in await review(task, roles, solution) if judged else ():
         turn.reward("score", paid(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
 

@@ -25,6 +25,7 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, JUDGED, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -37,6 +38,8 @@ from cotrain.play.executor import Roles
 from cotrain.play.protocols import review, reward_review, solve, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
+MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
+
 
 async def judge_own(
     task: Task, roles: Roles, *, samples: int, reviews: int, pairs: int = 1, balance: bool = True
@@ -45,16 +48,17 @@ async def judge_own(
     ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and wrong."""
     solutions = await gather(*(solve(task, roles) for _ in range(samples)))
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
-    right = [bool(s.truth["correct"]) for s in readable]
+    right = [CORRECT.known(s) for s in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
     places = choose([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
     judged = [readable[place] for place in places]
     for solution in solutions:
-        solution.note(judged=solution in judged, mixed=len(set(right)) == 2)
+        solution.note(JUDGED, solution in judged)
+        solution.note(MIXED, len(set(right)) == 2)
     sheets = await gather(*(review(task, roles, solution, n=reviews) for solution in judged))
     for solution, turns in zip(judged, sheets, strict=True):
         for turn in turns:
-            reward_review(turn, bool(solution.truth["correct"]))
+            reward_review(turn, CORRECT.known(solution))
 
 
 def choose(

@@ -23,6 +23,7 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, Finding
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -36,6 +37,8 @@ from cotrain.play.idle_loop import together
 from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
 from cotrain.play.protocols import examine, review, solve_then_verify
 from cotrain.tasks.words.source import study_problems
+
+COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")
 
 
 async def judge_steps(
@@ -58,7 +61,7 @@ async def judge_steps(
         if correct is not None:
             solution.reward("outcome", float(correct))
     graded = [s for s in solutions if not s.failed]
-    if len({s.truth["correct"] for s in graded}) < 2:
+    if len({CORRECT.known(s) for s in graded}) < 2:
         return
     found = await step_labels(
         task,
@@ -81,7 +84,7 @@ async def judge_steps(
     for solution, turns in zip(judged, sheets, strict=True):
         mine, right = drawn[solution.id], found[solution.id]
         for turn in turns:
-            turn.show(counted=mine)
+            turn.show(COUNTED, mine)
             turn.reward("match", share_right(verdicts(turn), right, mine) if turn.parsed.ok else 0.0)
 
 

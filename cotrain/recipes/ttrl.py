@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, LABEL_RIGHT
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
@@ -32,13 +33,13 @@ async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: st
     solutions = await attempts(task, roles, votes)
     label = elected(solutions)
     for solution in solutions[trained:]:
-        solution.note(label_right=is_right(label))
+        solution.note(LABEL_RIGHT, is_right(label))
     if labels == "vote":
         reward_vote(solutions[:trained], label)
         return
     for solution in solutions[:trained]:
-        solution.reward("outcome", float(solution.truth["correct"]))
-        solution.note(label_right=is_right(label))
+        solution.reward("outcome", float(CORRECT.known(solution)))
+        solution.note(LABEL_RIGHT, is_right(label))
 
 
 @recipe

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from cotrain.core.address import Address
+from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEPS
 from cotrain.core.types import Completion, Signal, Span
 from cotrain.play.role import Turn
 from cotrain.stages.tokenizer import train_tokenizer
@@ -33,9 +34,10 @@ def turn_of(text: str = TEXT) -> Turn:
 def test_a_turn_becomes_a_trace():
     turn = turn_of()
     turn.reward("outcome", True)
-    turn.note(correct=True, step_ok=(True, False))
-    turn.note(first_wrong=None)
-    turn.show(steps=[(0, 4, "a")])
+    turn.note(CORRECT, True)
+    turn.note(STEP_OK, (True, False))
+    turn.note(FIRST_WRONG, None)
+    turn.show(STEPS, [(0, 4, "a")])
     turn.fail("ungraded")
     turn.fail("something later")
     trace = turn.trace()
@@ -80,16 +82,26 @@ def test_what_is_no_number_and_no_json_is_refused():
     turn = turn_of()
     with pytest.raises(ValueError, match="reward 'outcome' of 2:1:0:solver:3 is nan"):
         turn.reward("outcome", math.nan)
-    with pytest.raises(TypeError, match=r"note\(steps\): a set is not a JSON value"):
-        turn.note(steps={1, 2})
-    with pytest.raises(ValueError, match=r"show\(score\): inf"):
-        turn.show(score=[math.inf])
+    with pytest.raises(TypeError, match=r"'step_ok' of 2:1:0:solver:3 is \{1, 2\}; expected list\[bool\] \| None"):
+        turn.note(STEP_OK, {1, 2})
+    with pytest.raises(ValueError, match=r"'score' of 2:1:0:solver:3 is inf; expected a finite number"):
+        turn.show(SCORE, math.inf)
+    with pytest.raises(TypeError, match=r"'correct' is no Note; declare it once"):
+        turn.note("correct", True)
+    with pytest.raises(TypeError, match=r"is no Finding"):
+        turn.show(CORRECT, True)
+    assert turn.truth == {} and turn.trace().parsed == {}
     assert turn.trace().signals == ()
 
 
 def test_a_sealed_turn_takes_nothing():
     turn = turn_of()
     turn.trace()
-    for add in (lambda: turn.reward("x", 1.0), lambda: turn.note(x=1), lambda: turn.show(x=1), lambda: turn.fail("x")):
+    for add in (
+        lambda: turn.reward("x", 1.0),
+        lambda: turn.note(CORRECT, True),
+        lambda: turn.show(FINAL, True),
+        lambda: turn.fail("x"),
+    ):
         with pytest.raises(RuntimeError, match="sealed"):
             add()
