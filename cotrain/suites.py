@@ -4,7 +4,7 @@ The solver of a run answers every problem of a suite once greedily and ``samples
 run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given. Of MBPP
 and HumanEval the answers are programs, which are run with the problem's tests (``tasks/programs.py``).
 What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
-(``loop/scores.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
+(``metrics/suites.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
 where it was interrupted, and only prints what is finished.
 
 Left out: few-shot prompts, a model without a run, tools. A sample that does not fit its model's context counts as wrong.
@@ -30,12 +30,19 @@ from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
-from cotrain.loop.scores import GREEDY, SampleRow, prmbench_scores, processbench_scores, program_scores, solver_scores
+from cotrain.metrics.suites import (
+    GREEDY,
+    SampleRow,
+    prmbench_scores,
+    processbench_scores,
+    program_scores,
+    solver_scores,
+)
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.given import judge_given
 from cotrain.play.protocols import examine, review
 from cotrain.tasks import prmbench, processbench, programs
-from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.grading import AnswerJudge, vote_key
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample
@@ -102,7 +109,9 @@ def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Est
     """The figures of a suite from its rows."""
     if name in JUDGED:
         return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
-    return (program_scores if name in PROGRAMS else solver_scores)(rows, play.samples)
+    if name in PROGRAMS:
+        return program_scores(rows, play.samples)
+    return solver_scores(rows, play.samples, key=vote_key)
 
 
 # -- data

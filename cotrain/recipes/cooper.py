@@ -29,10 +29,10 @@ from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.rating import Pairwise, Pointwise
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, reward_model, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
@@ -177,7 +177,6 @@ def cooper(
         evaluation=Evaluation(
             protocol=rated,
             measures=(solving("solver", 8), verifying("rater"), selecting("solver", "rater", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=shown,

@@ -26,10 +26,10 @@ from cotrain.core.notes import CORRECT, STEP_OK, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -169,7 +169,6 @@ def critique(
             measures=(solving("solver", 8),)
             + ((solving("refiner", 1),) if revises else ())
             + ((verifying("verifier"),) if player else ()),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=options | {"refine": "all"},

@@ -31,10 +31,10 @@ from cotrain.core.types import Task, TaskSource
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -215,7 +215,6 @@ def dsm(
                 *((verifying("meta"),) if meta else ()),
                 *(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
             ),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=how | {"votes": 1},

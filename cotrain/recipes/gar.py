@@ -34,10 +34,10 @@ from cotrain.core.notes import CORRECT, Note
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -172,7 +172,6 @@ def gar(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"} if kl else {},

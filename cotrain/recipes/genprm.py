@@ -27,10 +27,10 @@ from cotrain.core.notes import CORRECT, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import judges, parts
 from cotrain.play.executor import Roles
 from cotrain.play.monte_carlo import (
@@ -152,7 +152,6 @@ def genprm(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options={"tool": tool},

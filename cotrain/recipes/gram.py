@@ -33,10 +33,10 @@ from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving, verifying
 from cotrain.loop.policies import frozen, program, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.judges import Comparison, comparer, probabilities, shown
@@ -195,7 +195,6 @@ def gram(
         evaluation=Evaluation(
             protocol=compete,
             measures=(solving("solver", 8), verifying("judge")),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

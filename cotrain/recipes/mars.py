@@ -30,10 +30,10 @@ from cotrain.functional.bins import first_fit_decreasing
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.learn.subsample import Subsample
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import solving
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
@@ -143,7 +143,6 @@ def mars(
         digesting = Grpo(mix={"outcome": 1.0}, kl=pull, subsample=drawn)
         objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
     shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
-    measure = (solving("solver", 8),)
     return Recipe(
         name="mars" if trained else f"mars-{system1}",
         tasks=tasks or study_problems(),
@@ -159,8 +158,7 @@ def mars(
         schedule=single(research, *objectives, name="both", **shown),
         evaluation=Evaluation(
             protocol=research,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=shown,

@@ -22,10 +22,10 @@ from cotrain.core.types import Task, TaskSource
 from cotrain.learn.policy_term import Kl
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import critic, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine, review
@@ -101,7 +101,6 @@ def rise(
         evaluation=Evaluation(
             protocol=solve_and_check,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"},

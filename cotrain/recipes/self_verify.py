@@ -29,10 +29,10 @@ from cotrain.core.notes import CORRECT, JUDGED, Note
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import review, reward_review, solve, solve_then_verify
@@ -136,7 +136,6 @@ def self_verify(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"},

@@ -17,10 +17,10 @@ from cotrain.core.notes import CORRECT, LABEL_RIGHT
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.grpo import Grpo, Kl
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving
 from cotrain.play.executor import Roles
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
@@ -62,7 +62,6 @@ def ttrl(
             f"ttrl: {votes} votes, of which {group_size} are to be trained on; raise votes or lower group_size"
         )
     signal = "vote" if labels == "vote" else "outcome"
-    measure = (solving("solver", 8),)
     return Recipe(
         name="ttrl" if labels == "vote" else "ttrl-truth",
         tasks=tasks or study_problems(),
@@ -89,8 +88,7 @@ def ttrl(
         ),
         evaluation=Evaluation(
             protocol=solve,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

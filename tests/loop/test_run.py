@@ -52,7 +52,7 @@ def ppo(tasks):
 
 def briefly(recipe):
     """With the least that an evaluation can be; "grpo" and "tango" keep all of theirs."""
-    return replace(recipe, evaluation=replace(recipe.evaluation, members=2, greedy=(), fixed={}, splits=()))
+    return replace(recipe, evaluation=replace(recipe.evaluation, members=2, greedy=False, fixed={}, splits=()))
 
 
 def alternating(tasks):
@@ -288,7 +288,7 @@ def test_a_run_goes_on_with_its_own_recipe_only(whole):
     with pytest.raises(RunDirectoryError, match=message):
         other = CASTS["grpo"](EASY)
         loop.resume(replace(other, evaluation=replace(other.evaluation, members=3)), folder)
-    with pytest.raises(RunDirectoryError, match=r"evaluation\.greedy was \[\] when"):
+    with pytest.raises(RunDirectoryError, match=r"evaluation\.greedy was false when"):
         api.rebuild(whole("grpo-oracle")[0])  # made by ``briefly``
 
 
