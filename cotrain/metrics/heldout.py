@@ -22,13 +22,13 @@ BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
 GAP = Bounded(believed, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
 CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(())))
-STEP_RATES = ("step_balanced_accuracy", "step_f1")  # of those that ``rates("step_")`` knows
+STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "f1")
 VERDICTS_SHOWN: Mapping[str, Statistic] = {
     **rates(),
     "base_rate": BASE_RATE,
     "predicted_positive": CALLED_RIGHT,
     "calibration_error": CALIBRATION,
-    **{name: rates("step_")[name] for name in STEP_RATES},
+    **{f"step_{name}": rates("step_")[f"step_{name}"] for name in STEP_RATES},
     "first_error_accuracy": error_accuracy(),
     "processbench_f1": processbench_f1(),
     "right_verdict_wrong_step": WRONG_STEP,

@@ -26,8 +26,11 @@ STEP_REASONS = frozenset({"step count", "no steps", "bad step verdict", "unclose
 QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
 RATES = {  # of a judge, at every step
-    **{name: rates()[name] for name in ("balanced_accuracy", "true_positive_rate", "true_negative_rate")},
-    "step_balanced_accuracy": rates("step_")["step_balanced_accuracy"],
+    **{
+        f"{prefix}{name}": rates(prefix)[f"{prefix}{name}"]
+        for prefix in ("", "step_")
+        for name in ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
+    },
     "predicted_positive": CALLED_RIGHT,
     "base_rate": BASE_RATE,
     "right_verdict_wrong_step": WRONG_STEP,
