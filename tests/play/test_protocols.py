@@ -111,7 +111,7 @@ def test_an_unreadable_solution_is_graded_and_not_reviewed():
     traces, engine = played(solve_then_verify, UNREADABLE, judged=[KIND])
     [unread] = traces
     assert [role for role, _ in engine.asked] == ["solver"]
-    assert unread.failure is None and paid(unread, "outcome") == [0.0] and unread.parsed["failure"] == "no answer"
+    assert unread.failure is None and paid(unread, "outcome") == [0.0] and unread.parsed["failure"] == "no steps"
     assert unread.truth["correct"] is False
 
 
