@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cotrain import api
 from cotrain.core.errors import ConfigError, UserError
+from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepJudgement, Task, Trace
 from cotrain.functional.aggregate import majority, mean
 from cotrain.loop.trainer import CoTrainer
@@ -82,24 +83,24 @@ def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> l
     if solution is None:
         return [f"(no answer: {visible(episode.failure or 'the solver was not asked')})"]
     reviews = [t for t in episode.traces if t.parent == str(solution.address)]
-    steps = solution.parsed.get("steps")
+    steps = STEPS.of(solution)
     if not steps:
-        return [visible(solution.text), f"(not in the stepwise format: {solution.parsed.get('failure')})"]
-    sheets = [r.parsed["steps"] for r in reviews if r.parsed.get("steps")]
+        return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]
+    sheets = [said for r in reviews if (said := VERDICTS.of(r))]
     lines = []
     for index, (_, _, text) in enumerate(steps):
         mark = {1.0: "✓", 0.0: "✗", None: "?" if sheets else " "}[majority([sheet[index] for sheet in sheets])]
         lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
-    lines.append(f"    answer: {visible(str(solution.parsed.get('answer')))}")
+    lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")
     return lines + ([f"    verifier: {_said(reviews)}"] if reviews else [])
 
 
 def _said(reviews: Sequence[Trace]) -> str:
     """What the reviews of one solution come to."""
-    finals = [r.parsed["final"] for r in reviews if r.parsed.get("final") is not None]
+    finals = [said for r in reviews if (said := FINAL.of(r)) is not None]
     if not finals:
-        return f"no verdict ({reviews[0].parsed.get('failure')})"
+        return f"no verdict ({FAILURE.of(reviews[0])})"
     verdict = {1.0: "CORRECT", 0.0: "INCORRECT", None: "undecided"}[majority(finals)]
     votes = f" ({int(sum(finals))} of {len(reviews)} reviews say CORRECT)" if len(reviews) > 1 else ""
-    score = mean([r.parsed["score"] for r in reviews if r.parsed.get("score") is not None])
+    score = mean([given for r in reviews if (given := SCORE.of(r)) is not None])
     return verdict + votes + (f", probability of CORRECT {score:.2f}" if score is not None else "")

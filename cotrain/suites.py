@@ -4,7 +4,7 @@ The solver of a run answers every problem of a suite once greedily and ``samples
 run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given. Of MBPP
 and HumanEval the answers are programs, which are run with the problem's tests (``tasks/programs.py``).
 What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
-(``loop/scores.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
+(``metrics/suites.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
 where it was interrupted, and only prints what is finished.
 
 Left out: few-shot prompts, a model without a run, tools. A sample that does not fit its model's context counts as wrong.
@@ -23,18 +23,26 @@ from typing import Any
 
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
-from cotrain.loop.given import judge_given
-from cotrain.loop.scores import GREEDY, SampleRow, prmbench_scores, processbench_scores, program_scores, solver_scores
+from cotrain.metrics.suites import (
+    GREEDY,
+    SampleRow,
+    prmbench_scores,
+    processbench_scores,
+    program_scores,
+    solver_scores,
+)
 from cotrain.play.executor import Executor, Roles
+from cotrain.play.given import judge_given
 from cotrain.play.protocols import examine, review
 from cotrain.tasks import prmbench, processbench, programs
-from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.grading import AnswerJudge, vote_key
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample
@@ -101,7 +109,9 @@ def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Est
     """The figures of a suite from its rows."""
     if name in JUDGED:
         return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
-    return (program_scores if name in PROGRAMS else solver_scores)(rows, play.samples)
+    if name in PROGRAMS:
+        return program_scores(rows, play.samples)
+    return solver_scores(rows, play.samples, key=vote_key)
 
 
 # -- data
@@ -273,7 +283,7 @@ async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None
 def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifier: str | None) -> SampleRow:
     said = next((t for t in episode.traces if t.role == solver), None)
     reviews = [t for t in episode.traces if t.role == verifier]
-    said_of_it = [t.parsed.get("score") for t in reviews]
+    said_of_it = [SCORE.of(t) for t in reviews]
     scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
     row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
@@ -282,9 +292,9 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
         "answer": _answer(task, said.text),
-        "correct": said.truth.get("correct"),
-        "verdicts": [t.parsed.get("final") for t in reviews],
-        "failure": episode.failure or said.failure or said.parsed.get("failure"),
+        "correct": CORRECT.of(said),
+        "verdicts": [FINAL.of(t) for t in reviews],
+        "failure": episode.failure or said.failure or FAILURE.of(said),
         "finish": said.finish,
         "text": said.text,
     }

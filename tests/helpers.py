@@ -159,3 +159,20 @@ def letter_tasks(count: int) -> list[Task]:
         )
         for i in range(count)
     ]
+
+
+class Saying:
+    """An engine that says what it is told: the texts of each role, in the order of its calls."""
+
+    def __init__(self, **texts: Sequence[str]) -> None:
+        self.texts = texts
+        self.asked: list[tuple[str, str]] = []  # role and prompt
+
+    async def sample(self, request: Request) -> Completion:
+        role, call = request.address.role, request.address.call
+        self.asked.append((role, CharRenderer().decode(request.prompt_ids)))
+        ids = (*CharRenderer().encode(self.texts[role][call]), 0)
+        return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", policy="a", version=0)
+
+    def advance(self) -> bool:
+        return False

@@ -12,13 +12,13 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.loop.override import override
-from cotrain.loop.scores import GREEDY, processbench_scores, solver_scores
+from cotrain.metrics.suites import GREEDY, processbench_scores, solver_scores
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.tango import tango
 from cotrain.suites import Play, lines_of, load_suite, played, settings_of, suite_data
-from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.grading import AnswerJudge, vote_key
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
@@ -67,7 +67,9 @@ def values(figures):
 def score(executor, name, items, play, tmp_path):
     settings = settings_of(name, items, executor, play, {})
     rows = played(tmp_path / f"suite-{name}.jsonl", name, items, executor, play, settings)
-    return rows, values(processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples))
+    return rows, values(
+        processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples, key=vote_key)
+    )
 
 
 # -- solving
@@ -131,7 +133,7 @@ def test_known_scores_of_a_solver(name, tmp_path):
     assert rows[8]["answer"] is None and rows[8]["correct"] is False and rows[8]["failure"] == "no steps"
     kept = [json.loads(line) for line in (tmp_path / f"suite-{name}.jsonl").read_text().splitlines()]
     assert kept[0]["settings"]["samples"] == 4 and kept[1:] == rows
-    assert values(solver_scores(kept[1:], 4)) == scores  # the file alone gives them again
+    assert values(solver_scores(kept[1:], 4, key=vote_key)) == scores  # the file alone gives them again
 
 
 def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
@@ -151,10 +153,10 @@ def test_without_a_verifier_and_without_samples(sheet, tmp_path):
 
 def test_ungraded_answers_count_as_wrong_and_are_shown():
     row = {"id": "a", "sample": 0, "answer": "1", "correct": None, "score": None}
-    scores = values(solver_scores([row, row | {"sample": 1, "correct": True}], 2))
+    scores = values(solver_scores([row, row | {"sample": 1, "correct": True}], 2, key=vote_key))
     assert scores == {"avg@2": 0.5, "pass@2": 1.0, "maj@2": 0.0, "answered": 1.0, "graded": 0.5}
     with pytest.raises(ValueError, match="problem a has 1 samples, expected 2"):
-        solver_scores([row], 2)
+        solver_scores([row], 2, key=vote_key)
 
 
 def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.loop.scores import GREEDY, program_scores
+from cotrain.metrics.suites import GREEDY, program_scores
 from cotrain.suites import Play, lines_of, load_suite, played, scores_of, settings_of, suite_data
 from cotrain.tasks.grading import AnswerJudge
 from cotrain.tasks.programs import suite

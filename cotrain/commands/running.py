@@ -15,6 +15,7 @@ from typing import Any
 from cotrain.commands.common import figure, quiet, threads
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_parameters, values_of, whole
+from cotrain.metrics.table import is_headline, rank
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
 
@@ -154,17 +155,16 @@ def _watched(
     return 0
 
 
-HEADLINE = {
-    *("pass@1", "pass@8", "greedy", "best@8", "weighted@8", "step_accuracy", "balanced_accuracy", "f1", "gap"),
-    *("step_balanced_accuracy", "fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"),
-}
+FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines
 
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
     print(f"\n{summary['recipe']}: {summary['steps']} steps, {summary['tokens']:,} tokens, seed {summary['seed']}")
-    shown = [key for key in after if key.split("/", 1)[-1] in HEADLINE] or list(after)
+    shown = [key for key in after if (name := key.split("/", 1)[-1]) in FURTHER or is_headline(name)] or list(after)
+    roles = list(dict.fromkeys(key.split("/")[0] for key in shown))
+    shown.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), rank(key.rpartition("/")[2])))
     if not shown:
         print("nothing was measured: there were no held-out problems that could be graded")
         return

@@ -1,8 +1,9 @@
 """Estimates with 95 % intervals, and the few formulas that make them.
 
 Every number in a report is an ``Estimate``: value, interval, sample size. Which interval: a mean over seeds has Student's
-t; a sum or difference of two estimates "square and add" of their intervals (Zou & Donner 2008); figures on held-out
-problems have the cluster bootstrap of ``loop/measures.py``.
+t; a sum or difference of two estimates "square and add" of their intervals (Zou & Donner 2008); a share Wilson's; figures on
+held-out problems, where samples come in clusters, those of ``metrics/clusters.py``. What is bounded has a bounded interval:
+``Estimate.within``.
 
 What is not known is said so: an undefined value is NaN, an unknown bound is infinite, and both become ``null`` in
 JSON. A comparison with an unknown bound therefore never finds a difference.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Z = 1.959963984540054  # 97.5 % point of the normal distribution
 
@@ -31,6 +32,14 @@ class Estimate:
     def includes(self, value: float) -> bool:
         """Does the interval contain ``value``? An unknown bound contains everything on its side."""
         return self.low <= value <= self.high
+
+    def within(self, low: float, high: float) -> Estimate:
+        """The same with its bounds cut to what the measure can be; unknown ones stay unknown."""
+        return replace(
+            self,
+            low=self.low if math.isinf(self.low) else min(max(self.low, low), high),
+            high=self.high if math.isinf(self.high) else max(min(self.high, high), low),
+        )
 
     def json(self) -> dict[str, float | int | None]:
         """``{"value", "low", "high", "n"}``; NaN and infinities become null."""
@@ -52,12 +61,16 @@ class Estimate:
         )
 
 
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Chance that at least one of ``k`` samples is right, unbiased from ``c`` right ones among ``n``:
-    1 − C(n−c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374)."""
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ValueError(f"pass_at_k needs 0 <= c <= n and 1 <= k <= n, found n={n}, c={c}, k={k}")
-    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+def wilson(share: float, n: float, quantile: float = Z) -> tuple[float, float]:
+    """Wilson's score interval of a share among ``n`` independent observations, which need not be a whole number (Wilson 1927):
+    the p for which ``share`` lies within ``quantile`` standard errors √(p(1 − p) / n). It stays in [0, 1] and has a width also
+    where the share is 0 or 1."""
+    if not (0.0 <= share <= 1.0 and n > 0.0):
+        raise ValueError(f"wilson needs a share in [0, 1] and n > 0, found share={share}, n={n}")
+    spread = quantile * quantile / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * share * (1 - share) + spread * spread / 4) / (1 + spread)
+    return (0.0 if share == 0.0 else max(0.0, middle - half)), (1.0 if share == 1.0 else min(1.0, middle + half))
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:

@@ -1,7 +1,8 @@
 """Evaluation: the same protocol, played on held-out problems without learning from it.
 
-One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play gives
-greedy accuracy. The training split is never used: curves come from "validation", the before and after of a run from
+One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all roles at
+temperature 0 and one episode a problem, gives greedy accuracy and the judges' greedy balanced accuracy (on greedy
+solutions). The training split is never used: curves come from "validation", the before and after of a run from
 "test" and, where the source has them, from out-of-distribution splits.
 """
 
@@ -15,10 +16,11 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource
-from cotrain.loop.measures import Measure
 from cotrain.loop.schedule import Protocol
+from cotrain.metrics.heldout import Measure
 from cotrain.play.executor import Executor
 
+GREEDY = {"pass@1": "greedy", "balanced_accuracy": "greedy_balanced_accuracy"}  # figure → its name in the greedy play
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 
@@ -28,7 +30,7 @@ class Evaluation:
 
     protocol: Protocol
     measures: tuple[Measure, ...]
-    greedy: tuple[Measure, ...] = ()  # measured on one greedy episode a problem; keys get ``greedy`` for ``pass@1``
+    greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY``
     tasks: int = 256  # problems of the test split, before and after
     curve_tasks: int = 64  # problems of the validation split, while training
     members: int = 8  # episodes a problem
@@ -67,8 +69,11 @@ def evaluate(
         single = executor.greedy().play(
             evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, members=1, **evaluation.options
         )
-        for measure in evaluation.greedy:
-            figures |= {k.replace("pass@1", "greedy"): v for k, v in measure(single).items() if k.endswith("pass@1")}
+        for measure in evaluation.measures:
+            for key, value in measure(single).items():
+                role, _, name = key.partition("/")
+                if name in GREEDY:
+                    figures[f"{role}/{GREEDY[name]}"] = value
     return figures, played
 
 

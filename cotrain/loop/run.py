@@ -33,10 +33,10 @@ from cotrain.loop.directory import (
     weights_hash,
 )
 from cotrain.loop.evaluation import has_split
-from cotrain.loop.health import Monitor, with_examples
-from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
+from cotrain.metrics.alarms import Monitor, with_examples
+from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 

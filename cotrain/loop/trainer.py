@@ -24,9 +24,9 @@ from cotrain.learn.contract import Algorithm, Batch, Sample, Term
 from cotrain.learn.samples import sample_of
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
-from cotrain.loop.metrics import Row, reward_gap, role_metrics
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
+from cotrain.metrics.steps import Row, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor
 from cotrain.tasks.grading import grade_outside
 
@@ -153,8 +153,7 @@ class CoTrainer:
             policy = objective.policy
             batch = Batch(samples=before, updates=self.cast.updates[policy], planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
-            row |= {f"{name}/{_credited(key)}": value for key, value in credit.metrics.items()}
-            row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
+            row |= credit_keys(name, credit.metrics, credit.dropped)
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
             row |= self._scored(name, before, samples)
@@ -167,7 +166,7 @@ class CoTrainer:
                 self.cast.updates[policy] += 1
                 changed = [policy, *self.cast.follow(policy, self.planned[policy])]
                 self._publish(changed)
-            row |= {f"{policy}/{_learned(k)}": v for k, v in report.metrics.items() if not k.endswith("seconds")}
+            row |= learner_keys(policy, report.metrics)
             row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
             clock.lap("update")
         return row
@@ -302,16 +301,6 @@ def permuted(place: int, size: int, key: int) -> int:
         place = (left << half) | right
         if place < size:
             return place
-
-
-def _credited(key: str) -> str:
-    """Name of a credit metric beside the role's own: a role and an objective may have one name."""
-    return f"credit/{key}" if key == "traces" or key.startswith("reward/") else key
-
-
-def _learned(key: str) -> str:
-    """Name of a learner's metric beside the role's own."""
-    return "learned_tokens" if key == "tokens" else key
 
 
 class _Clock:

@@ -27,6 +27,7 @@ from random import Random
 from typing import Literal, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -36,6 +37,14 @@ from cotrain.play.role import Role, Turn
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
 LABELS: tuple[str, ...] = get_args(Labels)
 ALPHA, BEST_OF, GAMMA = 0.8, 4, 0.8
+
+LABELLED = Note[bool]("labelled", bool, "were there labels for the steps of the solution")
+LABEL_POSITIVE = Note[float]("label_positive", float, "share of the steps that are labelled right")
+FIRST_WRONG_RIGHT = Note[bool]("first_wrong_right", bool, "do the labels place the first wrong step where it is")
+MONTE_CARLO = Finding[list[float]](
+    "monte_carlo", list[float], "share of continuations that are right, after 0 … K steps"
+)
+STEP_LABELS = Finding[list[bool]]("labels", list[bool], "labels of the steps and, last, of the answer")
 
 
 def labels_of(
@@ -106,7 +115,7 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
             if grade.value is None:
                 turn.fail(grade.reason or "ungraded")
                 continue
-            turn.note(correct=grade.value)
+            turn.note(CORRECT, grade.value)
             found.append(grade.value)
         if not found:
             raise ValueError(f"none of {rollouts} continuations of {begin[-40:]!r} could be graded")
@@ -138,21 +147,23 @@ async def step_labels(
     values = {} if kind == "oracle" else await step_values(task, roles, solutions, rollouts=rollouts)
     found: dict[str, list[bool]] = {}
     for solution in solutions:
-        truth = solution.truth.get("step_ok")
+        truth = STEP_OK.of(solution)
         if kind == "oracle" and truth is None:
             raise ConfigError(
                 f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
             )
         mine = values.get(solution.id, [])
         labels = truth if kind == "oracle" else labels_of(kind, mine, alpha=alpha, gamma=gamma)
-        solution.note(labelled=labels is not None)
+        solution.note(LABELLED, labels is not None)
         if labels is None:
             continue
-        found[solution.id] = [*labels, bool(solution.truth["correct"])]
-        solution.show(monte_carlo=mine, labels=found[solution.id])
-        solution.note(label_positive=sum(labels) / len(labels))
+        found[solution.id] = [*labels, CORRECT.known(solution)]
+        solution.show(MONTE_CARLO, mine)
+        solution.show(STEP_LABELS, found[solution.id])
+        solution.note(LABEL_POSITIVE, sum(labels) / len(labels))
         if truth is not None:
-            solution.note(label_right=share_right(labels, truth), first_wrong_right=_first(labels) == _first(truth))
+            solution.note(LABEL_RIGHT, share_right(labels, truth))
+            solution.note(FIRST_WRONG_RIGHT, _first(labels) == _first(truth))
     return found
 
 

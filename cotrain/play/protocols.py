@@ -11,6 +11,20 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from cotrain.core.errors import UnknownName
+from cotrain.core.notes import (
+    ANSWER,
+    CORRECT,
+    FAILURE,
+    FINAL,
+    FIRST_WRONG,
+    GOLD,
+    PROBLEM,
+    SCORE,
+    STEP_OK,
+    STEP_REASONS,
+    STEPS,
+    VERDICTS,
+)
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, gives
 from cotrain.core.types import Span, Task
 from cotrain.functional.aggregate import aggregate
@@ -30,18 +44,22 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the turn."""
     grade = await roles.grade(task, solution.text if text is None else text)
     parsed = solution.parsed
-    solution.show(problem=task.prompt)
+    solution.show(PROBLEM, task.prompt)
     if parsed.ok:
-        solution.show(steps=[[s.start, s.end, s.text] for s in parsed.steps], answer=parsed.answer)
+        solution.show(STEPS, [(s.start, s.end, s.text) for s in parsed.steps])
+        solution.show(ANSWER, parsed.answer)
     else:
-        solution.show(failure=parsed.reason)
+        solution.show(FAILURE, parsed.reason)
     if grade.value is None:
         solution.fail(grade.reason or "ungraded")
         return None
-    solution.note(correct=grade.value, gold=task.answer)
+    solution.note(CORRECT, grade.value)
+    solution.note(GOLD, task.answer)
     judged = task.judge_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
     if judged is not None:
-        solution.note(step_ok=list(judged.ok), step_reasons=list(judged.reasons), first_wrong=judged.first_wrong)
+        solution.note(STEP_OK, judged.ok)
+        solution.note(STEP_REASONS, judged.reasons)
+        solution.note(FIRST_WRONG, judged.first_wrong)
     return grade.value
 
 
@@ -64,7 +82,7 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn
     solution.reward(OUTCOME, float(correct))
     solution.reward(FORMAT, solution.parsed.format_score)
     if step_rewards == "oracle" and solution.parsed.ok:
-        for span, ok in zip(solution.parsed.steps, solution.truth.get("step_ok", ()), strict=False):
+        for span, ok in zip(solution.parsed.steps, STEP_OK.of(solution) or (), strict=False):
             solution.reward(STEP, 1.0 if ok else -1.0, span=closed(span))
     return solution
 
@@ -122,13 +140,15 @@ def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: st
 def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:
     for turn in turns:
         verdict = turn.parsed
-        turn.note(correct=bool(solution.truth["correct"]), step_ok=solution.truth.get("step_ok"))
+        turn.note(CORRECT, CORRECT.known(solution))
+        turn.note(STEP_OK, STEP_OK.of(solution))
         if verdict.ok:
-            turn.show(final=verdict.final, score=confidence(turn))
+            turn.show(FINAL, verdict.final)
+            turn.show(SCORE, confidence(turn))
             if verdict.steps:
-                turn.show(steps=list(verdict.steps))
+                turn.show(VERDICTS, verdict.steps)
         else:
-            turn.show(failure=verdict.reason)
+            turn.show(FAILURE, verdict.reason)
     return turns
 
 
@@ -156,7 +176,7 @@ async def solve_then_verify(
         return
     [sheets] = await review_all(task, roles, [solution], n=reviews, tool=tool)
     for turn in sheets:
-        reward_review(turn, bool(solution.truth["correct"]))
+        reward_review(turn, CORRECT.known(solution))
     votes = [turn.parsed.steps for turn in sheets if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:
         for span, said in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):

@@ -6,8 +6,8 @@ the protocol has to say about it and becomes a ``Trace``::
     solution = await roles.solver(problem=task.prompt)
     solution.reward(OUTCOME, 1.0)                        # may be trained on
     solution.reward(STEP, -1.0, span=solution.parsed.steps[2])
-    solution.note(correct=True)                          # ground truth: telemetry only
-    solution.show(answer="12")                           # what the parser found: ledger and report
+    solution.note(CORRECT, True)                         # ground truth: telemetry only
+    solution.show(ANSWER, "12")                          # what the parser found: ledger and report
     solution.fail("ungraded")                            # not trained on, but counted
 
 Rewards for a span of characters are stored as a range of the sampled tokens; nothing is tokenised a second time. A
@@ -23,6 +23,7 @@ from typing import Any
 
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
 from cotrain.text.render import Rendering
@@ -109,18 +110,19 @@ class Turn:
         tokens = None if span is None else self.tokens(span)
         self._signals.append(Reward(name=signal.name, value=float(value), tokens=tokens))
 
-    def note(self, **truth: Any) -> None:
-        """Ground truth about this turn, as JSON values. Telemetry and evaluation read it, algorithms never do.
+    def note(self, key: Note[Any], value: Any) -> None:
+        """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
 
-        Raises TypeError or ValueError for what JSON cannot hold; so does ``show``.
+        Raises TypeError for a key that is not declared (``core/notes.py``) or a value of another type than its own, ValueError
+        for a number that is not finite; so does ``show``.
         """
         self._open()
-        self.truth |= {key: _json(f"{self.id} note({key})", value) for key, value in truth.items()}
+        self.truth |= {_name(key, Note): key.json(value, self.id)}
 
-    def show(self, **found: Any) -> None:
-        """What the parser found, as JSON values, for ledger and report."""
+    def show(self, key: Finding[Any], value: Any) -> None:
+        """What the parser found, for ledger and report."""
         self._open()
-        self._shown |= {key: _json(f"{self.id} show({key})", value) for key, value in found.items()}
+        self._shown |= {_name(key, Finding): key.json(value, self.id)}
 
     def fail(self, reason: str) -> None:
         """Keep this turn out of training; the first reason stands and is counted."""
@@ -183,15 +185,7 @@ class Turn:
             raise RuntimeError(f"turn {self.id} is sealed: its episode is over")
 
 
-def _json(where: str, value: Any) -> Any:
-    """The value with tuples as lists, as it will be read back from the ledger. Raises TypeError for what is no JSON
-    value, ValueError for a number that is not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where}: {value} is not a JSON value")
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_json(where, item) for item in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _json(where, item) for key, item in value.items()}
-    raise TypeError(f"{where}: a {type(value).__name__} is not a JSON value")
+def _name(key: Any, kind: type[Note[Any]] | type[Finding[Any]]) -> str:
+    if not isinstance(key, kind):
+        raise TypeError(f"{key!r} is no {kind.__name__}; declare it once, as the keys in core/notes.py are")
+    return str(key.name)

@@ -33,6 +33,7 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from cotrain.core.errors import TooLong
+from cotrain.core.notes import PROGRAM
 from cotrain.core.types import ParseFailure, Span
 from cotrain.functional.aggregate import aggregate
 from cotrain.play.executor import RoleHandle
@@ -162,7 +163,7 @@ def _take(chain: _Chain, program: Span, ran: Ran) -> None:
     chain.said.append(turn.text[:end])
     chain.begin += f"{turn.text[:end]}\n{wrap(ran.page, chain.fields['nonce'], 'ran')}\n"
     turn.cut(end)
-    turn.show(program=ran.reason or "printed")
+    turn.show(PROGRAM, ran.reason or "printed")
 
 
 async def _unless_too_long(answer: Awaitable[Turn]) -> Turn | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from cotrain.core.notes import CORRECT, LABEL_RIGHT, PROBLEM, REWARD_RIGHT
 from cotrain.core.signals import Signal
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
@@ -26,7 +27,7 @@ async def attempts(task: Task, roles: Roles, n: int, *, role: str = "solver", pr
     asked = task.prompt if problem is None else problem
     turns = [t for t in await getattr(roles, role).many(n, problem=asked) if await examine(task, roles, t) is not None]
     for turn in turns:
-        turn.show(problem=asked)
+        turn.show(PROBLEM, asked)
     return turns
 
 
@@ -54,9 +55,10 @@ def reward_vote(turns: Sequence[Turn], label: Turn | None) -> None:
     for turn in turns:
         paid = agrees(turn, label)
         turn.reward(VOTE, float(paid))
-        turn.note(label_right=is_right(label), reward_right=paid == turn.truth["correct"])
+        turn.note(LABEL_RIGHT, is_right(label))
+        turn.note(REWARD_RIGHT, paid == CORRECT.known(turn))
 
 
 def is_right(label: Turn | None) -> bool:
     """What the oracle knows of the elected answer: a note, and no reward."""
-    return label is not None and bool(label.truth["correct"])
+    return label is not None and CORRECT.known(label)

@@ -26,10 +26,10 @@ from cotrain.core.signals import gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import ema, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.parts import solver
@@ -126,7 +126,6 @@ def co_rewarding(
         members=1,
         options={"samples": group_size} | ({"rephrase": variant == "III"} if taught_by else {}),
     )
-    measure = (solving("solver", 8),)
     return Recipe(
         name=f"co-rewarding-{variant}" + ("" if teacher == usual else f"-{teacher}"),
         tasks=tasks,
@@ -140,8 +139,7 @@ def co_rewarding(
         schedule=alternate(phase, ratio=(1,)),
         evaluation=Evaluation(
             protocol=solve,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

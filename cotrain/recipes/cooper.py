@@ -24,15 +24,16 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.address import rng_of
+from cotrain.core.notes import CORRECT, FINAL, SCORE
 from cotrain.core.signals import LABEL, Signal, gives
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.rating import Pairwise, Pointwise
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, reward_model, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
@@ -48,8 +49,9 @@ async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = Tr
     """The reward model's turn on a solution; it shows its verdict and notes the truth."""
     told = (task.answer or "") if reference else ""
     rating = await roles.rater(parent=solution, problem=task.prompt, solution=solution.text, reference=told)
-    rating.show(final=rating.score > 0.0, score=probability(rating.score))
-    rating.note(correct=bool(solution.truth["correct"]))
+    rating.show(FINAL, rating.score > 0.0)
+    rating.show(SCORE, probability(rating.score))
+    rating.note(CORRECT, CORRECT.known(solution))
     return rating
 
 
@@ -73,7 +75,7 @@ async def rated(
     first: tuple[Turn, Turn] | None = None
     for solution, rating in zip(solutions, ratings, strict=True):
         seen = rng_of("overlooked", task.id, solution.id).random() >= overlooked
-        accepted = bool(solution.truth["correct"]) and seen
+        accepted = CORRECT.known(solution) and seen
         solution.reward(PROXY, probability(rating.score) if pay == "model" else float(accepted))
         if learn == "all":
             rating.reward(LABEL, float(accepted))
@@ -97,7 +99,7 @@ async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) ->
         else:
             wrong = await roles.assistant(parent=solution, problem=task.prompt)
         grade = await roles.grade(task, wrong.text)
-        wrong.note(correct=grade.value)
+        wrong.note(CORRECT, grade.value)
         if grade.value is False and "<answer>" in wrong.text:
             return wrong
     return None
@@ -176,7 +178,6 @@ def cooper(
         evaluation=Evaluation(
             protocol=rated,
             measures=(solving("solver", 8), verifying("rater"), selecting("solver", "rater", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=shown,

@@ -23,14 +23,15 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, REWARD_RIGHT, Finding, Note
 from cotrain.core.signals import AGREEMENT, FORMAT, gives
 from cotrain.core.types import ParseFailure, Task, TaskSource
 from cotrain.learn.algorithms import Clipped, grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -40,6 +41,11 @@ from cotrain.play.votes import agrees, attempts, elected, is_right, rarest
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import REFINE, REFINE_FULL
+
+VETOED = Note[bool]("vetoed", bool, "did the reviews veto the elected answer")
+VETO_RIGHT = Note[bool]("veto_right", bool, "of a vetoed problem: was the veto right")
+KEPT_LABEL_RIGHT = Note[bool]("kept_label_right", bool, "of a problem that was not vetoed: is the label the truth")
+KEPT = Finding[str]("kept", str, "the beginning of a revision that was given to it")
 
 
 @gives(AGREEMENT, FORMAT)
@@ -68,22 +74,23 @@ async def vote_then_verify(
     said = [sheet.parsed.final for s, sheet in pairs if sheet.parsed.ok and agrees(s, label)]
     vetoed = veto and is_vetoed(said)
     for solution in solutions:
-        solution.note(label_right=is_right(label), vetoed=vetoed)
+        solution.note(LABEL_RIGHT, is_right(label))
+        solution.note(VETOED, vetoed)
         if vetoed:
-            solution.note(veto_right=not is_right(label))
+            solution.note(VETO_RIGHT, not is_right(label))
         else:
-            solution.note(kept_label_right=is_right(label))
+            solution.note(KEPT_LABEL_RIGHT, is_right(label))
     if vetoed:
         return
     for solution in solutions[:trained]:
-        pay(solution, agrees(solution, label), bool(solution.truth["correct"]))
+        pay(solution, agrees(solution, label), CORRECT.known(solution))
     for solution, sheet in pairs:
         agreed = sheet.parsed.ok and sheet.parsed.final == agrees(solution, label)
-        pay(sheet, agreed, sheet.parsed.ok and sheet.parsed.final == solution.truth["correct"])
+        pay(sheet, agreed, sheet.parsed.ok and sheet.parsed.final == CORRECT.known(solution))
     doubted = [(s, sheet) for s, sheet in pairs if sheet.parsed.ok and not sheet.parsed.final]
     for revised in await together([revise(task, roles, s, sheet, revisions, regenerate) for s, sheet in doubted]):
         for turn in revised:
-            pay(turn, agrees(turn, label), bool(turn.truth["correct"]))
+            pay(turn, agrees(turn, label), CORRECT.known(turn))
 
 
 def anchors(solutions: Sequence[Turn], label: Turn, reviews: int, *, balanced: bool = True) -> list[tuple[Turn, int]]:
@@ -108,7 +115,7 @@ def pay(turn: Turn, agreed: bool, truth: bool) -> None:
     """``FORMAT`` and ``AGREEMENT``; notes whether the latter is what the truth would have paid."""
     turn.reward(FORMAT, float(turn.parsed.ok))
     turn.reward(AGREEMENT, float(agreed))
-    turn.note(reward_right=agreed == truth)
+    turn.note(REWARD_RIGHT, agreed == truth)
 
 
 async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, regenerate: str) -> list[Turn]:
@@ -132,9 +139,12 @@ async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, 
         if grade.value is None:
             turn.fail(grade.reason or "ungraded")
             continue
-        turn.note(correct=grade.value)
-        found = {"answer": turn.parsed.answer} if turn.parsed.ok else {"failure": turn.parsed.reason}
-        turn.show(kept=kept, **found)
+        turn.note(CORRECT, grade.value)
+        turn.show(KEPT, kept)
+        if turn.parsed.ok:
+            turn.show(ANSWER, turn.parsed.answer)
+        else:
+            turn.show(FAILURE, turn.parsed.reason)
         graded.append(turn)
     return graded
 
@@ -208,7 +218,6 @@ def coverrl(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"} if kl else {},

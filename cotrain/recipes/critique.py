@@ -22,16 +22,17 @@ from asyncio import gather
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, STEP_OK, Note
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.after import TrainWithPromptOf, drop_flat_groups
 from cotrain.learn.algorithms import dr_grpo, grpo, pull_to
 from cotrain.learn.losses import ScoreFunction, Shaped
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -47,6 +48,8 @@ CRITICS = {
     "trained": "critic",
     "self": "generator",
 }  # who plays the role
+
+RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
 
 
 @gives(OUTCOME.to("solver"), OUTCOME.to("refiner"), *REVIEWED)
@@ -65,11 +68,11 @@ async def solve_and_revise(
     drawn = await roles.solver.many(samples, problem=task.prompt)
     solutions = [s for s in drawn if await examine(task, roles, s) is not None]
     for solution in solutions:
-        solution.reward(OUTCOME, float(solution.truth["correct"]))
+        solution.reward(OUTCOME, float(CORRECT.known(solution)))
     if critic == "none":
         return
     readable = [s for s in solutions if s.parsed.ok]
-    revisable = [s for s in readable if refine == "all" or not s.truth["correct"]]
+    revisable = [s for s in readable if refine == "all" or not CORRECT.known(s)]
     written = await critiques(task, roles, readable if critic == "trained" else revisable, critic)
     told = f"\nReference: {task.answer}" if leak else ""
     revisions = await gather(
@@ -83,19 +86,19 @@ async def solve_and_revise(
         if await examine(task, roles, revision) and joined < join:
             revision.reward(OUTCOME, 1.0)
             joined += 1
-    if solutions and not any(s.truth["correct"] for s in solutions):
-        solutions[0].note(rescued=joined > 0)
+    if solutions and not any(CORRECT.known(s) for s in solutions):
+        solutions[0].note(RESCUED, joined > 0)
 
 
 async def critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
     """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
     sheets = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [sheet] in zip(solutions, sheets, strict=True):
-        reward_review(sheet, bool(solution.truth["correct"]))
+        reward_review(sheet, CORRECT.known(solution))
     if critic != "oracle":
         return {s.id: sheet.text for s, [sheet] in zip(solutions, sheets, strict=True)}
     return {
-        s.id: corrected_review(sheet.text, s.truth.get("step_ok") or [], bool(s.truth["correct"]))
+        s.id: corrected_review(sheet.text, STEP_OK.of(s) or [], CORRECT.known(s))
         for s, [sheet] in zip(solutions, sheets, strict=True)
     }
 
@@ -168,7 +171,6 @@ def critique(
             measures=(solving("solver", 8),)
             + ((solving("refiner", 1),) if revises else ())
             + ((verifying("verifier"),) if player else ()),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=options | {"refine": "all"},

@@ -26,15 +26,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE, STEP_OK, Note
 from cotrain.core.signals import TRUTH, Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.balance import ClassBalance
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -48,6 +49,9 @@ PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
 SCORE = Signal("score", meaning="R_V of the verifier, in [0, 1]")
 SOUNDNESS = Signal("soundness", meaning="1 where the meta-verifier is right about a review, else 0")
 QUALITY, HONESTY = 0.76, 0.24  # weights of R_Y and of the self-analysis in the generator's reward
+
+SELF_SCORE = Note[float]("self_score", float, "the score that a solution gives itself")
+SELF_ERROR = Note[float]("self_error", float, "its distance from the true score")
 
 
 @gives(PROOF.to("solver"), PROOF.to("analyst"), SCORE.to("verifier"), SOUNDNESS.to("meta"), TRUTH)
@@ -93,9 +97,9 @@ async def pay(
         analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
     trust = await together([judge(task, roles, solution, text, *a, votes, labels) for a in analyses])
     scores = [score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
-    truth = score(bool(solution.truth["correct"]), solution.truth.get("step_ok"), labels)
+    truth = score(CORRECT.known(solution), STEP_OK.of(solution), labels)
     for turn, given, mark in zip(written, scores, trust, strict=False):
-        turn.reward(TRUTH, float(bool(solution.truth["correct"])))
+        turn.reward(TRUTH, float(CORRECT.known(solution)))
         turn.reward(SCORE, 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
@@ -103,7 +107,8 @@ async def pay(
     reward, mine = 0.0, scores[-1]
     if mine is not None:
         reward = proof_reward(mine, sum(believed) / len(believed), trust[-1])
-        solution.note(self_score=mine, self_error=abs(mine - truth))
+        solution.note(SELF_SCORE, mine)
+        solution.note(SELF_ERROR, abs(mine - truth))
     for turn in (solution, *own):
         turn.reward(PROOF, reward)
 
@@ -114,17 +119,18 @@ async def judge(
     """R_meta of one analysis: 0 of an unreadable one, else 1 where nobody votes. Votes on it are compared with each other."""
     if not said.ok or not votes:
         return float(said.ok)
-    ok = solution.truth.get("step_ok") if labels == "steps" else None
-    sound = said.final == solution.truth["correct"] and (ok is None or list(said.steps) == ok)
+    ok = STEP_OK.of(solution) if labels == "steps" else None
+    sound = said.final == CORRECT.known(solution) and (ok is None or list(said.steps) == ok)
     verdicts = await roles.meta.many(
         votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, solution=text, review=analysis
     )
     for verdict in verdicts:
-        verdict.note(correct=sound)
+        verdict.note(CORRECT, sound)
         if verdict.parsed.ok:
-            verdict.show(final=verdict.parsed.final, score=confidence(verdict))
+            verdict.show(FINAL, verdict.parsed.final)
+            verdict.show(SCORE, confidence(verdict))
         else:
-            verdict.show(failure=verdict.parsed.reason)
+            verdict.show(FAILURE, verdict.parsed.reason)
         verdict.reward(TRUTH, float(sound))
         verdict.reward(SOUNDNESS, float(verdict.parsed.ok and verdict.parsed.final == sound))
     return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
@@ -207,7 +213,6 @@ def dsm(
                 *((verifying("meta"),) if meta else ()),
                 *(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
             ),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=how | {"votes": 1},

@@ -30,14 +30,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import AGREEMENT, Signal, gives
 from cotrain.core.types import Sampling, Task, TaskSource
 from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, program, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -50,6 +51,8 @@ MATCH = Signal("match", meaning="1 for a right answer, else 0")
 SLICES = Signal("slices", meaning="mean verdict on the steps")
 GAN = Signal("gan", meaning="share of verdicts that tell where a step is from")
 NOBODY_KNOWS = 0.5  # the GAN part of a review that has nothing to tell apart
+
+COPIED_STEPS = Note[float]("copied_steps", float, "share of the steps that stand in the reference")
 
 
 @gives(MATCH.to("solver"), SLICES.to("solver"), GAN.to("verifier"), AGREEMENT.to("verifier"))
@@ -81,7 +84,7 @@ async def contest(
     differing = 0
     for solution, turns in zip(readable, sheets, strict=True):
         new = [step.text not in known for step in solution.parsed.steps]
-        solution.note(copied_steps=1.0 - sum(new) / len(new))
+        solution.note(COPIED_STEPS, 1.0 - sum(new) / len(new))
         differing += any(new)
         pay(turns, real=False, new=new)
     if differing:
@@ -92,7 +95,7 @@ async def contest(
 def pay(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
     """The discriminator's rewards for reviews of one solution; an unreadable review earns nothing."""
     for turn in turns:
-        outcome, ok = bool(turn.truth["correct"]), turn.parsed.ok
+        outcome, ok = CORRECT.known(turn), turn.parsed.ok
         turn.reward(GAN, gan(turn.parsed.steps, new, real=real) if ok else 0.0)
         said = verdicts(turn) if ok else (not outcome,)
         turn.reward(AGREEMENT, share_right(said, [outcome] * len(said)))
@@ -174,7 +177,6 @@ def gar(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"} if kl else {},

@@ -23,14 +23,15 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import MATCH, Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import judges, parts
 from cotrain.play.executor import Roles
 from cotrain.play.monte_carlo import (
@@ -48,6 +49,7 @@ from cotrain.play.tools import Tool, whole
 from cotrain.tasks.words.source import study_problems
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
+CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no review contradicts its labels")
 
 
 @gives(MATCH.to("verifier"), KEPT.to("verifier"))
@@ -69,7 +71,7 @@ async def agreeing_reviews(
     solutions = await roles.solver.many(samples, problem=task.prompt)
     readable = [s for s in solutions if await examine(task, roles, s) is not None and s.parsed.ok]
     if balance:
-        drawn = balanced([s.truth["correct"] for s in readable], rng_of("balance", task.id, solutions[0].id))
+        drawn = balanced([CORRECT.known(s) for s in readable], rng_of("balance", task.id, solutions[0].id))
         readable = [readable[i] for i in drawn]
     found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
     judged = [s for s in readable if s.id in found]
@@ -77,7 +79,7 @@ async def agreeing_reviews(
     for solution, turns in zip(judged, sheets, strict=True):
         right = found[solution.id]
         passed = not contradicted([verdicts(turn) for turn in turns if turn.parsed.ok], right)
-        solution.note(consensus=passed)
+        solution.note(CONSENSUS, passed)
         for turn in turns:
             match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
             for part in whole(turn):
@@ -153,7 +155,6 @@ def genprm(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options={"tool": tool},

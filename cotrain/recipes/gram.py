@@ -27,16 +27,17 @@ from typing import Any, Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.algorithms import dr_grpo, pull_to
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving, verifying
 from cotrain.loop.policies import frozen, program, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.judges import Comparison, comparer, probabilities, shown
@@ -73,8 +74,8 @@ async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> 
 async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smoothing: float) -> None:
     """Stage 2: up to ``pairs`` pairs of a right and a wrong solution in random order, each with its smoothed labels."""
     solutions = [s for s in await graded(task, roles, samples) if s.parsed.ok]
-    right = [s for s in solutions if s.truth["correct"]]
-    wrong = [s for s in solutions if not s.truth["correct"]]
+    right = [s for s in solutions if CORRECT.known(s)]
+    wrong = [s for s in solutions if not CORRECT.known(s)]
     for better, worse in _some(list(product(right, wrong)), pairs, "labelled", task):
         ahead = bool(rng_of("order", better.id, worse.id).getrandbits(1))
         first, second = (better, worse) if ahead else (worse, better)
@@ -99,15 +100,16 @@ async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
     ]
     outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
     for (i, j), turn in zip(fights, await gather(*asked), strict=True):
-        truths = [bool(solutions[k].truth["correct"]) for k in (i, j)]
+        truths = [CORRECT.known(solutions[k]) for k in (i, j)]
         if truths[0] != truths[1]:
-            turn.note(correct=truths[0])
+            turn.note(CORRECT, truths[0])
         if turn.parsed.ok and turn.parsed.spans:
             ahead = probabilities(turn)[0]
-            turn.show(final=bool(turn.parsed.final), score=ahead)
+            turn.show(FINAL, bool(turn.parsed.final))
+            turn.show(SCORE, ahead)
             outcomes[i, j] = 2.0 * ahead - 1.0
         else:
-            turn.show(failure=getattr(turn.parsed, "reason", "no letter"))
+            turn.show(FAILURE, getattr(turn.parsed, "reason", "no letter"))
     for solution, advantage in zip(solutions, pairwise_advantages(skew_matrix(len(solutions), outcomes)), strict=True):
         solution.reward(PREFERRED, advantage)
 
@@ -199,7 +201,6 @@ def gram(
         evaluation=Evaluation(
             protocol=compete,
             measures=(solving("solver", 8), verifying("judge")),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

@@ -17,10 +17,10 @@ from cotrain.core.types import TaskSource
 from cotrain.learn.algorithms import BY_NAME, Name, pull_to
 from cotrain.learn.mixing import decay
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import solving
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
 from cotrain.tasks.words.source import study_problems
@@ -53,7 +53,6 @@ def grpo(
     )
     generator = adapter(model, rank=lora, alpha=2 * lora, lr=lr) if lora else trainable(model, lr=lr)
     policies = {"generator": generator} | ({"start": frozen(model)} if kl else {})
-    measure = (solving("solver", 8),)
     return Recipe(
         name=estimator + ("-oracle" if oracle else ""),
         tasks=tasks or study_problems(),
@@ -67,8 +66,7 @@ def grpo(
         schedule=single(solve, "generator", name="generator", step_rewards="oracle" if oracle else "none"),
         evaluation=Evaluation(
             protocol=solve,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

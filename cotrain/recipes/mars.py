@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import FAILURE, Finding, Note
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.functional.bins import first_fit_decreasing
@@ -31,10 +32,10 @@ from cotrain.learn.after import After, drop_flat_groups
 from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.subsample import Subsample
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import solving
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
@@ -42,6 +43,12 @@ from cotrain.play.role import Turn
 from cotrain.tasks.words import scatter
 from cotrain.tasks.words.roles_corpus import NOTHING
 from cotrain.tasks.words.source import study_problems
+
+INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
+FOUND = Note[bool]("found", bool, "did the search find every fact")
+RECALL = Note[float]("recall", float, "share of the shown facts that the digest holds")
+PRECISION = Note[float]("precision", float, "share of the digest's sentences that are facts")
+QUERY = Finding[str]("query", str, "what was searched for")
 
 
 @gives(OUTCOME)
@@ -74,7 +81,7 @@ async def research(
     correct = await examine(task, roles, solution)
     if correct is None:
         return
-    solution.note(informed=sum(fact in context for fact in facts) / max(1, len(facts)))
+    solution.note(INFORMED, sum(fact in context for fact in facts) / max(1, len(facts)))
     for turn in (*calls, solution):
         turn.reward(OUTCOME, float(correct))
 
@@ -82,9 +89,12 @@ async def research(
 def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
     """What the tool returns; the same for all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
-    plan.show(**({"query": query} if query else {"failure": plan.parsed.reason}))
+    if query:
+        plan.show(QUERY, query)
+    else:
+        plan.show(FAILURE, plan.parsed.reason)
     found = scatter.search(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
-    plan.note(found=all(any(fact in document for document in found) for fact in facts))
+    plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
 
 
@@ -93,9 +103,9 @@ def weigh(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
     wanted = {fact for fact in facts if fact in shown}
     said = scatter.sentences(digest.text)
     if wanted:
-        digest.note(recall=sum(fact in digest.text for fact in wanted) / len(wanted))
+        digest.note(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
     if said and digest.text.strip() != NOTHING:
-        digest.note(precision=sum(sentence in wanted for sentence in said) / len(said))
+        digest.note(PRECISION, sum(sentence in wanted for sentence in said) / len(said))
 
 
 @recipe
@@ -137,7 +147,6 @@ def mars(
         digesting = grpo(rewards={OUTCOME: 1.0}, kl=pull, after=drawn)
         objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
     shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
-    measure = (solving("solver", 8),)
     return Recipe(
         name="mars" if trained else f"mars-{system1}",
         tasks=tasks or study_problems(),
@@ -153,8 +162,7 @@ def mars(
         schedule=single(research, *objectives, name="both", **shown),
         evaluation=Evaluation(
             protocol=research,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             options=shown,

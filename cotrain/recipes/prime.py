@@ -17,10 +17,10 @@ from typing import Literal
 from cotrain.core.types import TaskSource
 from cotrain.learn.implicit import ImplicitPrm, Prime
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
 from cotrain.tasks.words.source import study_problems
@@ -67,7 +67,6 @@ def prime(
     if implicit:
         phases.append(Phase(name="prm", protocol=solve, objectives=("prm",)))
     ratio = (1,) + (0,) * (len(phases) - 1)
-    measure = (solving("solver", 8),)
     return Recipe(
         name="prime" if prm == "online" else f"prime-{prm}",
         tasks=tasks or study_problems(),
@@ -81,8 +80,7 @@ def prime(
         schedule=alternate(*phases, ratio=ratio, warmup={"prm": warmup} if implicit else {}),
         evaluation=Evaluation(
             protocol=solve,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

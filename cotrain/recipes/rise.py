@@ -17,15 +17,16 @@ from __future__ import annotations
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import JUDGED
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.losses import Clipped, pull_to
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import critic, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine, review
@@ -45,7 +46,7 @@ async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> No
         return
     solution.reward(SCORE, paid(solution.parsed.ok, right))
     judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
-    solution.note(judged=judged)
+    solution.note(JUDGED, judged)
     for turn in await review(task, roles, solution) if judged else ():
         turn.reward(SCORE, paid(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
 
@@ -103,7 +104,6 @@ def rise(
         evaluation=Evaluation(
             protocol=solve_and_check,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"},

@@ -25,18 +25,21 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, JUDGED, Note
 from cotrain.core.signals import AGREEMENT, OUTCOME, Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.algorithms import Clipped, grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import REVIEWED, SOLVED, review, reward_review, solve, solve_then_verify
 from cotrain.tasks.words.source import study_problems
+
+MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
 
 
 @gives(*SOLVED, *REVIEWED)
@@ -47,16 +50,17 @@ async def judge_own(
     ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and wrong."""
     solutions = await gather(*(solve(task, roles) for _ in range(samples)))
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
-    right = [bool(s.truth["correct"]) for s in readable]
+    right = [CORRECT.known(s) for s in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
     places = choose([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
     judged = [readable[place] for place in places]
     for solution in solutions:
-        solution.note(judged=solution in judged, mixed=len(set(right)) == 2)
+        solution.note(JUDGED, solution in judged)
+        solution.note(MIXED, len(set(right)) == 2)
     sheets = await gather(*(review(task, roles, solution, n=reviews) for solution in judged))
     for solution, turns in zip(judged, sheets, strict=True):
         for turn in turns:
-            reward_review(turn, bool(solution.truth["correct"]))
+            reward_review(turn, CORRECT.known(solution))
 
 
 def choose(
@@ -134,7 +138,6 @@ def self_verify(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"},

@@ -23,20 +23,23 @@ from typing import Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, Finding
 from cotrain.core.signals import MATCH, OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.algorithms import Clipped, grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
 from cotrain.play.protocols import examine, review, solve_then_verify
 from cotrain.tasks.words.source import study_problems
+
+COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")
 
 
 @gives(OUTCOME.to("solver"), MATCH.to("verifier"))
@@ -60,7 +63,7 @@ async def judge_steps(
         if correct is not None:
             solution.reward(OUTCOME, float(correct))
     graded = [s for s in solutions if not s.failed]
-    if len({s.truth["correct"] for s in graded}) < 2:
+    if len({CORRECT.known(s) for s in graded}) < 2:
         return
     found = await step_labels(
         task,
@@ -83,7 +86,7 @@ async def judge_steps(
     for solution, turns in zip(judged, sheets, strict=True):
         mine, right = drawn[solution.id], found[solution.id]
         for turn in turns:
-            turn.show(counted=mine)
+            turn.show(COUNTED, mine)
             turn.reward(MATCH, share_right(verdicts(turn), right, mine) if turn.parsed.ok else 0.0)
 
 
@@ -154,7 +157,6 @@ def stepwiser(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"} if trained and kl else {},

@@ -26,10 +26,10 @@ from cotrain.learn.balance import ClassBalance
 from cotrain.learn.mixing import decay
 from cotrain.learn.samples import StepScale
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import selecting, solving, verifying
 from cotrain.loop.policies import PolicySpec, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate, single
+from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import judges, parts
 from cotrain.play.protocols import solve_then_verify
 from cotrain.tasks.words.source import study_problems
@@ -120,7 +120,6 @@ def tango(
         evaluation=Evaluation(
             protocol=solve_then_verify,
             measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            greedy=(solving("solver", 1),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
             fixed={"solver": "start"} if kl else {},

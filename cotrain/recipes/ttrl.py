@@ -13,14 +13,15 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, LABEL_RIGHT
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate
+from cotrain.metrics.heldout import solving
 from cotrain.play.executor import Roles
 from cotrain.play.parts import solver
 from cotrain.play.protocols import solve
@@ -34,13 +35,13 @@ async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: st
     solutions = await attempts(task, roles, votes)
     label = elected(solutions)
     for solution in solutions[trained:]:
-        solution.note(label_right=is_right(label))
+        solution.note(LABEL_RIGHT, is_right(label))
     if labels == "vote":
         reward_vote(solutions[:trained], label)
         return
     for solution in solutions[:trained]:
-        solution.reward(OUTCOME, float(solution.truth["correct"]))
-        solution.note(label_right=is_right(label))
+        solution.reward(OUTCOME, float(CORRECT.known(solution)))
+        solution.note(LABEL_RIGHT, is_right(label))
 
 
 @recipe
@@ -63,7 +64,6 @@ def ttrl(
             f"ttrl: {votes} votes, of which {group_size} are to be trained on; raise votes or lower group_size"
         )
     signal = VOTE if labels == "vote" else OUTCOME
-    measure = (solving("solver", 8),)
     return Recipe(
         name="ttrl" if labels == "vote" else "ttrl-truth",
         tasks=tasks or study_problems(),
@@ -90,8 +90,7 @@ def ttrl(
         ),
         evaluation=Evaluation(
             protocol=solve,
-            measures=measure,
-            greedy=measure,
+            measures=(solving("solver", 8),),
             tasks=evaluation_tasks,
             splits=("ood_length", "ood_template"),
         ),

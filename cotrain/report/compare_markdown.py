@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.metrics.table import meaning
 from cotrain.report.compare_overview import COLUMNS, COUNTS, overview
 from cotrain.report.compare_reach import levels
 from cotrain.report.compare_table import (
@@ -29,7 +30,7 @@ from cotrain.report.compare_table import (
     verdict_table,
 )
 from cotrain.report.escape import terminal
-from cotrain.report.guide import interval, meaning, number, take_apart
+from cotrain.report.guide import interval, number, take_apart
 
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """A comparison in one table: a row for each recipe, what it reached and what that cost.
 
-    recipe | right at the first try | greedy | judge | verdicts | verdicts on steps | gap | updates | tokens | minutes
+    recipe | pass@1 | greedy | pass@8 | maj@8 | judge | verdicts | verdicts on steps | gap | updates | tokens | minutes
 
 The first columns are of the role ``solver`` where there is one. Verdicts are given as balanced accuracy. The judge is ``verifier``,
 else the first role that has one on what the present generator writes. Figures are means over seeds at the end of each run,
@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate, mean_interval
+from cotrain.metrics.table import limits_of
 
-SHARES = {"right at the first try": "/pass@1", "greedy": "/greedy"}
+SHARES = {"pass@1": "/pass@1", "greedy": "/greedy", "pass@8": "/pass@8", "maj@8": "/majority@8"}
 COUNTS = ("updates", "tokens", "minutes")  # of the leading policy; of all roles; of training, evaluations left out
 COLUMNS = (*SHARES, "judge", "verdicts", "verdicts on steps", "gap", *COUNTS)
 
@@ -54,4 +55,4 @@ def _keys(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
 def _put(row: dict[str, Estimate | str], column: str, seeds: Sequence[Mapping[str, Any]], key: str) -> None:
     values = [float(run["after"][key]) for run in seeds if isinstance(run.get("after", {}).get(key), int | float)]
     if values:
-        row[column] = mean_interval(values)
+        row[column] = mean_interval(values).within(*limits_of(key.rpartition("/")[2]))

@@ -13,6 +13,7 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
+from cotrain.metrics.table import limits_of, meaning
 from cotrain.report.compare_reach import Level, levels
 from cotrain.report.compare_table import (
     AT,
@@ -32,7 +33,7 @@ from cotrain.report.compare_table import (
     verdict_table,
 )
 from cotrain.report.escape import page
-from cotrain.report.guide import interval, meaning, number
+from cotrain.report.guide import interval, number
 from cotrain.report.html import document
 from cotrain.report.schedule import PALETTE
 from cotrain.report.svg import Line, chart, value_at
@@ -197,7 +198,9 @@ def _curves(runs: Runs) -> str:
 def _chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> str:
     lines = []
     for i, (name, seeds) in enumerate(runs.items()):
-        mean, spread = band([run.points(metric, axis) for run in seeds.values()])
+        mean, spread = band(
+            [run.points(metric, axis) for run in seeds.values()], limits=limits_of(metric.rpartition("/")[2])
+        )
         tone = PALETTE[i % len(PALETTE)]
         lines.append(Line(label=name, points=mean, tone=tone, dash=i % 3, raw=False, spread=spread))
     xs = [x for line in lines for x, _ in line.points]

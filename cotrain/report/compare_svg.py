@@ -7,10 +7,13 @@ white ground. Left out: anything to point at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from cotrain.metrics.table import limits_of
 from cotrain.report.compare_table import (
     AXES,
     Runs,
+    SeedRun,
     band,
     difference_bands,
     in_reading_order,
@@ -38,12 +41,15 @@ def curves_svg(runs: Runs) -> str:
         (
             metric,
             label_of(metric, roles),
-            [{name: band([r.points(metric, axis) for r in seeds.values()]) for name, seeds in runs.items()}
-             for axis in AXES],
+            [{name: _band(seeds, metric, axis) for name, seeds in runs.items()} for axis in AXES],
         )
         for metric, roles in _panels(runs)
     ]  # fmt: skip
     return drawing("Means over seeds on validation problems with 95 % bands", rows, list(runs), zero=False)
+
+
+def _band(seeds: Mapping[Any, SeedRun], metric: str, axis: str) -> Band:
+    return band([run.points(metric, axis) for run in seeds.values()], limits=limits_of(metric.rpartition("/")[2]))
 
 
 def differences_svg(runs: Runs) -> str:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.statistics import Estimate, mean_interval, paired_difference
-from cotrain.report.guide import between, meaning, number, points, rank, take_apart, where
+from cotrain.metrics.metric import ANY, FIRST, Range
+from cotrain.metrics.table import is_headline, limits_of, meaning, rank
+from cotrain.report.guide import between, number, points, take_apart, where
 from cotrain.report.read import estimates, in_order
 from cotrain.report.svg import Points, value_at
 
@@ -127,16 +129,18 @@ def difference_in_words(change: Estimate, metric: str) -> str:
     return f"{word} by {size.lstrip('+−')} (95\u202f% interval {range_}, {change.n} seeds)"
 
 
-def band(curves: Sequence[Points], grid: int = GRID) -> tuple[Points, list[tuple[float, float, float]]]:
+def band(
+    curves: Sequence[Points], grid: int = GRID, limits: Range = ANY
+) -> tuple[Points, list[tuple[float, float, float]]]:
     """Mean and 95 % band over seeds, (x, mean) and (x, low, high), on a grid over the range of x that every curve
-    covers, by linear interpolation. With one curve there is no band."""
+    covers, by linear interpolation, within ``limits``. With one curve there is no band."""
     curves = [curve for curve in curves if curve]
     if not curves:
         return [], []
     left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
     own = sorted({x for c in curves for x, _ in c if left <= x <= right})
     xs = own if len(own) <= grid else [left + (right - left) * i / (grid - 1) for i in range(grid)]
-    found = [(x, mean_interval([value_at(c, x) for c in curves])) for x in xs]
+    found = [(x, mean_interval([value_at(c, x) for c in curves]).within(*limits)) for x in xs]
     return [(x, e.value) for x, e in found], [(x, e.low, e.high) for x, e in found if math.isfinite(e.low)]
 
 
@@ -166,7 +170,7 @@ def _minus(one: Points, other: Points) -> Points:
 
 
 def label_of(metric: str, roles: set[str]) -> str:
-    """``"solver: right at the first try, longer problems"``."""
+    """``"solver: pass@1, longer problems"``."""
     part = take_apart(metric, roles)
     label = meaning(part.metric, [0.5]).label
     whose = f"{part.who}: {label}" if part.who else label
@@ -188,7 +192,7 @@ def in_reading_order(metrics: set[str]) -> list[str]:
     roles = roles_in(metrics)
     order = in_order(roles)
 
-    def place(key: str) -> tuple[int, str, str, tuple[int, str]]:
+    def place(key: str) -> tuple[int, str, str, tuple[int, int, str]]:
         part = take_apart(key, roles)
         return (order.index(part.who) if part.who in order else len(order), part.who, part.split, rank(part.metric))
 
@@ -197,7 +201,7 @@ def in_reading_order(metrics: set[str]) -> list[str]:
 
 def is_main(metric: str) -> bool:
     """Is this one of the figures that a comparison opens with?"""
-    return metric.count("/") == 1 and metric.endswith(("/pass@1", "/balanced_accuracy"))
+    return metric.count("/") == 1 and is_headline(metric.partition("/")[2], FIRST)
 
 
 def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
@@ -232,6 +236,7 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
         start = {name: _start(runs[name], metric, at) for name in names}
         final = {name: _final(runs[name], metric, at, budget) for name in names}
         reference = next((name for name in names if final[name]), None)
+        limits = limits_of(take_apart(metric, roles).metric)
         for name in names:
             if not final[name] and not start[name]:
                 continue
@@ -239,6 +244,7 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
             if reference not in (None, name):
                 shared = [seed for seed in final[name] if seed in final[reference]]
                 change = paired_difference([final[name][s] for s in shared], [final[reference][s] for s in shared])
+                change = change.within(limits[0] - limits[1], limits[1] - limits[0])
                 words = difference_in_words(change, take_apart(metric, roles).metric)
             rows.append(
                 {
@@ -246,8 +252,8 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                     "metric": metric,
                     "recipe": name,
                     "reference": None if change is None else reference,
-                    "before": mean_interval(list(start[name].values())).json(),
-                    "after": mean_interval(list(final[name].values())).json(),
+                    "before": mean_interval(list(start[name].values())).within(*limits).json(),
+                    "after": mean_interval(list(final[name].values())).within(*limits).json(),
                     "difference": None if change is None else change.json(),
                     "words": words,
                 }

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cotrain.metrics.metric import ANY
+from cotrain.metrics.table import meaning, rank
 from cotrain.report.escape import page
-from cotrain.report.guide import ANY, PLAIN, meaning, number, rank, split_key
+from cotrain.report.guide import number, split_key
 from cotrain.report.health import alarms
 from cotrain.report.read import Run, in_order
 from cotrain.report.schedule import Stage
@@ -25,12 +27,23 @@ LARGE = (
     "true_negative_rate",
     "predicted_positive",
     "base_rate",
-    "true_positive_share",
     "step_balanced_accuracy",
     "step_true_positive_rate",
     "step_true_negative_rate",
 )
-BOOKKEEPING = (*PLAIN, "gap", "reward/truth")
+BOOKKEEPING = (
+    "updates",
+    "tokens",
+    "tokens_per_second",
+    "traces",
+    "credit/traces",
+    "groups",
+    "seconds",
+    "lr",
+    "skipped",
+    "gap",
+    "reward/truth",
+)
 MOST_SMALL = 48  # charts in the last section
 MOST_REASONS = 60
 LOST = {"parse_failure": "unreadable", "dropped": "not trained on"}
@@ -202,7 +215,7 @@ def _verifier(stage: Stage, role: str) -> str:
                 note="Balanced accuracy is the mean of the two rates; a coin has 50\u202f% whatever the base rate.",
             )
         )
-    base = run.series(f"{role}/base_rate") or run.series(f"{role}/true_positive_share")
+    base = run.series(f"{role}/base_rate")
     said = run.series(f"{role}/predicted_positive")
     belief = [
         Line(label="called right", points=said, tone=tone, dash=1),
@@ -301,9 +314,10 @@ def _small(stage: Stage, metric: str) -> str:
     read = meaning(metric, values)
     badge, advice = _status(lines, metric)
     banded = read.healthy != ANY
-    y_range = None
+    y_range = healthy = None
     if banded:  # the whole band is in view when the numbers are anywhere near it
-        y_range = (min(0.0, min(values)), max(max(values), min(read.healthy[1], 4 * max(values) + 0.02)))
+        y_range = (min(0.0, min(values)), max(max(values), min(read.healthy[1], 4 * abs(max(values)) + 0.02)))
+        healthy = (max(read.healthy[0], y_range[0]), min(read.healthy[1], y_range[1]))
     return chart(
         read.label,
         lines,
@@ -312,7 +326,7 @@ def _small(stage: Stage, metric: str) -> str:
         y_range=y_range,
         badge=badge,
         note=advice,
-        healthy=read.healthy if banded else None,
+        healthy=healthy,
         small=True,
     )
 
@@ -325,7 +339,7 @@ def _status(lines: Sequence[Line], metric: str) -> tuple[str, str]:
     level = 0
     for line in lines:
         tail = [y for _, y in line.points[-max(1, len(line.points) // 10) :]]
-        recent = sum(tail) / len(tail) if tail else read.healthy[0]
+        recent = sum(tail) / len(tail) if tail else max(read.healthy[0], min(read.healthy[1], 0.0))
         if not read.healthy[0] <= recent <= read.healthy[1]:
             level = max(level, 1 if read.tolerable[0] <= recent <= read.tolerable[1] else 2)
     word = ("● fine", "▲ watch", "■ look here")[level]

@@ -11,11 +11,24 @@ dotted bar and ·; ▲ marks the first true error.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.address import rng_of
+from cotrain.core.notes import (
+    ANSWER,
+    CORRECT,
+    FAILURE,
+    FINAL,
+    FIRST_WRONG,
+    GOLD,
+    PROBLEM,
+    STEP_OK,
+    STEP_REASONS,
+    STEPS,
+    VERDICTS,
+)
 from cotrain.core.types import Trace
 from cotrain.report.escape import MAX_CHARS, page
 from cotrain.report.guide import number
@@ -116,11 +129,11 @@ def card(meeting: Meeting) -> str:
 
 
 def _card(meeting: Meeting, limit: int) -> str:
-    parsed = meeting.speech.parsed
-    correct = _flag(meeting.speech.truth.get("correct"))
+    asked = PROBLEM.of(meeting.speech)
+    correct = _flag(CORRECT.of(meeting.speech))
     head = f'<span class="kind {meeting.kind}">{KINDS[meeting.kind]}</span>'
     head += f'<span class="at">step {meeting.step} · {meeting.when}</span>'
-    problem = f'<p class="problem">{page(parsed["problem"], limit)}</p>' if parsed.get("problem") else ""
+    problem = f'<p class="problem">{page(asked, limit)}</p>' if asked else ""
     return (
         f'<article class="card" data-when="{meeting.when}" data-kind="{meeting.kind}"><header>{head}</header>{problem}'
         f"{_steps(meeting, limit)}{_answer(meeting, correct, limit)}{_words(meeting, limit)}{_footer(meeting)}</article>"
@@ -140,12 +153,12 @@ def _meetings(run: Run, step: int, when: str) -> list[Meeting]:
 
 
 def _kind(speech: Trace, reviews: Sequence[Trace]) -> str:
-    correct = _flag(speech.truth.get("correct"))
-    if not _texts(speech) and speech.parsed.get("answer") is None:
+    correct = _flag(CORRECT.of(speech))
+    if not _texts(speech) and ANSWER.of(speech) is None:
         return "unreadable"
     if not reviews or correct is None:
         return "plain"
-    said = _flag(reviews[0].parsed.get("final"))
+    said = _flag(FINAL.of(reviews[0]))
     if said is None:
         return "unreadable"
     if said:
@@ -157,11 +170,11 @@ def _steps(meeting: Meeting, limit: int) -> str:
     speech = meeting.speech
     texts = _texts(speech)
     if not texts:
-        why = speech.parsed.get("failure") or speech.failure or "not in the form of steps"
+        why = FAILURE.of(speech) or speech.failure or "not in the form of steps"
         return f'<p class="why">unreadable: {page(why, 200)}</p><pre class="raw">{page(speech.text, limit)}</pre>'
-    ok, reasons = _list(speech.truth, "step_ok"), _list(speech.truth, "step_reasons")
-    verdicts = _list(meeting.reviews[0].parsed, "steps") if meeting.reviews else []
-    first = speech.truth.get("first_wrong")
+    ok, reasons = _list(STEP_OK.of(speech)), _list(STEP_REASONS.of(speech))
+    verdicts = _list(VERDICTS.of(meeting.reviews[0])) if meeting.reviews else []
+    first = FIRST_WRONG.of(speech)
     if first is None:
         first = next((i for i, flag in enumerate(ok) if flag is False), None)
     rows = []
@@ -182,14 +195,14 @@ def _steps(meeting: Meeting, limit: int) -> str:
 
 def _answer(meeting: Meeting, correct: bool | None, limit: int) -> str:
     speech = meeting.speech
-    answer, gold = speech.parsed.get("answer"), speech.truth.get("gold")
+    answer, gold = ANSWER.of(speech), GOLD.of(speech)
     css, mark, spoken = TRUTH[correct]
-    said = _flag(meeting.reviews[0].parsed.get("final")) if meeting.reviews else None
+    said = _flag(FINAL.of(meeting.reviews[0])) if meeting.reviews else None
     right = f' <span class="gold">gold answer <b>{page(gold, limit)}</b></span>' if gold is not None else ""
     text = f"answer <b>{page(answer, limit)}</b>" if answer is not None else "no answer"
     unread = ""
     if meeting.reviews and said is None:
-        why = meeting.reviews[0].parsed.get("failure") or meeting.reviews[0].failure or "no verdict found"
+        why = FAILURE.of(meeting.reviews[0]) or meeting.reviews[0].failure or "no verdict found"
         unread = f'<span class="verdict none">review unreadable: {page(why, 200)}</span>'
     final = _verdict(said, correct) or unread
     bar = f'<b class="mark" title="truth: {spoken}">{mark}</b>'
@@ -210,7 +223,7 @@ def _words(meeting: Meeting, limit: int) -> str:
         return ""
     lines = [review.text.replace("</step>", "</step>\n") for review in meeting.reviews[:MOST_REVIEWS]]
     texts = "".join(f'<pre class="raw">{page(text, limit)}</pre>' for text in lines)
-    others = [_flag(review.parsed.get("final")) for review in meeting.reviews[1:]]
+    others = [_flag(FINAL.of(review)) for review in meeting.reviews[1:]]
     tally = ""
     if others:
         words = {True: "right", False: "wrong", None: "unreadable"}
@@ -247,15 +260,14 @@ def _signed(value: float) -> str:
 def _texts(trace: Trace) -> list[str]:
     """The steps' texts from ``[[start, end, text], …]`` or ``[text, …]``; none for verdicts."""
     found = []
-    for entry in _list(trace.parsed, "steps"):
+    for entry in _list(STEPS.of(trace)):
         text = entry[-1] if isinstance(entry, list | tuple) and entry else entry
         if isinstance(text, str):
             found.append(text)
     return found
 
 
-def _list(mapping: Mapping[str, Any], key: str) -> list[Any]:
-    value = mapping.get(key)
+def _list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
 
 

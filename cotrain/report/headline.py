@@ -11,20 +11,19 @@ import math
 from collections.abc import Sequence
 
 from cotrain.core.statistics import Estimate, difference
+from cotrain.metrics.table import is_headline, limits_of, meaning, rank
 from cotrain.report.escape import page
-from cotrain.report.guide import Name, between, interval, meaning, number, points, rank, take_apart, where
+from cotrain.report.guide import Name, between, interval, number, points, take_apart, where
 from cotrain.report.read import Run, in_order
 
 SENTENCES = {  # metric → (sentence, remark)
-    "pass@1": ("The {who} answers {after} of the problems right at the first try", ""),
+    "pass@1": ("The {who} answers {after} of the problems right (pass@1)", ""),
     "accuracy": ("The {who} answers {after} of the problems right", ""),
     "balanced_accuracy": (
         "The {who} tells right solutions from wrong ones with a balanced accuracy of {after}",
         "A coin would have 50\u202f%.",
     ),
 }
-MAIN = ("pass@1", "greedy", "pass@8", "majority@8", "best@8", "step_accuracy", "balanced_accuracy", "true_positive_rate",
-        "true_negative_rate", "step_balanced_accuracy", "processbench_f1")  # fmt: skip
 
 
 def sentences(run: Run) -> str:
@@ -43,7 +42,7 @@ def table(run: Run) -> str:
     keys = _keys(run)
     if not keys:
         return ""
-    main = [(key, name) for key, name in keys if name.metric in MAIN and not name.split] or keys
+    main = [(key, name) for key, name in keys if is_headline(name.metric) and not name.split] or keys
     rest = [entry for entry in keys if entry not in main]
     more = f"<details><summary>{len(rest)} more figures</summary>{_body(run, rest)}</details>" if rest else ""
     return _body(run, main) + more
@@ -77,7 +76,8 @@ def _changed(run: Run, key: str) -> Estimate | None:
     before, after = run.before.get(key), run.after.get(key)
     if before is None or after is None or math.isnan(before.value) or math.isnan(after.value):
         return None
-    return run.change.get(key) or difference(after, before)
+    low, high = limits_of(key.rpartition("/")[2])
+    return run.change.get(key) or difference(after, before).within(low - high, high - low)
 
 
 def _sentence(name: Name, before: Estimate | None, after: Estimate, change: Estimate | None) -> str:

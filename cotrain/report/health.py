@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotrain.loop.health import BANDS, Alarm, Band, check, watched, with_examples
+from cotrain.metrics.alarms import BANDS, Alarm, Band, check, watched, with_examples
+from cotrain.metrics.table import metric
 from cotrain.report.escape import page
 from cotrain.report.read import Run, read_episodes
 
@@ -62,7 +63,7 @@ def _bands(found: Sequence[Alarm], keys: set[str]) -> str:
 
 
 def _metrics(band: Band) -> str:
-    return ", ".join(band.keys).replace("{who}/", "").replace("{name}", "any")
+    return ", ".join(metric(key).name for key in band.keys).replace("{signal}", "any")
 
 
 def _table(heads: Sequence[str], body: str) -> str:

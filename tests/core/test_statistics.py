@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
@@ -11,8 +10,8 @@ from cotrain.core.statistics import (
     Estimate,
     mean_interval,
     paired_difference,
-    pass_at_k,
     student_t,
+    wilson,
 )
 
 
@@ -49,14 +48,22 @@ def test_paired_difference_removes_what_the_pairs_share() -> None:
         paired_difference([1.0], [1.0, 2.0])
 
 
-PAIRS = [(True, True)] * 6 + [(False, True)] * 2 + [(None, True)] * 2 + [(False, False)] * 3 + [(True, False)] * 2
+def test_wilson_by_hand() -> None:
+    # 0 of 4: the upper bound is z² / (n + z²) = 3.8415 / 7.8415; 4 of 4 is its mirror image
+    assert wilson(0.0, 4) == pytest.approx((0.0, 0.48990), abs=1e-4) and wilson(0.0, 4)[0] == 0.0
+    assert wilson(1.0, 4) == pytest.approx((0.51010, 1.0), abs=1e-4) and wilson(1.0, 4)[1] == 1.0
+    # 4 of 10: middle (0.4 + 0.192073) / 1.384146 = 0.427754, half sqrt(0.384146 * 0.24 + 0.036892) / 1.384146 = 0.259573
+    assert wilson(0.4, 10) == pytest.approx((0.16818, 0.68733), abs=1e-4)
+    assert wilson(0.4, 10, student_t(3))[1] > wilson(0.4, 10)[1]  # fewer degrees of freedom, a wider interval
+    for share, n in ((-0.1, 4), (1.1, 4), (0.5, 0)):
+        with pytest.raises(ValueError, match="wilson needs"):
+            wilson(share, n)
 
 
-def test_pass_at_k_equals_the_average_over_all_subsets() -> None:
-    for n, c, k in [(5, 2, 1), (5, 2, 3), (6, 0, 2), (6, 6, 2), (7, 1, 7), (4, 3, 2)]:
-        marks = [True] * c + [False] * (n - c)
-        subsets = list(itertools.combinations(marks, k))
-        assert pass_at_k(n, c, k) == pytest.approx(sum(any(s) for s in subsets) / len(subsets)), (n, c, k)
-    assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
-    with pytest.raises(ValueError, match="k=6"):
-        pass_at_k(5, 1, 6)
+def test_a_bounded_measure_has_a_bounded_interval() -> None:
+    e = mean_interval([1.0, 0.9, 1.0])
+    assert e.high > 1.0 and e.within(0.0, 1.0) == Estimate(value=e.value, low=e.low, high=1.0, n=3)
+    alone = mean_interval([0.4])
+    assert alone.within(0.0, 1.0) == alone  # what is unknown stays unknown
+    outside = Estimate(value=0.0, low=-3.0, high=-2.0, n=2).within(-1.0, 1.0)
+    assert (outside.low, outside.high) == (-1.0, -1.0)

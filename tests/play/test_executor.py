@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.notes import CORRECT, GOLD
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
@@ -59,7 +60,7 @@ async def solve_and_review(task, roles, *, reviews=2):
     for review in turns:
         review.reward(AGREEMENT, len(review.text))
     again = await roles.solver(problem=turns[0].text)
-    again.note(first=solution.text)
+    again.note(GOLD, solution.text)
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +97,17 @@ def test_what_an_episode_holds(models):
         assert len({t.token_ids for t in reviews}) == 3  # one prompt, three draws
         prompt = "check " + letter_tasks(3)[episode.task].prompt + "|" + one.text
         assert {t.prompt_ids for t in reviews} == {tuple(ord(c) - 31 for c in prompt)}
-        assert two.truth == {"first": one.text} and [s.name for s in one.signals] == ["outcome"]
+        assert two.truth == {"gold": one.text} and [s.name for s in one.signals] == ["outcome"]
         assert (one.policy, reviews[0].policy) == ("a", "b")
 
 
 def test_a_field_may_be_for_the_parser_alone(models):
     async def counts(task, roles):
         turn = await roles.counter(problem="x", count=7)
-        turn.note(parsed=turn.parsed.ok)
+        turn.note(CORRECT, turn.parsed.ok)
 
     [episode] = executor(models).play(counts, letter_tasks(1), step=0, members=1)
-    assert episode.failure is None and episode.traces[0].truth == {"parsed": True}
+    assert episode.failure is None and episode.traces[0].truth == {"correct": True}
     assert CharRenderer().decode(episode.traces[0].prompt_ids) == "x#"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEPS
 from cotrain.core.signals import OUTCOME, STEP, Declared, Signal
 from cotrain.core.types import Completion, Reward, Span
 from cotrain.play.role import Turn
@@ -36,9 +37,10 @@ def turn_of(text: str = TEXT) -> Turn:
 def test_a_turn_becomes_a_trace():
     turn = turn_of()
     turn.reward(OUTCOME, True)
-    turn.note(correct=True, step_ok=(True, False))
-    turn.note(first_wrong=None)
-    turn.show(steps=[(0, 4, "a")])
+    turn.note(CORRECT, True)
+    turn.note(STEP_OK, (True, False))
+    turn.note(FIRST_WRONG, None)
+    turn.show(STEPS, [(0, 4, "a")])
     turn.fail("ungraded")
     turn.fail("something later")
     trace = turn.trace()
@@ -83,10 +85,15 @@ def test_what_is_no_number_and_no_json_is_refused():
     turn = turn_of()
     with pytest.raises(ValueError, match="reward 'outcome' of 2:1:0:solver:3 is nan"):
         turn.reward(OUTCOME, math.nan)
-    with pytest.raises(TypeError, match=r"note\(steps\): a set is not a JSON value"):
-        turn.note(steps={1, 2})
-    with pytest.raises(ValueError, match=r"show\(score\): inf"):
-        turn.show(score=[math.inf])
+    with pytest.raises(TypeError, match=r"'step_ok' of 2:1:0:solver:3 is \{1, 2\}; expected list\[bool\] \| None"):
+        turn.note(STEP_OK, {1, 2})
+    with pytest.raises(ValueError, match=r"'score' of 2:1:0:solver:3 is inf; expected a finite number"):
+        turn.show(SCORE, math.inf)
+    with pytest.raises(TypeError, match=r"'correct' is no Note; declare it once"):
+        turn.note("correct", True)
+    with pytest.raises(TypeError, match=r"is no Finding"):
+        turn.show(CORRECT, True)
+    assert turn.truth == {} and turn.trace().parsed == {}
     assert turn.trace().signals == ()
 
 
@@ -95,8 +102,8 @@ def test_a_sealed_turn_takes_nothing():
     turn.trace()
     for add in (
         lambda: turn.reward(OUTCOME, 1.0),
-        lambda: turn.note(x=1),
-        lambda: turn.show(x=1),
+        lambda: turn.note(CORRECT, True),
+        lambda: turn.show(FINAL, True),
         lambda: turn.fail("x"),
     ):
         with pytest.raises(RuntimeError, match="sealed"):

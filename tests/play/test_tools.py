@@ -14,8 +14,8 @@ from cotrain.core.types import Completion, Grade, Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
-from cotrain.loop.measures import verifying
-from cotrain.loop.metrics import role_metrics
+from cotrain.metrics.heldout import verifying
+from cotrain.metrics.steps import role_metrics
 from cotrain.play import judges, tools
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_solution

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.statistics import Estimate
+from cotrain.metrics.table import meaning, rank
 from cotrain.report.escape import attribute, hidden, page, terminal
-from cotrain.report.guide import Name, between, interval, meaning, number, points, rank, split_key, take_apart
+from cotrain.report.guide import Name, between, interval, number, points, split_key, take_apart
 from cotrain.report.svg import Line, chart, smooth, thin, ticks, value_at
 
 
@@ -95,7 +96,7 @@ def test_metric_names_are_taken_apart() -> None:
 
 
 def test_what_is_known_of_metrics() -> None:
-    assert meaning("pass@8").label == "at least one of 8 right"
+    assert meaning("pass@8").label == "pass@8"
     assert meaning("calibration_error").better == -1
     assert not meaning("strange", [0.5, 7.0]).share and meaning("strange", [0.5, 0.7]).share
     assert sorted(["loss", "unheard of", "pass@8", "pass@1", "majority@8", "balanced_accuracy"], key=rank) == [

@@ -45,7 +45,7 @@ def test_rewards_apart_by_truth_stay_out_of_the_line() -> None:
 
 def test_evaluations_are_one_line_too() -> None:
     row = {"step": 19, "kind": "evaluation", "eval/solver/pass@1": 0.5, "eval/verifier/balanced_accuracy": 0.625}
-    line = "held-out problems after step 20: solver pass@1 50.0\u202f%, verifier balanced_accuracy 62.5\u202f%\n"
+    line = "held-out problems after step 20: solver pass@1 50.0\u202f%; verifier balanced accuracy 62.5\u202f%\n"
     assert shown(False, [row]) == line
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.loop.scores import prmbench_scores
+from cotrain.metrics.suites import prmbench_scores
 from cotrain.tasks.prmbench import read_samples
 
 ROW = {

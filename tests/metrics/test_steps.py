@@ -4,8 +4,17 @@ import pytest
 
 from cotrain.core.address import Address
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.loop.metrics import role_metrics
-from cotrain.loop.telemetry import answers, comments, judges, lengths, reviews, rewards, scores, truth_notes
+from cotrain.metrics.steps import (
+    answers,
+    comments,
+    judges,
+    lengths,
+    reviews,
+    rewards,
+    role_metrics,
+    scores,
+    truth_notes,
+)
 
 
 def trace(
@@ -26,7 +35,7 @@ def test_notes_of_the_protocol_are_averaged_and_known_ones_are_left_out():
         trace(label_right=False, parts=[1]),
         trace(label_right=None, pressure=0.75),
     ]
-    assert truth_notes("solver", traces) == {"solver/truth/label_right": 0.5, "solver/truth/pressure": 0.5}
+    assert truth_notes(traces) == {"truth/label_right": 0.5, "truth/pressure": 0.5}
 
 
 def test_rewards_of_whole_traces_are_split_by_the_truth():
@@ -36,22 +45,25 @@ def test_rewards_of_whole_traces_are_split_by_the_truth():
         trace(correct=False, signals=[("proxy", 0.25)]),
         trace(signals=[("proxy", 0.5), ("other", 2.0)]),  # nobody knows whether it is right
     ]
-    assert rewards("solver", traces) == {
-        "solver/reward/other/at_max": 1.0,
-        "solver/reward/proxy/at_max": 0.5,
-        "solver/reward/proxy/right": 1.0,
-        "solver/reward/proxy/wrong": pytest.approx(0.62475),
+    assert rewards(traces) == {
+        "reward/other": 2.0,
+        "reward/proxy": pytest.approx(0.687375),
+        "reward/step": -1.0,
+        "reward/other/at_max": 1.0,
+        "reward/proxy/at_max": 0.5,
+        "reward/proxy/right": 1.0,
+        "reward/proxy/wrong": pytest.approx(0.62475),
     }
 
 
 def test_lengths_have_quantiles_and_sides():
     traces = [trace(tokens=n, correct=n <= 3) for n in range(1, 12)]
-    assert lengths("solver", traces) == {
-        "solver/length/p10": 2.0,
-        "solver/length/p50": 6.0,
-        "solver/length/p90": 10.0,
-        "solver/length/right": 2.0,
-        "solver/length/wrong": 7.5,
+    assert lengths(traces) == {
+        "length/p10": 2.0,
+        "length/p50": 6.0,
+        "length/p90": 10.0,
+        "length/right": 2.0,
+        "length/wrong": 7.5,
     }
 
 
@@ -69,8 +81,8 @@ def test_reviews_align_with_the_steps_and_agree_with_each_other():
         review("c", failure="step count"),
         review("c", True),  # one readable review agrees with nobody
     ]
-    assert reviews("verifier", traces) == {"verifier/aligned": 0.875, "verifier/unanimous": 0.5}
-    assert reviews("verifier", [review("a", True)]) == {}  # a verdict without steps, and alone
+    assert reviews(traces) == {"aligned": 0.875, "unanimous": 0.5}
+    assert reviews([review("a", True)]) == {}  # a verdict without steps, and alone
 
 
 def test_answers_are_counted_by_problem():
@@ -81,25 +93,25 @@ def test_answers_are_counted_by_problem():
         for task, all_of in said.items()
         for i, a in enumerate(all_of)
     ]
-    assert answers("solver", traces) == {
-        "solver/distinct_answers": 2.0,
-        "solver/majority_share": pytest.approx((2 / 3 + 3 / 4) / 2),
-        "solver/majority_share/right": pytest.approx(2 / 3),
-        "solver/majority_share/wrong": 0.75,
-        "solver/majority_accuracy": 0.5,
+    assert answers(traces) == {
+        "distinct_answers": 2.0,
+        "majority_share": pytest.approx((2 / 3 + 3 / 4) / 2),
+        "majority_share/right": pytest.approx(2 / 3),
+        "majority_share/wrong": 0.75,
+        "majority_accuracy": 0.5,
     }
-    assert answers("solver", traces[-3:]) == {}
+    assert answers(traces[-3:]) == {}
 
 
 def test_an_answer_of_unknown_truth_has_a_majority_all_the_same():
     traces = [trace(member=i, parsed={"answer": "3"}) for i in range(2)]
-    assert answers("solver", traces) == {"solver/distinct_answers": 1.0, "solver/majority_share": 1.0}
+    assert answers(traces) == {"distinct_answers": 1.0, "majority_share": 1.0}
 
 
 def test_scores_are_split_by_the_truth():
     traces = [trace("rater", score=2.0, correct=True), trace("rater", score=-1.0, correct=False)]
-    assert scores("rater", traces) == {"rater/score": 0.5, "rater/score/right": 2.0, "rater/score/wrong": -1.0}
-    assert scores("solver", [trace()]) == {}
+    assert scores(traces) == {"score": 0.5, "score/right": 2.0, "score/wrong": -1.0}
+    assert scores([trace()]) == {}
 
 
 def test_who_judges():

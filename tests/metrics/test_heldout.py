@@ -7,7 +7,9 @@ import pytest
 from cotrain.core.address import Address
 from cotrain.core.statistics import difference
 from cotrain.core.types import Episode, Trace
-from cotrain.loop.measures import counts_json, paired_changes, selecting, solving, verdict_rates, verifying
+from cotrain.metrics.clusters import counts_json, paired_changes
+from cotrain.metrics.heldout import selecting, solving, verifying
+from cotrain.metrics.steps import verdict_rates
 
 
 def trace(role, task, member, *, parsed, truth, call=0, parent=None):
@@ -102,9 +104,9 @@ def test_the_judge_chooses_among_solutions():
 
 def test_rates_of_one_step_leave_out_what_is_undefined():
     only_right = [e.traces[1] for e in FOUR if e.traces[0].truth["correct"]]
-    rates = verdict_rates("verifier", only_right)
-    assert rates["verifier/true_positive_rate"] == 0.5
-    assert "verifier/balanced_accuracy" not in rates and "verifier/true_negative_rate" not in rates
+    rates = verdict_rates(only_right)
+    assert rates["true_positive_rate"] == 0.5
+    assert "balanced_accuracy" not in rates and "true_negative_rate" not in rates
 
 
 def test_intervals_hold_the_value_and_shrink_with_more_tasks():
@@ -133,11 +135,15 @@ def test_a_change_is_paired_by_problem():
     assert apart.high - apart.low > 2 * (change.high - change.low)
 
 
-def test_where_nothing_changed_there_is_no_interval_left():
+def test_where_nothing_changed_something_might_have():
+    # of 2 tasks none changed, so by Wilson's bound on 0 of 2 up to 3.8415 / (2 + 3.8415) = 0.658 of them might have
     for measure in (solving("solver", 2), verifying("verifier"), selecting("solver", "verifier", 2)):
         changes = paired(FOUR, FOUR, measure)
         assert set(changes) == set(measure(FOUR))
-        assert all((c.value, c.low, c.high) == (0.0, 0.0, 0.0) for c in changes.values())
+        for key, change in changes.items():
+            width = 2.0 if key == "gap" else 1.0
+            assert change.value == 0.0 and -width <= change.low < 0.0 < change.high <= width, key
+    assert paired(FOUR, FOUR, solving("solver", 2))["solver/pass@1"].high == pytest.approx(0.6576, abs=1e-4)
 
 
 def test_a_problem_that_one_side_lost_keeps_its_counts_on_the_other():

@@ -11,8 +11,9 @@ from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
-from cotrain.loop.health import BANDS, Monitor, check, watched, with_examples
 from cotrain.loop.run import Interrupted
+from cotrain.metrics.alarms import BANDS, Monitor, check, watched, with_examples
+from cotrain.metrics.table import metric
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
 
@@ -111,6 +112,25 @@ def test_an_alarm_fires_once_and_only_where_it_should(band):
     for series in good:
         assert check(series) == [], series[-1]
     assert check(bad[:step]) == []
+
+
+def test_limits_of_the_table_are_the_limits_of_the_alarms():
+    """A window just within is silent, one just beyond is not; the limit itself stands in the table alone."""
+    for band, key, count in (("cut off", "{role}/truncated", 10), ("unreadable reviews", "{role}/parse_failures", 10)):
+        limit, name = metric(key).tolerable[1], metric(key).name
+        for value, expected in ((limit, []), (limit + 0.01, [band])):
+            series = [{"step": i, f"judge/{name}": value, "judge/base_rate": 0.5} for i in range(count)]
+            assert [alarm.band for alarm in check(series)] == expected
+    limit = metric("{objective}/zero_spread_groups").healthy[1]
+    for value, expected in ((limit, []), (limit + 0.01, ["groups without spread"])):
+        assert [a.band for a in check([{"step": i, "g/zero_spread_groups": value} for i in range(20)])] == expected
+
+
+def test_every_band_watches_lines_of_the_table():
+    for band in BANDS:
+        assert all(metric(key).key == key for key in band.keys) and band.healthy and band.what_to_do.endswith("."), (
+            band.name
+        )
 
 
 def test_every_band_has_a_case_and_a_name_of_its_own():
@@ -224,6 +244,16 @@ def test_an_alarm_about_verdicts_names_mistaken_ones():
     assert "See rollouts" not in judge.line()
 
 
+class Always:
+    """A rule that every row breaks."""
+
+    def __call__(self, series):
+        return 0.5
+
+    def healthy(self, window):
+        return "accuracy within 0.1 of its best while the reward rises"
+
+
 class Listener:
     def __init__(self):
         self.said = []
@@ -237,11 +267,11 @@ class Listener:
 
 def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path, monkeypatch):
     """With a band that the first step leaves: reward hacking, after one row instead of ten."""
-    quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, reading=lambda series: 0.5)
+    quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, rule=Always())
     monkeypatch.setattr(loop, "Monitor", partial(Monitor, bands=(quick,)))
     whole, interrupted, resumed = Listener(), Listener(), Listener()
     made = grpo(model=TINY, steps=2, tasks=EASY, kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1)
-    recipe = replace(made, evaluation=replace(made.evaluation, members=1, greedy=(), splits=()))
+    recipe = replace(made, evaluation=replace(made.evaluation, members=1, greedy=False, splits=()))
     loop.start(recipe, tmp_path / "whole", observer=whole)
     text = [line for line in whole.said if line.startswith("alarm")]
     assert len(text) == 2 and text[0].startswith("alarm after step 1: reward hacking (solver/reward/format: ")

@@ -1,18 +1,17 @@
 """Solutions that others wrote, judged step by step by a verifier: the rows of ProcessBench and PRMBench.
 
-What came of each is one row (``scores.processbench_scores``, ``prmbench_scores``). Left out: grading; of given solutions the truth is
-given too.
+What came of each is one row (read by ``metrics/suites.py``). Left out: grading; of given solutions the truth is given too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.errors import TooLong
+from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
-from cotrain.loop.scores import SampleRow
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.judges import confidence, shown
 from cotrain.tasks.processbench import Sample
@@ -22,7 +21,7 @@ from cotrain.text.parsers import final_answer
 
 def judge_given(
     executor: Executor, samples: Sequence[Sample], verifier: str, reviews: int, *, step: int, split: str
-) -> list[SampleRow]:
+) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
     given = {sample.id: sample for sample in samples}
     tasks = [
@@ -46,15 +45,17 @@ async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier
     for turn in turns:
         verdict = turn.parsed
         if verdict.ok:
-            turn.show(final=verdict.final, score=confidence(turn), steps=list(verdict.steps))
+            turn.show(FINAL, verdict.final)
+            turn.show(SCORE, confidence(turn))
+            turn.show(VERDICTS, verdict.steps)
         else:
-            turn.show(failure=verdict.reason)
+            turn.show(FAILURE, verdict.reason)
 
 
-def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
+def _judged_row(sample: Sample, episode: Episode) -> dict[str, Any]:
     first = [_first_wrong(trace) for trace in episode.traces]
     votes = Counter(index for index in first if index is not None)
-    failures = [t.parsed["failure"] for t in episode.traces if "failure" in t.parsed]
+    failures = [reason for t in episode.traces if (reason := FAILURE.of(t))]
     marked = {} if sample.wrong is None else _marked(sample, episode)
     return marked | {
         "id": sample.id,
@@ -63,8 +64,8 @@ def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
         "label": sample.label,
         "prediction": max(votes, key=lambda index: votes[index]) if votes else None,
         "final_answer_correct": sample.final_answer_correct,
-        "finals": [t.parsed.get("final") for t in episode.traces],
-        "scores": [t.parsed.get("score") for t in episode.traces],
+        "finals": [FINAL.of(t) for t in episode.traces],
+        "scores": [SCORE.of(t) for t in episode.traces],
         "failure": episode.failure or next(iter(failures), None if episode.traces else "prompt too long"),
         "texts": [t.text for t in episode.traces],
     }
@@ -72,14 +73,14 @@ def _judged_row(sample: Sample, episode: Episode) -> SampleRow:
 
 def _marked(sample: Sample, episode: Episode) -> dict[str, Any]:
     """The truth of every step beside the majority of verdicts on it; a tie is no objection."""
-    read = [t.parsed["steps"] for t in episode.traces if t.parsed.get("steps")]
+    read = [said for t in episode.traces if (said := VERDICTS.of(t))]
     steps = [2 * sum(map(bool, verdicts)) >= len(read) for verdicts in zip(*read, strict=True)] if read else None
     return {"wrong": list(sample.wrong or ()), "count": len(sample.steps), "steps": steps}
 
 
 def _first_wrong(trace: Trace) -> int | None:
     """The first step called wrong, −1 for none, None where no step was judged."""
-    steps = trace.parsed.get("steps")
+    steps = VERDICTS.of(trace)
     return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
 
 

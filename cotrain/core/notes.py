@@ -1,0 +1,139 @@
+"""What a protocol may write on a turn beside rewards: ground truth (``Note``) and what a parser found (``Finding``).
+
+::
+
+    turn.note(CORRECT, True)              turn.show(ANSWER, "12")
+    CORRECT.of(trace)  →  True            ANSWER.of(trace)  →  "12"
+
+Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. Here stand the
+keys that several files share; a method declares its own beside its protocol. Both become plain JSON in the ledger.
+
+Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/truth/{name}`` for every note that is
+a number or a boolean and is not ``measured`` otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class HasTruth(Protocol):
+    """A turn while it is played, or its trace."""
+
+    @property
+    def truth(self) -> Mapping[str, Any]: ...
+
+
+class HasParsed(Protocol):
+    """A trace."""
+
+    @property
+    def parsed(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)  # not slotted: a generic class sets what it was made as
+class _Key(Generic[T]):
+    name: str  # in the ledger
+    kind: Any  # its type: bool, int, float, str, list[…], tuple[…], or a union with None
+    meaning: str  # one line
+
+    def json(self, value: Any, where: str) -> Any:
+        """The value as the ledger holds it, tuples as lists. Raises TypeError for another type than the declared one,
+        ValueError for a number that is not finite; ``where`` says of which turn."""
+        found = _fit(value, self.kind)
+        if found is _NONE:
+            expected = self.kind.__name__ if type(self.kind) is type else self.kind
+            raise TypeError(f"{self.name!r} of {where} is {value!r}; expected {expected}: {self.meaning}")
+        if found is _ENDLESS:
+            raise ValueError(f"{self.name!r} of {where} is {value!r}; expected a finite number: {self.meaning}")
+        return found
+
+
+@dataclass(frozen=True)
+class Note(_Key[T]):
+    """A key of ``truth``: what the oracle knows of a turn."""
+
+    measured: bool = False  # metrics of its own are made from it
+
+    def of(self, trace: HasTruth) -> T | None:
+        """What was noted, None where nothing was."""
+        return trace.truth.get(self.name)
+
+    def known(self, trace: HasTruth) -> T:
+        """What was noted. Raises LookupError where nothing was."""
+        found = self.of(trace)
+        if found is None:
+            raise LookupError(f"{self.name!r} is not noted: {self.meaning}")
+        return found
+
+
+@dataclass(frozen=True)
+class Finding(_Key[T]):
+    """A key of ``parsed``: what a parser read in a turn, as its trace keeps it."""
+
+    def of(self, trace: HasParsed) -> T | None:
+        """What was found, None where nothing was."""
+        return trace.parsed.get(self.name)
+
+    def on(self, trace: HasParsed) -> bool:
+        """Was anything said of it, be it None?"""
+        return self.name in trace.parsed
+
+
+_NONE, _ENDLESS = object(), object()  # of ``_fit``: another type, a number that is not finite
+
+
+def _fit(value: Any, kind: Any) -> Any:
+    """The value as JSON when it is of this kind, else ``_NONE`` or ``_ENDLESS``."""
+    shape, parts = typing.get_origin(kind), typing.get_args(kind)
+    if shape in (types.UnionType, typing.Union):
+        return next((found for part in parts if (found := _fit(value, part)) is not _NONE), _NONE)
+    if kind in (None, type(None)):
+        return None if value is None else _NONE
+    if shape in (list, tuple):
+        if not isinstance(value, list | tuple) or (shape is tuple and len(value) != len(parts)):
+            return _NONE
+        found = [_fit(item, parts[i if shape is tuple else 0]) for i, item in enumerate(value)]
+        return next((f for f in (_NONE, _ENDLESS) if any(item is f for item in found)), found)
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return value if math.isfinite(value) else _ENDLESS
+    return value if type(value) is kind else _NONE
+
+
+# -- the truth
+
+CORRECT = Note[bool](
+    "correct", bool | None, "is the answer right; of a judgement: is what it judges right", measured=True
+)
+GOLD = Note[str]("gold", str | None, "the gold answer", measured=True)
+STEP_OK = Note[list[bool]]("step_ok", list[bool] | None, "is each step right, as the oracle says", measured=True)
+STEP_REASONS = Note[list[str]]("step_reasons", list[str], "why each step is wrong, empty where right", measured=True)
+FIRST_WRONG = Note[int](
+    "first_wrong", int | None, "0-based index of the first wrong step, None for none", measured=True
+)
+LABEL_RIGHT = Note[float]("label_right", bool | float, "is the pseudo-label the truth; of several, their share")
+REWARD_RIGHT = Note[bool]("reward_right", bool, "is the reward what the truth would have paid")
+JUDGED = Note[bool]("judged", bool, "was the solution shown to a judge")
+
+SHARED = (CORRECT, GOLD, STEP_OK, STEP_REASONS, FIRST_WRONG, LABEL_RIGHT, REWARD_RIGHT, JUDGED)
+MEASURED = frozenset(note.name for note in SHARED if note.measured)
+
+# -- what was found
+
+PROBLEM = Finding[str]("problem", str, "what was asked")
+STEPS = Finding[list[tuple[int, int, str]]](
+    "steps", list[tuple[int, int, str]], "of a solution: start, end and text of each step"
+)
+VERDICTS = Finding[list[bool]]("steps", list[bool], "of a judgement: what it says of each step")
+ANSWER = Finding[str]("answer", str | None, "the final answer")
+FAILURE = Finding[str]("failure", str, "why the text could not be read: a short fixed phrase")
+FINAL = Finding[bool]("final", bool, "the verdict on the whole solution")
+SCORE = Finding[float]("score", float | None, "the probability of CORRECT that the judgement stands for")
+PROGRAM = Finding[str]("program", str, "how the program in a turn ended")

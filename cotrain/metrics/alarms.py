@@ -1,0 +1,258 @@
+"""Alarms: which series of metrics tell of a known way to go wrong, and what to do.
+
+A band looks at one or more metrics of one role or policy over windows of rows (a row counts where it has all of them; in an
+alternating schedule those are the steps at which the policy was trained) and fires when they leave it. Where it watches a range
+of ``table``, it takes the limit from there: a window whose mean is not tolerable, or one of which no row is healthy. An
+alarm is raised once per band and series, at the step where it first fires. Bands whose metrics a run does not have, or has too
+few rows of, say nothing. The limits were set so that the sound runs of ``docs/results`` stay silent on all but the gap.
+
+Pure: an alarm depends on the rows alone, so a resumed run raises the same ones. Left out: alarms on evaluations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.errors import CotrainError
+from cotrain.core.notes import CORRECT, FAILURE, FINAL
+from cotrain.core.types import Episode, Trace
+from cotrain.metrics.rules import AlwaysAbove, Drifted, FarFromBase, MeanAbove, Parted, Rising, Rule, Series
+from cotrain.metrics.table import metric
+
+EXAMPLES = 3  # addresses with an alarm
+LARGEST = 1e300  # a larger number is none
+LABELS = ("truth", "label")  # signals that name a class and pay nobody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """One way to go wrong."""
+
+    name: str  # unique
+    keys: tuple[str, ...]  # of the table; all about one role or policy, the first one's names
+    window: int  # rows
+    rule: Rule
+    advice: str = ""  # one sentence; by default that of the first metric
+    shown: str = "{:.2f}"  # how a reading is written
+    wrong: Callable[[Trace, str], bool] | None = None  # whether a rollout, given the signal's name, is an example
+
+    @property
+    def healthy(self) -> str:
+        """The range in words."""
+        return self.rule.healthy(self.window)
+
+    @property
+    def what_to_do(self) -> str:
+        return self.advice or metric(self.keys[0]).advice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A band that was left."""
+
+    band: str
+    key: str  # the first metric of the series
+    step: int  # at which it first fired
+    last: int  # at which it fired last
+    value: float  # read at the first
+    reading: str  # the same in words
+    healthy: str
+    advice: str
+    examples: tuple[str, ...] = ()  # addresses of rollouts in the ledger
+
+    def line(self) -> str:
+        """One plain line; steps are counted from 1, as the other lines of a run do."""
+        shown = f" See rollouts {', '.join(self.examples)}." if self.examples else ""
+        read = f"{self.band} ({self.key}: {self.reading}; healthy: {self.healthy})"
+        return f"alarm after step {self.step + 1}: {read}. {self.advice}{shown}"
+
+    def json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "examples": list(self.examples)}
+
+
+# ---- rollouts that show it
+
+
+def _fooled(trace: Trace, name: str) -> bool:
+    """A verdict CORRECT on a wrong answer."""
+    return FINAL.of(trace) is True and CORRECT.of(trace) is False
+
+
+def _overpaid(trace: Trace, name: str) -> bool:
+    """Paid, and wrong: a wrong answer, or a verdict that is not the truth."""
+    truth, said = CORRECT.of(trace), FINAL.of(trace)
+    unread = trace.parent is not None and FAILURE.on(trace)
+    mistaken = truth is False if said is None else said is not truth
+    return mistaken and not unread and truth is not None and any(s.name == name for s in trace.signals)
+
+
+BASE_RATE, GAP = metric("{role}/base_rate"), metric("gap")
+BANDS = (
+    Band(
+        name="groups without spread", keys=("{objective}/zero_spread_groups",), window=20,
+        rule=AlwaysAbove(metric("{objective}/zero_spread_groups").healthy[1]),
+    ),
+    Band(
+        name="one-sided verdicts", keys=("{role}/predicted_positive", "{role}/base_rate"), window=10,
+        rule=FarFromBase(0.3, *BASE_RATE.healthy),
+        advice="The judge follows no evidence: balance its classes, or give it problems with more of the rare class.",
+    ),
+    Band(name="rising gap", keys=("gap",), window=10, rule=Rising(0.1, GAP.healthy[1]), wrong=_fooled),
+    Band(
+        name="drifting number of steps", keys=("{role}/steps",), window=10, rule=Drifted(0.7, 1.3),
+        shown="{:.2f} times the first 10 steps'",
+        advice="Solutions are cut up differently than at the start: check that step rewards are divided by the number of steps.",
+    ),
+    Band(
+        name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
+        rule=MeanAbove(metric("{role}/parse_failures").tolerable[1]),
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or max_tokens.",
+    ),
+    Band(
+        name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric("{role}/truncated").tolerable[1]),
+    ),
+    Band(
+        name="collapsing entropy", keys=("{policy}/{objective}/surprisal",), window=10, rule=Drifted(0.1, math.inf, "updates"),
+        shown="{:.2f} times the first 10 updates'",
+        advice="The policy has stopped exploring: lower the learning rate, or add an entropy or KL term.",
+    ),
+    Band(
+        name="consensus collapse", keys=("{role}/majority_share", "{role}/majority_accuracy"), window=10,
+        rule=Parted(0.05, 0.1, "accuracy of the majority", "answers agree more"),
+        shown="accuracy of the majority {:+.2f} since its best",
+        advice="Answers agree more and are right less: stop at the best checkpoint, and use a slower or outside labeller.",
+    ),
+    Band(
+        name="reward hacking", keys=("{role}/reward/{signal}", "{role}/accuracy"), window=10,
+        rule=Parted(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its best", wrong=_overpaid,
+        advice="The reward rises and the truth falls: read the rollouts, and mend or co-train what gives this reward.",
+    ),
+    Band(
+        name="reward hacking by a judge", keys=("{role}/reward/{signal}", "{role}/balanced_accuracy"), window=10,
+        rule=Parted(0.05, 0.1, "balanced accuracy", "the reward rises"),
+        shown="balanced accuracy {:+.2f} since its best", wrong=_overpaid,
+        advice="The judge earns more and judges worse, so it follows the base rate: balance its classes.",
+    ),
+)  # fmt: skip
+
+
+class Monitor:
+    """Reads rows one by one and keeps the alarms they raised."""
+
+    def __init__(self, bands: Sequence[Band] = BANDS) -> None:
+        self.bands = bands
+        self._patterns = [_pattern(band.keys[0]) for band in bands]
+        self._places: dict[str, list[tuple[int, tuple[str, ...], str]]] = {}  # key → (band, all its keys, shown key)
+        self._series: dict[tuple[int, str], Series] = {}
+        self._alarms: dict[tuple[int, str], Alarm] = {}
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """All so far, in the order in which they first fired."""
+        return list(self._alarms.values())
+
+    def add(self, row: Mapping[str, Any]) -> list[Alarm]:
+        """Read the next row of metrics.jsonl; returns the alarms that it is the first to raise."""
+        if "kind" in row or _number(row.get("step")) is None:
+            return []
+        new = []
+        for key in sorted(row):
+            for index, keys, shown in self._bound(key):
+                values = [_number(row.get(k)) for k in keys]
+                if any(value is None for value in values):
+                    continue
+                band, place = self.bands[index], (index, shown)
+                series = self._series.setdefault(place, Series(band.window))
+                series.add(int(row["step"]), [value for value in values if value is not None])
+                alarm = self._read(band, place, series)
+                new += [alarm] if alarm else []
+        return new
+
+    def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
+        value, step = band.rule(series), series.steps[-1]
+        if value is None:
+            return None
+        if place in self._alarms:
+            self._alarms[place] = dataclasses.replace(self._alarms[place], last=step)
+            return None
+        alarm = Alarm(
+            band=band.name, key=place[1], step=step, last=step, value=value, reading=band.shown.format(value),
+            healthy=band.healthy, advice=band.what_to_do,
+        )  # fmt: skip
+        self._alarms[place] = alarm
+        return alarm
+
+    def _bound(self, key: str) -> list[tuple[int, tuple[str, ...], str]]:
+        """The bands that begin with this key, with all of their keys for this role or policy."""
+        if key not in self._places:
+            found = []
+            for index, (band, pattern) in enumerate(zip(self.bands, self._patterns, strict=True)):
+                match = pattern.fullmatch(key)
+                if match and match.groupdict().get("signal") not in LABELS:
+                    keys = tuple(_filled(k, match.groupdict()) for k in band.keys)
+                    found.append((index, keys, _plain(key)))
+            self._places[key] = found
+        return self._places[key]
+
+
+def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS) -> list[Alarm]:
+    """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
+    monitor = Monitor(bands)
+    for row in rows:
+        monitor.add(row)
+    return monitor.alarms
+
+
+def watched(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
+    """The bands that apply to a run with these metrics."""
+    found = set(keys)
+    patterns = [[_pattern(key) for key in band.keys] for band in bands]
+    return [b for b, mine in zip(bands, patterns, strict=True) if all(any(p.fullmatch(k) for k in found) for p in mine)]
+
+
+def with_examples(alarm: Alarm, read: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS) -> Alarm:
+    """The alarm with up to three rollouts that show it, the latest steps of its window first and in a step those that
+    were paid most. ``read``: the episodes of a step, as ``Ledger.read``; steps that cannot be read are passed over."""
+    band = next(b for b in bands if b.name == alarm.band)
+    if band.wrong is None:
+        return alarm
+    who, _, name = alarm.key.partition("/reward/")
+    found: list[str] = []
+    for step in range(alarm.step, max(-1, alarm.step - band.window), -1):
+        try:
+            episodes = read(step)
+        except CotrainError:
+            continue
+        traces = [t for e in episodes for t in e.traces if (not name or t.role == who) and band.wrong(t, name)]
+        traces.sort(key=lambda t: (-sum(s.value for s in t.signals if s.name == name), t.address))
+        found += [str(t.address) for t in traces]
+        if len(found) >= EXAMPLES:
+            break
+    return dataclasses.replace(alarm, examples=tuple(found[:EXAMPLES]))
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    """Each mark is one name, found again under that name."""
+    parts = re.split(r"(\{\w+\})", key)
+    return re.compile("".join(f"(?P<{p[1:-1]}>[^/]+)" if p.startswith("{") else re.escape(p) for p in parts))
+
+
+def _filled(key: str, names: Mapping[str, str]) -> str:
+    for mark, name in names.items():
+        key = key.replace(f"{{{mark}}}", name)
+    return key
+
+
+def _plain(key: str) -> str:
+    """``verifier/verifier/surprisal`` as ``verifier/surprisal``."""
+    first, _, rest = key.partition("/")
+    return rest if rest.startswith(f"{first}/") else key
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None

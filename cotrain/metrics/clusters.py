@@ -1,0 +1,294 @@
+"""Figures on held-out problems with 95 % intervals that do not claim more than the problems allow.
+
+Every figure is a function of counts summed over tasks, and the G samples of one task are not independent. So one task is one
+observation::
+
+    θ        the statistic on the sums over N tasks
+    v        its variance: delete one task at a time, v = (N − 1)/N · Σ (θ₋ᵢ − mean θ₋)²     (jackknife; Miller 1974)
+    n        observations that a single share with this variance would rest on, θ(1 − θ)/v
+    interval Wilson's of θ on n observations, at Student's t with N − 1 degrees        (after Franco et al. 2019, JSSAM 7)
+
+On the scale of its bounds any bounded statistic is treated like a share, so no interval leaves [0, 1]. Three cases need no estimate
+of v: one yes or no a task is Wilson's interval itself; where tasks do not differ at all there is no spread to estimate, and
+each task counts as one observation (0 of 4 is [0, 0.49]); and a mean of shares one of which has no spread is taken at all
+lower and at all upper bounds, which is wider than 95 %.
+
+A change is measured on the same tasks before and after, so what a task is worth to both cancels: θ is then the difference, and
+its interval Student's t. Where no task changed, one in N might have, by Wilson.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cotrain.core.statistics import Estimate, difference, student_t, wilson
+
+Array = NDArray[np.float64]
+Sums = Mapping[str, Array]  # counts by name, summed over tasks; all of one shape
+Counts = Mapping[int, Mapping[str, float]]  # task → its counts by name, the same names for each
+NOTHING = 1e-12  # a variance below is rounding
+
+
+class Statistic(Protocol):
+    """What becomes of summed counts: NaN where it is undefined."""
+
+    @property
+    def bounds(self) -> tuple[float, float]: ...
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The counts that it looks at."""
+        ...
+
+    def __call__(self, sums: Sums) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Σ of some counts over Σ of others, which contain them: ``Share("tp", "tp fn")``. A name that stands twice counts twice."""
+
+    top: str
+    bottom: str
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(f"{self.top} {self.bottom}".split())
+
+    def parts(self, sums: Sums) -> tuple[Array, Array]:
+        top, bottom = (np.sum([sums[name] for name in names.split()], axis=0) for names in (self.top, self.bottom))
+        return top, bottom
+
+    def __call__(self, sums: Sums) -> Array:
+        return ratio(*self.parts(sums))
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of several statistics in [0, 1]; undefined where one of them is."""
+
+    of: Sequence[Share | Mean | Harmonic]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset().union(*(one.names for one in self.of))
+
+    def __call__(self, sums: Sums) -> Array:
+        return self.combined([one(sums) for one in self.of])
+
+    def combined(self, values: Sequence[Array]) -> Array:
+        return np.asarray(sum(values[1:], values[0]) / len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Harmonic:
+    """The harmonic mean of two shares; 0 where both are, undefined where one of them is."""
+
+    of: Sequence[Share]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset().union(*(one.names for one in self.of))
+
+    def __call__(self, sums: Sums) -> Array:
+        return self.combined([one(sums) for one in self.of])
+
+    def combined(self, values: Sequence[Array]) -> Array:
+        one, other = values
+        return np.where(one + other == 0, 0.0, ratio(2 * one * other, one + other))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Any other function of the sums with values in [low, high]."""
+
+    function: Callable[[Sums], Array]
+    low: float
+    high: float
+    names: frozenset[str]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    def __call__(self, sums: Sums) -> Array:
+        return self.function(sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure(Estimate):
+    """An estimate that remembers what it was made from, so that a later one can be paired with it."""
+
+    counts: Counts = field(repr=False, compare=False)
+    statistic: Statistic = field(repr=False, compare=False)
+
+
+def figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None:
+    """A statistic of counts with its interval; ``n``: what it is out of. None where it is undefined on the whole (for
+    instance no wrong solution to recognise)."""
+    asked = [task for task, row in counts.items() if any(row[name] for name in statistic.names)]
+    if not asked:
+        return None
+    table = _columns(counts, asked)
+    value = float(statistic(_sums(table)))
+    if math.isnan(value):
+        return None
+    low, high = _interval(table, statistic)
+    return Figure(value=value, low=low, high=high, n=int(n), counts=counts, statistic=statistic)
+
+
+def figures(named: Mapping[str, Figure | None]) -> dict[str, Estimate]:
+    """Those that are defined."""
+    return {name: found for name, found in named.items() if found is not None}
+
+
+def ratio(top: Array, bottom: Array) -> Array:
+    """top / bottom, NaN where bottom is 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(bottom > 0, top / bottom, np.nan)
+
+
+def sums_of(counts: Mapping[str, float]) -> Sums:
+    """Counts that are summed already."""
+    return {name: np.asarray(count, dtype=np.float64) for name, count in counts.items()}
+
+
+def _interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:
+    if isinstance(statistic, Share):
+        return _share_interval(table, statistic)
+    if isinstance(statistic, Mean | Harmonic) and any(_variance(table, part) is None for part in statistic.of):
+        parts = [_interval(table, part) for part in statistic.of]
+        ends = [float(statistic.combined([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
+        return ends[0], ends[1]
+    low, high = statistic.bounds
+    scale, tasks, found = high - low, _tasks(table), _variance(table, statistic)
+    place = min(max((float(statistic(_sums(table))) - low) / scale, 0.0), 1.0)
+    if found is None or not 0.0 < place < 1.0:
+        least, most = wilson(place, tasks)
+    else:
+        least, most = wilson(place, place * (1 - place) * scale**2 / found, student_t(tasks - 1))
+    return low + scale * least, low + scale * most
+
+
+def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, float]:
+    top, bottom = share.parts(table)
+    asked = bottom > 0
+    top, bottom = top[asked], bottom[asked]
+    value, tasks = float(top.sum() / bottom.sum()), len(top)
+    single = bool(np.all(bottom == 1) and np.all((top == 0) | (top == 1)))  # one yes or no a task: nothing is clustered
+    found = None if single else _variance({"top": top, "bottom": bottom}, Share("top", "bottom"))
+    if found is None:
+        return wilson(value, tasks)
+    observations = min(float(bottom.sum()), value * (1 - value) / found)  # never more than there are
+    return wilson(value, observations, student_t(tasks - 1))
+
+
+def _variance(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> float | None:
+    """By the jackknife over tasks; None where there is no spread to estimate it from, or where everything hangs on one task."""
+    tasks = _tasks(table)
+    if tasks < 2:
+        return None
+    left = statistic({name: column.sum() - column for name, column in table.items()})  # [N], each without one task
+    spread = float(((left - left.mean()) ** 2).sum()) * (tasks - 1) / tasks
+    return spread if spread > NOTHING else None  # NaN is not
+
+
+def _tasks(table: Mapping[str, Array]) -> int:
+    return len(next(iter(table.values())))
+
+
+def _columns(counts: Counts, tasks: Sequence[int], names: Sequence[str] | None = None) -> dict[str, Array]:
+    """Counts by name, each [N] over ``tasks``; a task that is not there counts nothing."""
+    names = list(next(iter(counts.values()))) if names is None else names
+    nothing = dict.fromkeys(names, 0.0)
+    rows = [counts.get(task, nothing) for task in tasks]
+    return {name: np.asarray([row[name] for row in rows], dtype=np.float64) for name in names}
+
+
+def _sums(table: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: np.asarray(column.sum()) for name, column in table.items()}
+
+
+# -- changes
+
+
+def counts_json(found: Mapping[str, Estimate]) -> dict[str, Any]:
+    """The counts of every figure by task, to be kept for ``paired_changes``; figures with the same counts share them."""
+    tables: list[Counts] = []
+    which: dict[str, int] = {}
+    for key, one in found.items():
+        if isinstance(one, Figure):
+            place = next((i for i, counts in enumerate(tables) if counts is one.counts), len(tables))
+            tables += [one.counts] if place == len(tables) else []
+            which[key] = place
+    saved = []
+    for counts in tables:
+        names = list(next(iter(counts.values())))
+        rows = {task: [int(row[n]) if row[n] == int(row[n]) else row[n] for n in names] for task, row in counts.items()}
+        saved.append({"names": names, "tasks": rows})
+    return {"tables": saved, "figures": which}
+
+
+def paired_changes(after: Mapping[str, Estimate], before: Mapping[str, Any]) -> dict[str, Estimate]:
+    """After minus before for every figure that both have. ``before``: as ``counts_json`` wrote it."""
+    tables = [
+        {int(task): dict(zip(table["names"], row, strict=True)) for task, row in table["tasks"].items()}
+        for table in before["tables"]
+    ]
+    found = {
+        key: _paired(one, tables[before["figures"][key]])
+        for key, one in after.items()
+        if isinstance(one, Figure) and key in before["figures"]
+    }
+    return {key: change for key, change in found.items() if change is not None}
+
+
+def _paired(after: Figure, before: Counts) -> Estimate | None:
+    """Each task is left out of both sides at once. A task that only one side has counts nothing on the other."""
+    names = list(after.statistic.names)
+    sides = (after.counts, before)
+    tasks = sorted({task for side in sides for task, row in side.items() if any(row[name] for name in names)})
+    now, then = (_columns(side, tasks, names) for side in sides)
+    low, high = after.statistic.bounds
+    start = figure(before, after.statistic, after.n)
+    if start is None:
+        return None
+    value = after.value - start.value
+    both = {f"{i}{name}": column for i, side in enumerate((then, now)) for name, column in side.items()}
+
+    def change(sums: Sums) -> Array:
+        was, is_ = ({name: sums[f"{i}{name}"] for name in names} for i in (0, 1))
+        return np.asarray(after.statistic(is_) - after.statistic(was))
+
+    found = _variance(both, change)
+    if found is not None:
+        half = student_t(len(tasks) - 1) * math.sqrt(found)
+    elif _hangs_on_one(both, change):
+        return difference(after, start).within(low - high, high - low)
+    else:
+        half = (high - low) * wilson(0.0, len(tasks))[1]
+    estimate = Estimate(value=value, low=value - half, high=value + half, n=after.n)
+    return estimate.within(low - high, high - low)
+
+
+def _hangs_on_one(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> bool:
+    """Is the statistic undefined without one of the tasks?"""
+    left = statistic({name: column.sum() - column for name, column in table.items()})
+    return bool(np.isnan(left).any())

@@ -1,0 +1,195 @@
+"""What is measured on held-out problems, from the episodes that were played on them: solvers, judges, and one for the other.
+
+A ``Measure`` is a function from episodes to ``{key: Estimate}``: it counts per task, and ``clusters`` makes the intervals. It may
+read the ground truth; what it makes of it goes to reports and never to an algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Trace
+from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
+from cotrain.metrics.clusters import Bounded, Share, Statistic, figure, figures
+from cotrain.metrics.processes import error_accuracy, first_wrong, located, processbench_f1
+from cotrain.metrics.verdicts import believed, calibration_counts, calibration_error, confusion, rates
+
+Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
+
+BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed"), Share("parsed", "all")
+WRONG_STEP = Share("wrong_reason", "right_verdict")
+GAP = Bounded(believed, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
+CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(())))
+STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "f1")
+VERDICTS_SHOWN: Mapping[str, Statistic] = {
+    **rates(),
+    "base_rate": BASE_RATE,
+    "predicted_positive": CALLED_RIGHT,
+    "calibration_error": CALIBRATION,
+    **{f"step_{name}": rates("step_")[f"step_{name}"] for name in STEP_RATES},
+    "first_error_accuracy": error_accuracy(),
+    "processbench_f1": processbench_f1(),
+    "right_verdict_wrong_step": WRONG_STEP,
+    "parsed": READ,
+}
+
+
+def solving(role: str, k: int) -> Measure:
+    """``pass@1``, ``pass@k``, ``majority@k`` and ``step_accuracy`` of a solver at its own temperature."""
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        counts = {task: answer_counts(traces, k) for task, traces in by_task(episodes, role).items()}
+        samples = sum(row["samples"] for row in counts.values())
+        found = {
+            f"{role}/pass@1": figure(counts, Share("right", "samples"), samples),
+            f"{role}/step_accuracy": figure(
+                counts, Share("right_steps", "steps"), sum(r["steps"] for r in counts.values())
+            ),
+            f"{role}/parsed": figure(counts, Share("read", "samples"), samples),
+        }
+        if k > 1:
+            found[f"{role}/pass@{k}"] = figure(counts, Share("any", "enough"), len(counts))
+            found[f"{role}/majority@{k}"] = figure(counts, Share("vote", "enough"), len(counts))
+        return figures(found)
+
+    return measure
+
+
+def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
+    """What one task's solutions contribute; ``any`` and ``vote`` where there are ``enough`` for k."""
+    right = [bool(CORRECT.of(t)) for t in traces]
+    steps = [ok for t in traces for ok in STEP_OK.of(t) or ()]
+    enough = len(traces) >= k
+    return {
+        "right": float(sum(right)),
+        "samples": float(len(traces)),
+        "right_steps": float(sum(steps)),
+        "steps": float(len(steps)),
+        "read": float(sum(ANSWER.on(t) for t in traces)),
+        "any": pass_at_k(len(traces), sum(right), k) if enough else 0.0,
+        "vote": float(enough and vote_is_right([ANSWER.of(t) for t in traces[:k]], right[:k])),
+        "enough": float(enough),
+    }
+
+
+def selecting(role: str, judge: str, k: int) -> Measure:
+    """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        reviews, counts = reviews_of(episodes, judge), {}
+        for task, traces in by_task(episodes, role).items():
+            if len(traces) >= k:
+                chosen = traces[:k]
+                right = [bool(CORRECT.of(t)) for t in chosen]
+                scores = [_mean_score(reviews.get(str(t.address), ())) for t in chosen]
+                weighted = vote_is_right([ANSWER.of(t) for t in chosen], right, scores)
+                counts[task] = {"best": float(best_is_right(scores, right)), "vote": float(weighted), "asked": 1.0}
+        return figures(
+            {
+                f"{role}/best@{k}": figure(counts, Share("best", "asked"), len(counts)),
+                f"{role}/weighted@{k}": figure(counts, Share("vote", "asked"), len(counts)),
+            }
+        )
+
+    return measure
+
+
+def verifying(judge: str) -> Measure:
+    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and ``gap``,
+    how much more often it says CORRECT than is true, over readable reviews."""
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        counts = {task: review_counts(traces) for task, traces in by_task(episodes, judge).items()}
+        if not counts:
+            return {}
+        total = summed(counts.values())
+        found = {
+            f"{judge}/{name}": figure(counts, statistic, _out_of(statistic, name, total))
+            for name, statistic in VERDICTS_SHOWN.items()
+        }
+        return figures({**found, "gap": figure(counts, GAP, total["all"])})
+
+    return measure
+
+
+def _out_of(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
+    """How many judgements a figure rests on."""
+    if name == "calibration_error":
+        return total["parsed"]
+    if name == "processbench_f1":
+        return total["errors"] + total["clean"]
+    if isinstance(statistic, Share) and "f1" not in name:
+        return sum(total[cell] for cell in statistic.bottom.split())
+    prefix = "step_" if name.startswith("step_") else ""
+    return sum(total[f"{prefix}{cell}"] for cell in ("tp", "fn", "tn", "fp"))
+
+
+def review_counts(traces: Sequence[Trace]) -> dict[str, float]:
+    """What reviews contribute; those of which nobody knows whether they are right contribute nothing."""
+    return summed([_one_review(trace) for trace in traces])
+
+
+def _one_review(trace: Trace) -> dict[str, float]:
+    truth, said = CORRECT.of(trace), FINAL.of(trace)
+    known = truth is not None
+    row = {"all": float(known), "correct": float(bool(truth)), "parsed": 0.0, "said": 0.0, "believable": 0.0}
+    row |= confusion([(truth, said)] if truth is not None else [])
+    scores: list[tuple[float, bool]] = []
+    if truth is not None and said is not None:
+        score = SCORE.of(trace)
+        scores.append((float(said) if score is None else float(score), truth))
+        row |= {"parsed": 1.0, "said": float(said), "believable": float(truth)}
+    return row | calibration_counts(scores) | _steps_of(trace, truth, said)
+
+
+def _steps_of(trace: Trace, truth: bool | None, said: bool | None) -> dict[str, float]:
+    """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a review
+    that cannot be read is wrong about each."""
+    ok, verdicts = STEP_OK.of(trace), VERDICTS.of(trace)
+    row = confusion([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
+    row |= {"right_verdict": 0.0, "wrong_reason": 0.0}
+    missing = not verdicts and said is not None
+    if truth is None or not ok or missing or len(verdicts or ok) != len(ok):
+        return row
+    called: Sequence[bool | None] = verdicts or [None] * len(ok)
+    true, found = first_wrong(ok), first_wrong(verdicts) if verdicts else None
+    row |= confusion(list(zip(ok, called, strict=True)), "step_")
+    row |= located(true, true == found and said is not None)
+    if not truth and said is False and true is not None:
+        row |= {"right_verdict": 1.0, "wrong_reason": float(true != found)}
+    return row
+
+
+def summed(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Counts added up by name."""
+    total: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Trace]]:
+    """The traces of a role by task, in address order; tasks without any are left out."""
+    tasks: dict[int, list[Trace]] = {}
+    for episode in episodes:
+        tasks.setdefault(episode.task, []).extend(t for t in episode.traces if t.role == role)
+    return {task: traces for task, traces in sorted(tasks.items()) if traces}
+
+
+def reviews_of(episodes: Sequence[Episode], judge: str) -> dict[str, list[Trace]]:
+    """Reviews by the address of the trace that they judge."""
+    found: dict[str, list[Trace]] = {}
+    for episode in episodes:
+        for trace in episode.traces:
+            if trace.role == judge and trace.parent is not None:
+                found.setdefault(trace.parent, []).append(trace)
+    return found
+
+
+def _mean_score(reviews: Sequence[Trace]) -> float:
+    """Mean probability of CORRECT over the reviews of one solution; an unreadable one says one half, none says 0."""
+    scores = [0.5 if (score := SCORE.of(r)) is None else float(score) for r in reviews]
+    return sum(scores) / len(scores) if scores else 0.0

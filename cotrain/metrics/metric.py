@@ -1,0 +1,99 @@
+"""What is known of one metric, and how keys of rows find it.
+
+A key is a path; marks in braces stand for names::
+
+    {role}/parse_failures      {policy}/{objective}/kl      {role}/reward/{signal}/at_max      {role}/pass@{k}
+
+The marks in front say whose it is; what follows is the metric's name. A figure of held-out problems stands in
+``metrics.jsonl`` under ``eval/`` and, on a further set of problems, with that set's name behind the role:
+``eval/verifier/fixed/balanced_accuracy``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+Range = tuple[float, float]
+ANY: Range = (-math.inf, math.inf)
+OWNERS = ("{role}", "{policy}", "{objective}")
+SHARE, TOKENS, NATS, NUMBER, COUNT, SECONDS, WORDS, UNKNOWN = (
+    "share", "tokens", "nats", "number", "count", "seconds", "words", "",
+)  # fmt: skip
+STEP, HELD_OUT, BOTH = "step", "held-out", "both"
+FIRST, MAIN = "first", "main"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One line of the table."""
+
+    key: str
+    meaning: str  # one line, for docs/metrics.md
+    label: str = ""  # a few words for charts and tables, marks filled in; by default the name
+    unit: str = SHARE  # ``UNKNOWN``: a share where all values lie in [0, 1]
+    better: int = 0  # +1 higher, −1 lower, 0 neither
+    bounds: Range | None = None  # what it can be at all; by default [0, 1] for shares
+    healthy: Range = ANY
+    tolerable: Range = ANY  # beyond: the report says so, and an alarm where a band watches it
+    trend: str = ""  # what to look for where there is no range
+    advice: str = ""  # one sentence, said when it is not healthy
+    at: str = STEP  # at which rows: of training steps, of held-out problems, or both
+    headline: str = ""  # ``FIRST``: in every line about held-out problems; ``MAIN``: in summaries and reports too
+
+    @cached_property
+    def name(self) -> str:
+        """The key without whose it is: ``parse_failures``."""
+        parts = self.key.split("/")
+        while len(parts) > 1 and parts[0] in OWNERS:
+            parts.pop(0)
+        return "/".join(parts)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches names."""
+        return _pattern(self.name)
+
+    @cached_property
+    def keys(self) -> re.Pattern[str]:
+        """Matches keys of ``metrics.jsonl``."""
+        step, owner = _pattern(self.key).pattern, self.key[: len(self.key) - len(self.name)]
+        held_out = f"eval/{_pattern(owner).pattern}(?:[^/]+/)?{_pattern(self.name).pattern}"
+        return re.compile({STEP: step, HELD_OUT: held_out, BOTH: f"{step}|{held_out}"}[self.at])
+
+    @property
+    def share(self) -> bool:
+        return self.unit == SHARE
+
+    @property
+    def limits(self) -> Range:
+        """What it can be: intervals of it end there."""
+        return self.bounds or ((0.0, 1.0) if self.share else ANY)
+
+    def labelled(self, name: str) -> str:
+        """Its label for a name that it matches: ``pass@8``."""
+        found = self.pattern.fullmatch(name)
+        parts = re.findall(r"\{(\w+)\}", self.name)
+        filled = dict(zip(parts, found.groups(), strict=True)) if found else {}
+        return self.label.format(**filled) if self.label else name.replace("_", " ")
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    """``{reason}`` and ``{outcome}`` may hold a slash, other marks not."""
+    parts = re.split(r"(\{\w+\})", key)
+    marks = {"{reason}": "(.+)", "{outcome}": "(.+)", "{k}": r"(\d+)"}
+    return re.compile("".join(marks.get(p, "([^/]+)") if p.startswith("{") else re.escape(p) for p in parts))
+
+
+def in_words(limits: Range, most: float = math.inf) -> str:
+    """A range as a reader wants it: ``below 0.1``, ``0.01 to 1``, "–" for none; ``most``: what cannot be exceeded anyway."""
+    low, high = limits
+    if limits == ANY:
+        return "–"
+    if low == high:
+        return f"{low:g}"
+    if math.isinf(low) or low == 0.0:
+        return f"below {high:g}"
+    return f"above {low:g}" if high == math.inf or high == most else f"{low:g} to {high:g}"

@@ -1,0 +1,238 @@
+"""One flat row a training step: what each role said and earned, against the truth.
+
+Keys are ``{role}/…`` for what was played, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned; ``table`` has a
+line for each. Every function takes the traces of one role in one step; what is undefined is left out. Nothing depends on
+the clock, so that a resumed run writes the same row; seconds stand in ``timings.jsonl``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, MEASURED, PROGRAM, STEP_OK, VERDICTS
+from cotrain.core.types import Episode, Trace
+from cotrain.metrics.answers import agreement, elected
+from cotrain.metrics.clusters import sums_of
+from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
+from cotrain.metrics.verdicts import rates, unanimous
+
+Row = dict[str, float | int | str]
+Figures = dict[str, float]
+STEP_REASONS = frozenset({"step count", "no steps", "bad step verdict", "unclosed step"})  # of ``text.parsers``
+QUANTILES = (10, 50, 90)  # per cent
+AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
+RATES = {  # of a judge, at every step
+    **{
+        f"{prefix}{name}": rates(prefix)[f"{prefix}{name}"]
+        for prefix in ("", "step_")
+        for name in ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
+    },
+    "predicted_positive": CALLED_RIGHT,
+    "base_rate": BASE_RATE,
+    "right_verdict_wrong_step": WRONG_STEP,
+}
+
+
+def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> Row:
+    """Figures of every role that spoke in these episodes."""
+    row: Row = {}
+    failures: Counter[str] = Counter(e.failure for e in episodes if e.failure)
+    for role in roles:
+        traces = [t for e in episodes for t in e.traces if t.role == role]
+        if traces:
+            row |= {f"{role}/{name}": value for name, value in one_role(traces).items()}
+            failures.update(f"{role}: {t.failure}" for t in traces if t.failure)
+    for reason, count in sorted(failures.items()):
+        row[f"failures/{reason}"] = count
+    return row
+
+
+def one_role(traces: Sequence[Trace]) -> Figures:
+    """All figures of a role's traces, by name."""
+    row = said(traces)
+    if judges(traces):
+        row |= verdict_rates(traces) | reviews(traces)
+    elif not comments(traces):
+        row |= accuracy(traces) | answers(traces)
+    return row | rewards(traces) | scores(traces) | lengths(traces) | truth_notes(traces)
+
+
+def comments(traces: Sequence[Trace]) -> bool:
+    """Does this role speak about other traces? A refinement has a parent too, but it shows an answer of its own."""
+    about = any(t.parent is not None or t.score is not None for t in traces)
+    return about and not any(ANSWER.on(t) for t in traces)
+
+
+def judges(traces: Sequence[Trace]) -> bool:
+    """Does it give verdicts on them?"""
+    return comments(traces) and any(FINAL.on(t) or FAILURE.on(t) for t in traces)
+
+
+def said(traces: Sequence[Trace]) -> Figures:
+    """Turns, tokens, what was cut off and what could not be read, and how programs in the turns ended."""
+    n, tokens = len(traces), sum(len(t.token_ids) for t in traces)
+    unread = Counter(reason for t in traces if (reason := FAILURE.of(t)))
+    ran = Counter(outcome for t in traces if (outcome := PROGRAM.of(t)))
+    return {
+        "traces": n,
+        "tokens": tokens,
+        "length": tokens / n,
+        "truncated": sum(t.finish == "length" for t in traces) / n,
+        "parse_failures": sum(unread.values()) / n,
+        **{f"parse_failure/{reason}": count for reason, count in sorted(unread.items())},
+        **{f"program/{outcome}": count for outcome, count in sorted(ran.items())},
+    }
+
+
+def accuracy(traces: Sequence[Trace]) -> Figures:
+    """Right answers and right steps, and how faithful right answers are."""
+    row: Figures = {}
+    known = [ok for t in traces if (ok := CORRECT.of(t)) is not None]
+    judged = [(t, steps) for t in traces if (steps := STEP_OK.of(t))]
+    if known:
+        row["accuracy"] = _mean(known)
+    if judged:
+        row["step_accuracy"] = _mean([ok for _, steps in judged for ok in steps])
+        row["steps"] = _mean([len(steps) for _, steps in judged])
+    if right := [all(steps) for t, steps in judged if CORRECT.of(t)]:
+        row["sound_when_correct"] = _mean(right)
+    return row
+
+
+def answers(traces: Sequence[Trace]) -> Figures:
+    """Over the problems with two or more readable answers, compared as text: how many differ, the majority's share, that
+    share where the majority is right and where it is wrong, and how often it is right."""
+    tasks: dict[int, list[Trace]] = {}
+    for trace in traces:
+        if ANSWER.of(trace) is not None:
+            tasks.setdefault(trace.address.task, []).append(trace)
+    found = [_majority(spoken) for spoken in tasks.values() if len(spoken) > 1]
+    if not found:
+        return {}
+    row = {
+        "distinct_answers": _mean([distinct for distinct, _, _ in found]),
+        "majority_share": _mean([share for _, share, _ in found]),
+    }
+    for name, wanted in (("right", True), ("wrong", False)):
+        if shares := [share for _, share, right in found if right is wanted]:
+            row[f"majority_share/{name}"] = _mean(shares)
+    if known := [right for _, _, right in found if right is not None]:
+        row["majority_accuracy"] = _mean(known)
+    return row
+
+
+def _majority(traces: Sequence[Trace]) -> tuple[int, float, bool | None]:
+    """Distinct answers, share of the most frequent one, and whether that is right, None where nobody knows."""
+    given = [str(ANSWER.of(t)) for t in traces]
+    winner = elected(given)
+    return *agreement(given), None if winner is None else CORRECT.of(traces[winner])
+
+
+def verdict_rates(traces: Sequence[Trace]) -> Figures:
+    """A judge's figures against the truth, without intervals."""
+    total = sums_of(review_counts(traces))
+    found = {name: float(rate(total)) for name, rate in RATES.items()}
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def reviews(traces: Sequence[Trace]) -> Figures:
+    """``aligned``: share of reviews with one verdict for each step, as far as their steps go (what else makes a review
+    unreadable does not count). ``unanimous``: share of solutions whose readable reviews, two or more, say the same; at 1
+    the reviews of a solution teach nothing."""
+    row: Figures = {}
+    reasons = [FAILURE.of(t) for t in traces]
+    if any(VERDICTS.of(t) for t in traces) or STEP_REASONS.intersection(filter(None, reasons)):
+        row["aligned"] = _mean([reason not in STEP_REASONS for reason in reasons])
+    verdicts: dict[str, list[bool]] = {}
+    for trace in traces:
+        final = FINAL.of(trace)
+        if trace.parent is not None and final is not None:
+            verdicts.setdefault(trace.parent, []).append(final)
+    if (agreed := unanimous(list(verdicts.values()))) is not None:
+        row["unanimous"] = agreed
+    return row
+
+
+def rewards(traces: Sequence[Trace]) -> Figures:
+    """Of each signal its mean; of those for whole traces also ``right`` and ``wrong``, the mean where the answer (of a judge:
+    the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's largest."""
+    row: Figures = {}
+    every: dict[str, list[float]] = {}
+    whole: dict[str, list[tuple[float, Trace]]] = {}
+    for trace in traces:
+        for signal in trace.signals:
+            every.setdefault(signal.name, []).append(signal.value)
+            if signal.tokens is None:
+                whole.setdefault(signal.name, []).append((signal.value, trace))
+    for name, values in sorted(every.items()):
+        row[f"reward/{name}"] = _mean(values)
+    for name, pairs in sorted(whole.items()):
+        top = max(value for value, _ in pairs) - AT_MAX
+        row[f"reward/{name}/at_max"] = _mean([value >= top for value, _ in pairs])
+        row |= _by_truth(f"reward/{name}", pairs)
+    return row
+
+
+def scores(traces: Sequence[Trace]) -> Figures:
+    """``score``: mean of what a scoring policy says (a logit), all in all and where the answer is right or wrong."""
+    given = [(trace.score, trace) for trace in traces if trace.score is not None]
+    return {"score": _mean([score for score, _ in given]), **_by_truth("score", given)} if given else {}
+
+
+def lengths(traces: Sequence[Trace]) -> Figures:
+    """Sampled tokens: ``length/p10``, ``p50``, ``p90`` (interpolated), ``length/right`` and ``length/wrong``."""
+    counts = [(float(len(trace.token_ids)), trace) for trace in traces]
+    cuts = np.percentile([count for count, _ in counts], QUANTILES)
+    row = {f"length/p{q}": float(cut) for q, cut in zip(QUANTILES, cuts, strict=True)}
+    return row | _by_truth("length", counts)
+
+
+def truth_notes(traces: Sequence[Trace]) -> Figures:
+    """``truth/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over the
+    traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
+    found: dict[str, list[float]] = {}
+    for trace in traces:
+        for name, value in trace.truth.items():
+            if name not in MEASURED and isinstance(value, bool | int | float):
+                found.setdefault(name, []).append(float(value))
+    return {f"truth/{name}": _mean(values) for name, values in sorted(found.items())}
+
+
+def reward_gap(episodes: Sequence[Episode]) -> float | None:
+    """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable reviews.
+    Positive when the solver is believed more than it deserves. None when nothing was judged."""
+    total = review_counts([t for e in episodes for t in e.traces if t.parent is not None])
+    gap = float(GAP(sums_of(total))) if total else math.nan
+    return None if math.isnan(gap) else gap
+
+
+def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int]) -> Row:
+    """What credit reports, as keys. Traces and rewards are put under ``credit/``: a role and an objective may have one name."""
+    named: Row = {
+        f"{objective}/credit/{key}" if key == "traces" or key.startswith("reward/") else f"{objective}/{key}": value
+        for key, value in found.items()
+    }
+    return named | {f"{objective}/dropped/{reason}": count for reason, count in dropped.items()}
+
+
+def learner_keys(policy: str, found: Mapping[str, float]) -> Row:
+    """What a learner reports, as keys; seconds go to ``timings.jsonl``."""
+    kept = {key: value for key, value in found.items() if not key.endswith("seconds")}
+    return {f"{policy}/{'learned_tokens' if key == 'tokens' else key}": value for key, value in kept.items()}
+
+
+def _by_truth(key: str, values: Sequence[tuple[float, Trace]]) -> Figures:
+    """Means apart by whether the answer is truly right."""
+    sides: dict[str, list[float]] = {"right": [], "wrong": []}
+    for value, trace in values:
+        if (correct := CORRECT.of(trace)) is not None:
+            sides["right" if correct else "wrong"].append(value)
+    return {f"{key}/{side}": _mean(mine) for side, mine in sides.items() if mine}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

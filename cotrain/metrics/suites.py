@@ -1,0 +1,181 @@
+"""Scores of benchmark suites from per-sample rows, as papers give them. A file of rows gives its scores without any model.
+
+::
+
+    solver        greedy     the greedy answer is right
+                  avg@k      mean over k samples               pass@k, maj@k, best@k, weighted@k: as in ``answers``
+    programs      greedy, best@k as above, and pass@j for j = 1, 10, 100 and k
+    processbench  error_accuracy, correct_accuracy, f1 by split: as in ``processes``; ``average/f1`` is the mean over splits
+    prmbench      f1, negative_f1, prmscore by kind of error and overall, where there are both kinds of steps
+                  step_accuracy     share of the steps judged as they are
+
+What could not be read, graded or asked counts as wrong and stands beside as ``answered``, ``graded`` and ``parsed``. Ties go
+to the first sample. Intervals: ``clusters``, by problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cotrain.core.statistics import Estimate
+from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
+from cotrain.metrics.clusters import Mean, Share, Statistic, figure, figures
+from cotrain.metrics.heldout import summed
+from cotrain.metrics.processes import (
+    correct_accuracy,
+    error_accuracy,
+    located,
+    prmscore,
+    processbench_f1,
+    step_f1s,
+)
+from cotrain.metrics.verdicts import confusion
+
+SampleRow = Mapping[str, Any]
+GREEDY = -1  # as ``sample``: the greedy answer
+ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), Share("parsed", "all")
+
+
+def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str]) -> dict[str, Estimate]:
+    """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY``), ``answer`` (None: none was found),
+    ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
+
+    ``key``: what an answer is counted under in a vote. ``best@k`` and ``weighted@k`` are there where any row has a score.
+    Raises ValueError where a problem has not k samples.
+    """
+    counts: dict[int, dict[str, float]] = {}
+    for i, mine in enumerate(_by_problem(rows)):
+        sampled = _sampled(mine, k)
+        right, scores = [bool(row["correct"]) for row in sampled], [row["score"] or 0.0 for row in sampled]
+        votes = [None if row["answer"] is None else key(row["answer"]) for row in sampled]
+        counts[i] = _common(mine) | {
+            "right": float(sum(right)),
+            "samples": float(k),
+            "any": pass_at_k(k, sum(right), k) if k else 0.0,
+            "vote": float(vote_is_right(votes, right)),
+            "best": float(best_is_right(scores, right)),
+            "weighted": float(vote_is_right(votes, right, scores)),
+            "asked": float(k > 0),
+        }
+    named = {"greedy": Share("greedy_right", "greedy")}
+    if k:
+        named |= {
+            f"avg@{k}": Share("right", "samples"),
+            f"pass@{k}": Share("any", "asked"),
+            f"maj@{k}": Share("vote", "asked"),
+        }
+    if any(row["score"] is not None for row in rows):
+        named |= {f"best@{k}": Share("best", "asked"), f"weighted@{k}": Share("weighted", "asked")}
+    return _figures(counts, {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+
+
+def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
+    """Figures of a solver of programming problems, from rows as of ``solver_scores``. Programs are not voted on."""
+    of = sorted({1, *(j for j in (10, 100) if j < k), k}) if k else []
+    counts: dict[int, dict[str, float]] = {}
+    for i, mine in enumerate(_by_problem(rows)):
+        sampled = _sampled(mine, k)
+        right = [bool(row["correct"]) for row in sampled]
+        best = best_is_right([row["score"] or 0.0 for row in sampled], right)
+        passed = {f"pass{j}": pass_at_k(k, sum(right), j) for j in of}
+        counts[i] = _common(mine) | {"best": float(best), "asked": float(k > 0), **passed}
+    named = {"greedy": Share("greedy_right", "greedy")} | {f"pass@{j}": Share(f"pass{j}", "asked") for j in of}
+    if any(row["score"] is not None for row in rows):
+        named[f"best@{k}"] = Share("best", "asked")
+    return _figures(counts, {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+
+
+def _common(rows: Sequence[SampleRow]) -> dict[str, float]:
+    """The counts that every solver's problem has."""
+    greedy = [bool(row["correct"]) for row in rows if row["sample"] == GREEDY]
+    return {
+        "greedy_right": float(sum(greedy)),
+        "greedy": float(len(greedy)),
+        "answered": float(sum(row["answer"] is not None for row in rows)),
+        "graded": float(sum(row["correct"] is not None for row in rows)),
+        "rows": float(len(rows)),
+    }
+
+
+def _by_problem(rows: Sequence[SampleRow]) -> list[list[SampleRow]]:
+    problems: dict[str, list[SampleRow]] = {}
+    for row in rows:
+        problems.setdefault(row["id"], []).append(row)
+    return list(problems.values())
+
+
+def _sampled(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
+    """The samples of a problem, in order."""
+    sampled = sorted((row for row in rows if row["sample"] != GREEDY), key=lambda row: row["sample"])
+    if len(sampled) != k:
+        raise ValueError(f"problem {rows[0]['id']} has {len(sampled)} samples, expected {k}")
+    return sampled
+
+
+def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
+    """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of the
+    first wrong step, −1 for none; a prediction of None is no judgement."""
+    at = {split: f"{i}/" for i, split in enumerate(dict.fromkeys(row["split"] for row in rows))}
+    nothing = {name: 0.0 for mark in at.values() for name in located(None, False, mark)}
+    counts: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        wrong = row["label"] if row["label"] >= 0 else None
+        found = located(wrong, row["prediction"] == row["label"], at[row["split"]])
+        found |= {"parsed": float(row["prediction"] is not None), "all": 1.0}
+        place = row["split"], row["problem"]
+        counts[place] = summed([counts.get(place, nothing), found])
+    named: dict[str, Statistic] = {}
+    for split, mark in at.items():
+        named[f"{split}/error_accuracy"] = error_accuracy(mark)
+        named[f"{split}/correct_accuracy"] = correct_accuracy(mark)
+        named[f"{split}/f1"] = processbench_f1(mark)
+    named["average/f1"] = Mean([processbench_f1(mark) for mark in at.values()])
+    named["parsed"] = PARSED
+    total = summed(counts.values())
+    parts = {
+        name: sum(total[n] for n in statistic.names if n.endswith(("/errors", "/clean")))
+        for name, statistic in named.items()
+        if name not in ("parsed", "average/f1")
+    }
+    return _figures(dict(enumerate(counts.values())), named, len(rows), parts)
+
+
+def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
+    """Figures of a verifier, from rows with ``split``, ``problem``, ``wrong`` (0-based indices of the wrong steps), ``count``
+    (of all steps) and ``steps`` (a verdict for each; None is no judgement, and as if each verdict were the opposite of true).
+
+    A kind of error whose solutions hold no wrong step has ``step_accuracy`` alone.
+    """
+    at = {split: f"{i}/" for i, split in enumerate([*dict.fromkeys(row["split"] for row in rows), "overall"])}
+    nothing = {name: 0.0 for mark in at.values() for name in confusion([], mark)}
+    counts: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        said = [None] * row["count"] if row["steps"] is None else [bool(verdict) for verdict in row["steps"]]
+        pairs = [(i not in row["wrong"], said[i]) for i in range(row["count"])]
+        found = confusion(pairs, at[row["split"]]) | confusion(pairs, at["overall"])
+        found |= {"parsed": float(row["steps"] is not None), "all": 1.0}
+        place = row["split"], row["problem"]
+        counts[place] = summed([counts.get(place, nothing), found])
+    total, named, parts = summed(counts.values()), dict[str, Statistic](), dict[str, float]()
+    for split, mark in at.items():
+        tp, fn, tn, fp = (f"{mark}{cell}" for cell in ("tp", "fn", "tn", "fp"))
+        if total[tn] + total[fp]:
+            named[f"{split}/f1"], named[f"{split}/negative_f1"] = step_f1s(mark)
+            named[f"{split}/prmscore"] = prmscore(mark)
+        named[f"{split}/step_accuracy"] = Share(f"{tp} {tn}", f"{tp} {fn} {tn} {fp}")
+        for name in ("f1", "negative_f1", "prmscore", "step_accuracy"):
+            parts[f"{split}/{name}"] = sum(split in (row["split"], "overall") for row in rows)
+    named["parsed"] = PARSED
+    return _figures(dict(enumerate(counts.values())), named, len(rows), parts)
+
+
+def _figures(
+    counts: Mapping[int, Mapping[str, float]],
+    named: Mapping[str, Statistic],
+    n: int,
+    parts: Mapping[str, float] | None = None,
+) -> dict[str, Estimate]:
+    """``n``: rows that a figure is about, where ``parts`` (by name) does not say it."""
+    parts = parts or {}
+    return figures({name: figure(counts, statistic, parts.get(name, n)) for name, statistic in named.items()})

@@ -1,0 +1,328 @@
+"""The one table of metrics: key, meaning, unit, direction, healthy range and advice of every number that a run writes.
+
+``docs/metrics.md`` is generated from it (``python -m cotrain.metrics.page``), the report takes labels, directions and bands from
+it, the alarms their limits: a limit exists once, here. Ranges are rules of thumb for reinforcement learning of language models
+with verifiable rewards, wide on purpose; they say where to look, not what is wrong. What is learned is in ``table_learning``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+from cotrain.metrics.metric import (
+    ANY,
+    BOTH,
+    COUNT,
+    FIRST,
+    HELD_OUT,
+    MAIN,
+    NUMBER,
+    SECONDS,
+    SHARE,
+    TOKENS,
+    UNKNOWN,
+    WORDS,
+    Metric,
+    Range,
+)
+from cotrain.metrics.table_learning import CREDIT, LEARNING
+
+inf = math.inf
+
+RUN = (
+    Metric(key="step", meaning="the step, from 0", unit=COUNT),
+    Metric(key="phase", meaning="name of the schedule's phase", unit=WORDS),
+    Metric(key="tokens", meaning="tokens sampled in training so far, all speaking models", unit=COUNT),
+    Metric(
+        key="gap", headline=MAIN, label="called right minus right (gap)", bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
+        meaning="verdicts CORRECT minus solutions that are right, over readable reviews",
+        advice="The generator is believed more and more than it deserves: train the judge more often, or pay its verdicts less.",
+    ),
+    Metric(
+        key="failures/{reason}", unit=COUNT, healthy=(0, 0),
+        meaning="episodes that broke off, and traces that were kept from training",
+    ),
+)  # fmt: skip
+
+SAID = (
+    Metric(key="{role}/traces", meaning="turns taken", unit=COUNT),
+    Metric(key="{role}/tokens", meaning="tokens sampled", unit=COUNT),
+    Metric(key="{role}/length", meaning="mean tokens of a turn", label="length, tokens", unit=TOKENS, trend="steady"),
+    Metric(
+        key="{role}/length/p{k}", label="length, tokens, {k}th percentile", unit=TOKENS, trend="not all at the token limit",
+        meaning="quantiles of it: p10, p50, p90",
+    ),
+    Metric(
+        key="{role}/length/right", label="length, tokens, where right", unit=TOKENS, trend="near the next",
+        meaning="its mean where the answer (of a judge: the judged answer) is right",
+    ),
+    Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS, meaning="its mean where that is wrong"),
+    Metric(
+        key="{role}/truncated", label="cut off at the length limit", better=-1, healthy=(0, 0.05), tolerable=(0, 0.2),
+        meaning="share of turns cut at the token limit",
+        advice="Texts run into the token limit: raise max_tokens, or look for answers that never end.",
+    ),
+    Metric(
+        key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
+        meaning="share of turns that could not be read",
+        advice="Many outputs cannot be read and earn nothing: raise the format reward, or train on the format first.",
+    ),
+    Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
+    Metric(
+        key="{role}/program/{outcome}", label="programs: {outcome}", unit=COUNT, trend='mostly "printed"',
+        meaning='programs of its turns that were run, by how that ended: "printed", "no output", "timeout", "NameError" …',
+    ),
+    Metric(
+        key="{role}/reward/{signal}", label="reward: {signal}", unit=UNKNOWN,
+        meaning="mean of a reward (of a reward for steps: over steps)",
+    ),
+    Metric(
+        key="{role}/reward/{signal}/right", label="reward: {signal}, where right", unit=UNKNOWN, trend="above the next",
+        meaning="mean of a whole-trace reward where the answer is truly right",
+    ),
+    Metric(
+        key="{role}/reward/{signal}/wrong", label="reward: {signal}, where wrong", unit=UNKNOWN,
+        meaning="its mean where the answer is truly wrong",
+    ),
+    Metric(
+        key="{role}/reward/{signal}/at_max", label="reward: {signal}, share at the maximum", healthy=(0, 0.9),
+        meaning="share of values within 0.001 of the step's largest; at 1 nobody is told apart",
+        advice="Nearly all get the largest value of this reward, so it tells nobody apart: ask for more than it pays for.",
+    ),
+    Metric(
+        key="{role}/truth/{name}", label="noted truth: {name}", unit=UNKNOWN,
+        meaning="mean of any number or boolean that the protocol noted as truth, such as `label_right` of a pseudo-label",
+    ),
+)  # fmt: skip
+
+SOLVER = (
+    Metric(
+        key="{role}/pass@1", label="pass@1", better=1, at=HELD_OUT, headline=FIRST, trend="rising",
+        meaning="share of samples that are right, at the role's own temperature",
+    ),
+    Metric(
+        key="{role}/greedy", label="greedy accuracy", better=1, at=HELD_OUT, headline=FIRST, trend="rising",
+        meaning="share of problems that are right at temperature 0",
+    ),
+    Metric(
+        key="{role}/pass@{k}", label="pass@{k}", better=1, at=HELD_OUT, headline=FIRST, trend="rising",
+        meaning="at least one of k samples is right, unbiased (arXiv 2107.03374)",
+    ),
+    Metric(
+        key="{role}/majority@{k}", label="maj@{k}", better=1, at=HELD_OUT, headline=FIRST, trend="rising",
+        meaning="the most frequent answer of k samples is right (maj@k, arXiv 2203.11171)",
+    ),
+    Metric(
+        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score", better=1, at=HELD_OUT, trend="above majority",
+        meaning="the sample of k that the judge scores highest is right",
+    ),
+    Metric(
+        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT, trend="above majority",
+        meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
+    ),
+    Metric(key="{role}/accuracy", label="accuracy", better=1, trend="rising", meaning="share of answers that are right"),
+    Metric(
+        key="{role}/step_accuracy", headline=MAIN, label="right steps", better=1, at=BOTH, trend="rising",
+        meaning="share of steps that are right, where an oracle judges them",
+    ),
+    Metric(
+        key="{role}/sound_when_correct", label="right answers with every step right", better=1, trend="rising",
+        meaning="of the right answers, the share with every step right",
+    ),
+    Metric(key="{role}/steps", label="steps per solution", unit=NUMBER, meaning="steps per solution"),
+    Metric(
+        key="{role}/distinct_answers", label="distinct answers to a problem", unit=NUMBER, healthy=(1, inf),
+        meaning="distinct answers to a problem, compared as text, over problems with two or more",
+        advice="All answers to a problem are the same, so a group teaches nothing: raise the temperature.",
+    ),
+    Metric(
+        key="{role}/majority_share", label="answers that agree with the majority",
+        meaning="share of a problem's answers that say the most frequent one",
+    ),
+    Metric(
+        key="{role}/majority_share/right", label="answers that agree with the majority, where right", trend="above the next",
+        meaning="the same where the majority is right",
+    ),
+    Metric(
+        key="{role}/majority_share/wrong", label="answers that agree with the majority, where wrong",
+        meaning="the same where it is wrong",
+    ),
+    Metric(
+        key="{role}/majority_accuracy", label="problems whose majority is right", better=1, trend="rising with the share",
+        meaning="share of problems whose majority is right: the accuracy of a majority label",
+    ),
+)  # fmt: skip
+
+JUDGE = (
+    Metric(
+        key="{role}/balanced_accuracy", label="balanced accuracy", better=1, at=BOTH, headline=FIRST, trend="above 0.5, rising",
+        meaning="mean of the true positive and the true negative rate; unreadable reviews count as mistaken",
+    ),
+    Metric(
+        key="{role}/greedy_balanced_accuracy", label="greedy balanced accuracy", better=1, at=HELD_OUT, headline=FIRST,
+        trend="above 0.5, rising", meaning="the same at temperature 0, on greedy solutions",
+    ),
+    Metric(
+        key="{role}/true_positive_rate", headline=MAIN, label="right solutions accepted", better=1, at=BOTH,
+        meaning="share of right solutions called CORRECT",
+    ),
+    Metric(
+        key="{role}/true_negative_rate", headline=MAIN, label="wrong solutions rejected", better=1, at=BOTH,
+        meaning="share of wrong solutions called INCORRECT; the rate of false positives is 1 minus it",
+    ),
+    Metric(
+        key="{role}/precision", label="rejections that were deserved (precision)", better=1, at=HELD_OUT, trend="rising",
+        meaning="of finding wrong solutions: share of the rejected ones that are wrong",
+    ),
+    Metric(
+        key="{role}/recall", label="wrong solutions found (recall)", better=1, at=HELD_OUT, trend="rising",
+        meaning="of finding wrong solutions: share of the wrong ones that are rejected",
+    ),
+    Metric(
+        key="{role}/f1", headline=MAIN, label="F1 of finding wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        meaning="harmonic mean of these two",
+    ),
+    Metric(
+        key="{role}/step_balanced_accuracy", headline=MAIN, label="balanced accuracy on steps", better=1, at=BOTH,
+        trend="above 0.5, rising", meaning="balanced accuracy over steps",
+    ),
+    Metric(
+        key="{role}/step_true_positive_rate", label="right steps accepted", better=1, at=BOTH,
+        meaning="share of right steps called right",
+    ),
+    Metric(
+        key="{role}/step_true_negative_rate", label="wrong steps rejected", better=1, at=BOTH,
+        meaning="share of wrong steps called wrong",
+    ),
+    Metric(
+        key="{role}/step_f1", label="F1 of finding wrong steps", better=1, at=HELD_OUT, trend="rising",
+        meaning="F1 of finding wrong steps",
+    ),
+    Metric(
+        key="{role}/first_error_accuracy", label="first wrong step located", better=1, at=HELD_OUT, trend="rising",
+        meaning="of solutions with a wrong step, the share whose first one is located",
+    ),
+    Metric(
+        key="{role}/processbench_f1", headline=MAIN, label="error location (ProcessBench F1)", better=1, at=HELD_OUT, trend="rising",
+        meaning="its harmonic mean with the share of other solutions in which no step is blamed (arXiv 2412.06559)",
+    ),
+    Metric(
+        key="{role}/right_verdict_wrong_step", label="right verdict, wrong step blamed", better=-1, at=BOTH, trend="falling",
+        meaning="of wrong solutions rightly rejected, the share where another step is blamed than the first wrong one",
+    ),
+    Metric(
+        key="{role}/calibration_error", label="calibration error", better=-1, at=HELD_OUT, healthy=(0, 0.1),
+        meaning="expected calibration error of the probability of CORRECT, ten bins",
+        advice="The judge's probabilities are not its rates of being right: do not weigh votes by them.",
+    ),
+    Metric(
+        key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1), meaning="readable outputs",
+        advice="Many outputs cannot be read and earn nothing: raise the format reward, or train on the format first.",
+    ),
+    Metric(
+        key="{role}/base_rate", label="solutions that are right (base rate)", at=BOTH, healthy=(0.1, 0.9),
+        meaning="share of the reviewed solutions that are right",
+        advice="Nearly all reviewed solutions are of one kind, so a judge learns to say so: balance the classes.",
+    ),
+    Metric(
+        key="{role}/predicted_positive", label="solutions called right", at=BOTH,
+        meaning="share of readable reviews that say CORRECT",
+    ),
+    Metric(
+        key="{role}/aligned", label="reviews with one verdict for each step", better=1, healthy=(0.9, 1),
+        meaning="share of reviews with one verdict for each step",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward.",
+    ),
+    Metric(
+        key="{role}/unanimous", label="solutions whose reviews all agree", healthy=(0, 0.8),
+        meaning="of the solutions with two or more readable reviews, the share whose reviews all agree",
+        advice="The reviews of a solution nearly always agree and teach nothing: raise the judge's temperature.",
+    ),
+    Metric(
+        key="{role}/score", label="mean score, a logit", unit=NUMBER, meaning="mean score (a logit) of a reward model",
+    ),
+    Metric(
+        key="{role}/score/right", label="mean score, a logit, where right", unit=NUMBER, trend="above the next",
+        meaning="the same where the answer is right",
+    ),
+    Metric(
+        key="{role}/score/wrong", label="mean score, a logit, where wrong", unit=NUMBER,
+        meaning="the same where it is wrong",
+    ),
+)  # fmt: skip
+
+EVALUATION = (
+    Metric(key="kind", meaning='"evaluation"', unit=WORDS),
+    Metric(key="updates/{policy}", meaning="optimiser steps so far", unit=COUNT),
+)
+
+TIMINGS = (
+    Metric(key="step", meaning="the step, from 0", unit=COUNT),
+    Metric(key="{stage}", meaning="seconds of `play`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
+    Metric(
+        key="{policy}/seconds", unit=SECONDS,
+        meaning="of `play`, what the engine spent on this policy; a role's share is that of its policy",
+    ),
+)  # fmt: skip
+
+TABLE: tuple[Metric, ...] = (
+    *RUN,
+    *SOLVER,
+    *JUDGE,
+    *SAID,
+    *CREDIT,
+    *LEARNING,
+    *EVALUATION,
+)  # of names that agree the first counts
+_PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
+
+
+def metric(key: str) -> Metric:
+    """The line of the table with exactly this key. Raises KeyError where there is none."""
+    return {m.key: m for m in TABLE}[key]
+
+
+def documented(key: str) -> bool:
+    """Has this key of ``metrics.jsonl`` a line?"""
+    return any(m.keys.fullmatch(key) for m in TABLE)
+
+
+@lru_cache(maxsize=4096)
+def line_of(name: str) -> Metric | None:
+    """The line that a metric's name (without whose it is) matches; the most literal one, of those the first."""
+    if name in _PLACES:
+        return TABLE[_PLACES[name]]
+    return next((m for m in TABLE if m.pattern.fullmatch(name)), None)
+
+
+def meaning(name: str, values: Iterable[float] = ()) -> Metric:
+    """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie in
+    [0, 1]."""
+    found = line_of(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
+    seen = list(values)
+    unit = found.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)
+    return replace(found, label=found.labelled(name), unit=unit)
+
+
+def limits_of(name: str) -> Range:
+    """What a metric can be: its intervals end there, and those of its changes at their distance."""
+    found = line_of(name)
+    return ANY if found is None else found.limits
+
+
+def rank(name: str) -> tuple[int, int, str]:
+    """Sort key: the order of the table; unknown names last."""
+    found = line_of(name)
+    if found is None:
+        return len(TABLE), 0, name
+    count = name.rpartition("@")[2]
+    return TABLE.index(found), int(count) if count.isdigit() else 0, name
+
+
+def is_headline(name: str, *levels: str) -> bool:
+    """Does this figure stand first in summaries and reports? ``levels``: ``FIRST``, ``MAIN``, by default both."""
+    found = line_of(name)
+    return found is not None and found.headline in (levels or (FIRST, MAIN))

@@ -1,0 +1,78 @@
+"""The family of verdicts: how well a judge tells right from wrong. Right is the positive class.
+
+::
+
+                    said CORRECT   said INCORRECT, or nothing readable
+    right           tp             fn
+    wrong           fp             tn                                     (nothing readable: fp)
+
+    true positive rate  tp/(tp+fn)      true negative rate  tn/(tn+fp)      balanced accuracy  their mean
+    of finding what is wrong:  precision  tn/(tn+fn)    recall  tn/(tn+fp)    F1  2tn/(2tn+fn+fp)
+
+A judgement that cannot be read is a wrong one of either class, as in ProcessBench (arXiv 2412.06559): who says nothing has judged
+nothing. Counts of any kind have a ``prefix``, so that answers and steps can be counted in one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cotrain.metrics.clusters import Array, Mean, Share, Sums, ratio
+
+BINS = 10  # of the calibration error
+
+
+def confusion(pairs: Sequence[tuple[bool, bool | None]], prefix: str = "") -> dict[str, float]:
+    """Counts of (is it right, what was said of it); None: nothing readable."""
+    found = {f"{prefix}{cell}": 0.0 for cell in ("tp", "fn", "tn", "fp")}
+    for right, said in pairs:
+        if right:
+            cell = "tp" if said is True else "fn"
+        else:
+            cell = "tn" if said is False else "fp"
+        found[f"{prefix}{cell}"] += 1.0
+    return found
+
+
+def rates(prefix: str = "") -> dict[str, Share | Mean]:
+    """The statistics of such counts, by name."""
+    tp, fn, tn, fp = (f"{prefix}{cell}" for cell in ("tp", "fn", "tn", "fp"))
+    accepted, rejected = Share(tp, f"{tp} {fn}"), Share(tn, f"{tn} {fp}")
+    return {
+        f"{prefix}balanced_accuracy": Mean((accepted, rejected)),
+        f"{prefix}true_positive_rate": accepted,
+        f"{prefix}true_negative_rate": rejected,
+        f"{prefix}precision": Share(tn, f"{tn} {fn}"),
+        f"{prefix}recall": rejected,
+        f"{prefix}f1": Share(f"{tn} {tn}", f"{tn} {tn} {fn} {fp}"),
+    }
+
+
+def calibration_counts(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:
+    """Counts of (probability of CORRECT, is it right) by bin: how many, their probabilities, how many are right."""
+    found = {f"bin{i}_{what}": 0.0 for i in range(BINS) for what in ("all", "said", "right")}
+    for score, right in pairs:
+        i = min(int(score * BINS), BINS - 1)
+        found[f"bin{i}_all"] += 1.0
+        found[f"bin{i}_said"] += score
+        found[f"bin{i}_right"] += float(right)
+    return found
+
+
+def calibration_error(sums: Sums) -> Array:
+    """Expected calibration error (Guo et al. 2017): Σ over bins of |Σ probabilities − right ones|, over all."""
+    wrong = [np.abs(sums[f"bin{i}_said"] - sums[f"bin{i}_right"]) for i in range(BINS)]
+    return ratio(np.sum(wrong, axis=0), np.sum([sums[f"bin{i}_all"] for i in range(BINS)], axis=0))
+
+
+def believed(sums: Sums) -> Array:
+    """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a judge is too kind."""
+    return ratio(sums["said"] - sums["believable"], sums["parsed"])
+
+
+def unanimous(verdicts: Sequence[Sequence[bool]]) -> float | None:
+    """Of the solutions with two or more verdicts the share whose verdicts all agree; None where there is none."""
+    several = [len(set(said)) == 1 for said in verdicts if len(said) > 1]
+    return sum(several) / len(several) if several else None

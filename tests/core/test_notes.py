@@ -1,0 +1,63 @@
+"""Keys of truth and findings: declared once, typed, plain JSON."""
+
+import importlib
+import math
+import pkgutil
+from types import SimpleNamespace
+
+import pytest
+
+import cotrain.play
+import cotrain.recipes
+from cotrain.core import notes
+from cotrain.core.notes import CORRECT, FIRST_WRONG, MEASURED, SCORE, STEP_OK, STEPS, VERDICTS, Finding, Note
+
+SHARE = Note[float]("share", float, "a share")
+
+
+def test_a_value_of_the_declared_type_becomes_json():
+    assert STEPS.json([(0, 3, "a = 1"), [4, 6, "b"]], "t") == [[0, 3, "a = 1"], [4, 6, "b"]]
+    assert VERDICTS.json((True, False), "t") == [True, False] and VERDICTS.json([], "t") == []
+    assert STEP_OK.json(None, "t") is None and FIRST_WRONG.json(0, "t") == 0
+    assert SHARE.json(1, "t") == 1 and type(SHARE.json(1, "t")) is int  # the ledger keeps what was written
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(CORRECT, 1), (CORRECT, "yes"), (SHARE, True), (SHARE, "0.5"), (SHARE, None), (FIRST_WRONG, 1.0), (FIRST_WRONG, True),
+     (STEP_OK, [1, 0]), (STEP_OK, "no"), (STEPS, [(0, 3)]), (STEPS, [("0", 3, "a")]), (VERDICTS, None)],
+)  # fmt: skip
+def test_another_type_raises(key, value):
+    with pytest.raises(TypeError, match=f"'{key.name}' of 0:0:0:solver:0 is .*; expected .*{key.meaning}"):
+        key.json(value, "0:0:0:solver:0")
+
+
+def test_a_number_without_end_raises():
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(ValueError, match="expected a finite number"):
+            SCORE.json(value, "t")
+
+
+def test_what_was_not_written_is_none_or_refused():
+    trace = SimpleNamespace(truth={"correct": False, "step_ok": None}, parsed={"score": None})
+    assert CORRECT.of(trace) is False and CORRECT.known(trace) is False
+    assert FIRST_WRONG.of(trace) is None and STEP_OK.of(trace) is None
+    assert SCORE.on(trace) and not VERDICTS.on(trace) and SCORE.of(trace) is None
+    for note in (FIRST_WRONG, STEP_OK):
+        with pytest.raises(LookupError, match=f"'{note.name}' is not noted"):
+            note.known(trace)
+
+
+def test_every_key_is_declared_once():
+    """Of notes no name stands twice; of findings only ``steps``, which are spans of a solution or verdicts of a judgement."""
+    found: dict[tuple[type, str], set[int]] = {}
+    for package in (cotrain.play, cotrain.recipes):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Note | Finding):
+                    found.setdefault((type(value), value.name), set()).add(id(value))
+    for value in vars(notes).values():
+        if isinstance(value, Note | Finding):
+            found.setdefault((type(value), value.name), set()).add(id(value))
+    assert {name for (_, name), ids in found.items() if len(ids) > 1} == {"steps"}
+    assert {"correct", "gold", "step_ok", "step_reasons", "first_wrong"} == MEASURED

@@ -1,0 +1,39 @@
+"""The order in which a finite source is gone through: every place once an epoch, and another order in the next."""
+
+import pytest
+
+from cotrain.loop.trainer import permuted, train_task
+
+
+@pytest.mark.parametrize("size", [*range(1, 41), 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513])
+def test_every_place_comes_once(size):
+    for key in (0, 1, 2**40 + 7):
+        assert sorted(permuted(place, size, key) for place in range(size)) == list(range(size)), key
+
+
+def test_far_places_of_a_large_source_do_not_meet():
+    for size in (10**6, 2**20, 2**20 + 1, 3 * 10**9):
+        places = [0, 1, 2, size // 2, size - 3, size - 2, size - 1, *range(5, 60)]
+        found = [permuted(place, size, 5) for place in places]
+        assert len(set(found)) == len(places) and all(0 <= place < size for place in found)
+
+
+def test_keys_give_other_orders():
+    orders = {tuple(permuted(place, 12, key) for place in range(12)) for key in range(30)}
+    assert len(orders) == 30 and tuple(range(12)) not in orders
+
+
+class Finite:
+    """A source of seven problems that are numbers."""
+
+    def size(self, split):
+        return 7
+
+    def get(self, split, index):
+        return index
+
+
+def test_an_epoch_is_every_problem_once():
+    epochs = [[train_task(Finite(), 3, "generator", 7 * epoch + i) for i in range(7)] for epoch in range(6)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 3

@@ -1,0 +1,134 @@
+"""The shared protocols by hand: who is paid what, who is reviewed, and what is noted of whom."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from cotrain.core.errors import UnknownName
+from cotrain.core.types import Grade, Sampling, StepJudgement, Task
+from cotrain.play.executor import Executor
+from cotrain.play.parts import parse_review, parse_solution
+from cotrain.play.protocols import plurality, solve, solve_then_verify
+from cotrain.play.role import Role
+from tests.helpers import CharRenderer, Saying
+
+RIGHT = "<step>a</step><step>b</step><answer>1</answer>"
+WRONG = "<step>a</step><step>c</step><answer>2</answer>"
+UNREADABLE = "no tags at all"
+UNGRADED = "<step>a</step><step>b</step><answer>?</answer>"
+
+
+def sheet(*steps, final):
+    return "".join(f"<step>{word}</step>" for word in steps) + f"<final>{final}</final>"
+
+
+KIND, HARSH = sheet("CORRECT", "CORRECT", final="CORRECT"), sheet("CORRECT", "INCORRECT", final="INCORRECT")
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Right is 1, "?" cannot be graded, and step c is wrong."""
+
+    def grade(self, task: Task, text: str) -> Grade:
+        if "?" in text:
+            return Grade(value=None, reason="no grade")
+        return Grade(value="<answer>1</answer>" in text)
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return StepJudgement(ok=tuple(s != "c" for s in steps), reasons=tuple("x" if s == "c" else "" for s in steps))
+
+
+TASK = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, judge=Exact())
+
+
+def played(protocol, *solutions, judged=(), **options):
+    """The traces of one episode, and the engine."""
+    engine = Saying(solver=solutions, verifier=judged)
+    roles = {
+        "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution),
+        "verifier": Role(
+            policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review
+        ),
+    }
+    [episode] = Executor(engine, {"a": CharRenderer()}, roles, 0).play(protocol, [TASK], step=0, members=1, **options)
+    assert episode.failure is None, episode.failure
+    return episode.traces, engine
+
+
+def paid(trace, name):
+    return [signal.value for signal in trace.signals if signal.name == name]
+
+
+def covered(trace, name):
+    """The texts that the rewards of this name stand on."""
+    return [CharRenderer().decode(trace.token_ids[s.tokens[0] : s.tokens[1]]) for s in trace.signals if s.name == name]
+
+
+def test_a_solution_is_paid_for_its_answer_and_knows_its_steps():
+    ((right,), _), ((wrong,), _) = played(solve, RIGHT), played(solve, WRONG)
+    assert (paid(right, "outcome"), paid(wrong, "outcome")) == ([1.0], [0.0])
+    assert right.truth == {
+        "correct": True,
+        "gold": "1",
+        "step_ok": [True, True],
+        "step_reasons": ["", ""],
+        "first_wrong": None,
+    }
+    assert wrong.truth["step_ok"] == [True, False] and wrong.truth["first_wrong"] == 1
+    assert wrong.parsed["answer"] == "2" and [text for *_, text in wrong.parsed["steps"]] == ["a", "c"]
+
+
+def test_the_oracle_pays_a_right_step_one_and_a_wrong_one_minus_one():
+    [wrong], _ = played(solve, WRONG, step_rewards="oracle")
+    assert paid(wrong, "step") == [1.0, -1.0] and covered(wrong, "step") == ["a</step>", "c</step>"]
+    assert paid(played(solve, WRONG)[0][0], "step") == []
+    with pytest.raises(UnknownName, match="oracle"):
+        played(solve, WRONG, step_rewards="oracel")
+
+
+def test_the_verifier_is_paid_for_agreeing_with_the_truth():
+    (wrong, *sheets), _ = played(solve_then_verify, WRONG, judged=[KIND, HARSH, UNREADABLE], reviews=3)
+    assert [paid(t, "agreement") for t in sheets] == [[0.0], [1.0], [0.0]]
+    assert [paid(t, "truth") for t in sheets] == [[0.0]] * 3 and paid(sheets[0], "format") == [1.0]
+    assert [t.parsed.get("final") for t in sheets] == [True, False, None]
+    assert sheets[1].parsed["steps"] == [True, False] and sheets[2].parsed["failure"]
+    assert all(
+        t.truth == {"correct": False, "step_ok": [True, False]} and t.parent == str(wrong.address) for t in sheets
+    )
+
+
+def test_two_readable_reviews_pay_a_step_twice_their_share_minus_one():
+    # step a: 2 of 2 say right, so +1; step b: 1 of 2, so 0; the unreadable review says nothing
+    (right, *_), _ = played(solve_then_verify, RIGHT, judged=[KIND, HARSH, UNREADABLE], reviews=3)
+    assert paid(right, "step") == [1.0, 0.0] and covered(right, "step") == ["a</step>", "b</step>"]
+    (right, *_), _ = played(solve_then_verify, RIGHT, judged=[HARSH], reviews=1)
+    assert paid(right, "step") == [1.0, -1.0]
+    (right, *_), _ = played(solve_then_verify, RIGHT, judged=[HARSH], reviews=1, step_rewards="none")
+    assert paid(right, "step") == []
+
+
+def test_an_unreadable_solution_is_graded_and_not_reviewed():
+    traces, engine = played(solve_then_verify, UNREADABLE, judged=[KIND])
+    [unread] = traces
+    assert [role for role, _ in engine.asked] == ["solver"]
+    assert unread.failure is None and paid(unread, "outcome") == [0.0] and unread.parsed["failure"] == "no steps"
+    assert unread.truth["correct"] is False
+
+
+def test_a_readable_solution_that_could_not_be_graded_is_not_reviewed_either():
+    traces, engine = played(solve_then_verify, UNGRADED, judged=[KIND])
+    [ungraded] = traces
+    assert [role for role, _ in engine.asked] == ["solver"]
+    assert ungraded.failure == "no grade" and ungraded.signals == () and ungraded.truth == {}
+    assert ungraded.parsed["answer"] == "?"
+
+
+def test_plurality_by_hand():
+    found = []
+
+    async def protocol(task, roles):
+        turns = await roles.solver.many(5, problem=task.prompt)
+        found.extend([plurality(turns), plurality(turns[:2]), plurality(turns[4:]), plurality([])])
+
+    played(protocol, WRONG, RIGHT, RIGHT, UNREADABLE, UNREADABLE)
+    assert found == ["1", "2", None, None]  # of equals the one that came first; what cannot be read does not vote
