@@ -46,7 +46,7 @@ from cotrain.tasks.words.source import study_problems
 
 END = "</answer>"
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
-SCORE = Signal("score", meaning="R_V of the verifier, in [0, 1]")
+R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")
 SOUNDNESS = Signal("soundness", meaning="1 where the meta-verifier is right about a review, else 0")
 QUALITY, HONESTY = 0.76, 0.24  # weights of R_Y and of the self-analysis in the generator's reward
 
@@ -54,7 +54,7 @@ SELF_SCORE = Note[float]("self_score", float, "the score that a solution gives i
 SELF_ERROR = Note[float]("self_error", float, "its distance from the true score")
 
 
-@gives(PROOF.to("solver"), PROOF.to("analyst"), SCORE.to("verifier"), SOUNDNESS.to("meta"), TRUTH)
+@gives(PROOF.to("solver"), PROOF.to("analyst"), R_V.to("verifier"), SOUNDNESS.to("meta"), TRUTH)
 async def prove(
     task: Task,
     roles: Roles,
@@ -100,7 +100,7 @@ async def pay(
     truth = score(CORRECT.known(solution), STEP_OK.of(solution), labels)
     for turn, given, mark in zip(written, scores, trust, strict=False):
         turn.reward(TRUTH, float(CORRECT.known(solution)))
-        turn.reward(SCORE, 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
+        turn.reward(R_V, 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
         return
@@ -177,7 +177,7 @@ def dsm(
     also, pull = () if inline else ("analyst",), pull_to("start", kl)
     learn = {
         "generator": Objective(policy="generator", on="solver", also=also, by=grpo(rewards={PROOF: 1.0}, kl=pull)),
-        "verifier": Objective(policy="verifier", on="verifier", by=grpo(rewards={SCORE: 1.0}, balance=weighed)),
+        "verifier": Objective(policy="verifier", on="verifier", by=grpo(rewards={R_V: 1.0}, balance=weighed)),
         "meta": Objective(policy="verifier", on="meta", by=grpo(rewards={SOUNDNESS: 1.0}, balance=weighed)),
     }
     names = ["generator", *(["verifier"] if trained else []), *(["meta"] if trained and meta else [])]
