@@ -23,6 +23,20 @@ def test_keys_give_other_orders():
     assert len(orders) == 30 and tuple(range(12)) not in orders
 
 
+def test_the_order_is_part_of_every_result_on_a_finite_source():
+    """Another width is another permutation, and changes which problems a published run has seen."""
+    assert [permuted(place, 8, 0) for place in range(8)] == [1, 2, 3, 5, 6, 4, 0, 7]
+    assert [permuted(place, 13, 7) for place in range(13)] == [6, 3, 2, 5, 4, 11, 10, 0, 7, 8, 9, 1, 12]
+
+
+@pytest.mark.parametrize("size", [512, 1000, 1024])
+def test_a_place_goes_anywhere(size):
+    """Where the first place lands under 200 keys: all over the range, and in the middle on average (its error is 0.02)."""
+    found = [permuted(0, size, key) for key in range(200)]
+    assert min(found) < 0.05 * size and max(found) > 0.95 * size
+    assert 0.44 < sum(found) / 200 / size < 0.56
+
+
 class Finite:
     """A source of seven problems that are numbers."""
 

@@ -50,6 +50,12 @@ def test_clustered_samples_rest_on_fewer_observations():
     assert found.n == 8 and found.value == 5 / 8
 
 
+def test_no_interval_rests_on_more_observations_than_there_are():
+    # seven tasks with 4 of 8 and one with 5: hardly any spread, so θ(1 − θ)/v would be 1008 observations; there are 64
+    found = figure(rows(*[(4, 8)] * 7, (5, 8)), RIGHT, 64)
+    assert (found.low, found.high) == pytest.approx(wilson(33 / 64, 64, student_t(7)))
+
+
 def test_tasks_that_a_figure_is_not_about_do_not_count():
     found = figure(rows((1, 1), (0, 1), *[(0, 0)] * 50), RIGHT, 2)
     assert (found.low, found.high) == pytest.approx(wilson(0.5, 2))

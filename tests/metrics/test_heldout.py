@@ -102,6 +102,34 @@ def test_the_judge_chooses_among_solutions():
     assert figures["solver/weighted@2"].value == 0.5
 
 
+def test_an_unreadable_review_scores_one_half():
+    pair = [episode(0, 0, "4", True, [True], None), episode(0, 1, "5", False, [False], True, 0.4)]
+    assert selecting("solver", "verifier", 2)(pair)["solver/best@2"].value == 1.0
+    pair = [episode(0, 0, "4", True, [True], None), episode(0, 1, "5", False, [False], True, 0.6)]
+    assert selecting("solver", "verifier", 2)(pair)["solver/best@2"].value == 0.0
+
+
+def test_a_wrong_step_is_blamed_only_where_a_wrong_solution_is_rejected():
+    played = [
+        episode(0, 0, "5", False, [True, False], False, steps_said=[False, True]),  # rejected for another step
+        episode(1, 0, "5", False, [True, False], False, steps_said=[True, False]),  # for the right one
+        episode(2, 0, "5", False, [True, False], True, steps_said=[False, True]),  # accepted
+        episode(3, 0, "4", True, [True, False], False, steps_said=[False, True]),  # the answer is right all the same
+    ]
+    found = verifying("verifier")(played)["verifier/right_verdict_wrong_step"]
+    assert (found.value, found.n) == (0.5, 2)
+
+
+def test_precision_and_recall_are_about_wrong_solutions():
+    # wrong: 3 rejected, 1 accepted; right: 2 rejected, 1 accepted, 1 not readable
+    said = [(False, False)] * 3 + [(False, True)] + [(True, False)] * 2 + [(True, True), (True, None)]
+    figures = verifying("verifier")([episode(t, 0, "1", ok, [True], verdict) for t, (ok, verdict) in enumerate(said)])
+    assert figures["verifier/recall"].value == 3 / 4 and figures["verifier/recall"].n == 4
+    assert figures["verifier/precision"].value == 3 / 6 and figures["verifier/precision"].n == 6
+    assert figures["verifier/f1"].value == 6 / (6 + 3 + 1) and figures["verifier/f1"].n == 8
+    assert figures["verifier/predicted_positive"].value == 2 / 7 and figures["verifier/base_rate"].value == 4 / 8
+
+
 def test_rates_of_one_step_leave_out_what_is_undefined():
     only_right = [e.traces[1] for e in FOUR if e.traces[0].truth["correct"]]
     rates = verdict_rates(only_right)

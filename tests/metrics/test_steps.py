@@ -1,17 +1,24 @@
 """Telemetry of one step, counted by hand on small invented traces."""
 
+from dataclasses import replace
+
 import pytest
 
 from cotrain.core.address import Address
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.metrics.steps import (
+    accuracy,
     answers,
     comments,
+    credit_keys,
     judges,
+    learner_keys,
     lengths,
     reviews,
+    reward_gap,
     rewards,
     role_metrics,
+    said,
     scores,
     truth_notes,
 )
@@ -83,6 +90,57 @@ def test_reviews_align_with_the_steps_and_agree_with_each_other():
     ]
     assert reviews(traces) == {"aligned": 0.875, "unanimous": 0.5}
     assert reviews([review("a", True)]) == {}  # a verdict without steps, and alone
+
+
+def test_accuracy_of_answers_and_of_steps():
+    traces = [
+        trace(correct=True, step_ok=[True, True, False]),
+        trace(correct=True, step_ok=[True]),
+        trace(correct=False, step_ok=[True, False]),
+        trace(correct=False),
+        trace(),  # nobody knows
+    ]
+    assert accuracy(traces) == {"accuracy": 0.5, "step_accuracy": 4 / 6, "steps": 2.0, "sound_when_correct": 0.5}
+    assert accuracy([trace()]) == {}
+
+
+def test_what_was_said_is_counted():
+    traces = [
+        trace(tokens=3),
+        trace(tokens=5, parsed={"failure": "no answer"}),
+        trace(tokens=4, parsed={"program": "timeout"}),
+    ]
+    assert said([replace(traces[0], finish="length"), *traces[1:]]) == {
+        "traces": 3,
+        "tokens": 12,
+        "length": 4.0,
+        "truncated": pytest.approx(1 / 3),
+        "parse_failures": pytest.approx(1 / 3),
+        "parse_failure/no answer": 1,
+        "program/timeout": 1,
+    }
+
+
+def test_the_gap_counts_readable_reviews_alone():
+    told = [review("a", True), review("b", True), review("c", False), review("d", failure="no steps")]
+    wrong = trace("verifier", parent="e", parsed={"final": True}, correct=False)
+    episode = Episode(step=0, task=0, member=0, task_id="t", traces=(trace(correct=True), *told, wrong))
+    assert reward_gap([episode]) == (3 - 3) / 4  # CORRECT three times, right three of four times
+    assert reward_gap([replace(episode, traces=(*told[:1], wrong))]) == 0.5
+    assert reward_gap([replace(episode, traces=(trace(correct=True),))]) is None
+
+
+def test_keys_of_credit_and_learning_do_not_meet_those_of_a_role():
+    assert credit_keys("verifier", {"traces": 2.0, "reward/x": 0.5, "groups": 1.0}, {"zero_spread": 3}) == {
+        "verifier/credit/traces": 2.0,
+        "verifier/credit/reward/x": 0.5,
+        "verifier/groups": 1.0,
+        "verifier/dropped/zero_spread": 3,
+    }
+    assert learner_keys("verifier", {"tokens": 9.0, "lr": 0.1, "forward_seconds": 2.0}) == {
+        "verifier/learned_tokens": 9.0,
+        "verifier/lr": 0.1,
+    }
 
 
 def test_answers_are_counted_by_problem():
