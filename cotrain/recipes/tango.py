@@ -27,7 +27,7 @@ from cotrain.learn.mixing import decay
 from cotrain.learn.signals import StepScale
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.measures import selecting, solving, verifying
-from cotrain.loop.policies import PolicySpec, adapter, frozen, trainable
+from cotrain.loop.policies import Policy, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate, single
 from cotrain.play import judges, parts
@@ -81,7 +81,7 @@ def tango(
     if trained:
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
-    def learner(name: str, rate: float) -> PolicySpec:
+    def learner(name: str, rate: float) -> Policy:
         return adapter(name, rank=lora, alpha=2 * lora, lr=rate) if lora else trainable(name, lr=rate)
 
     solving_step = Phase(

@@ -63,7 +63,7 @@ def model(entry: Model, created: int) -> dict[str, Any]:
         "role": None if entry.role is None else entry.name,
         "policy": entry.policy,
         "chat": entry.talks,
-        "completions": entry.head == "lm",
+        "completions": entry.spec.speaks,
         "verify": entry.judges,
         "max_tokens": entry.sampling.max_tokens,
         "temperature": entry.sampling.temperature,
