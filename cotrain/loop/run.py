@@ -37,6 +37,7 @@ from cotrain.loop.directory import (
 from cotrain.loop.evaluation import has_split
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.measures import counts_json, paired_changes
+from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.tasks.reading import NAME as QUARANTINE
@@ -164,7 +165,7 @@ def _weights(recipe: Recipe) -> dict[str, str]:
     """Hashes of what each policy begins with."""
     found = {}
     for name, spec in recipe.policies.items():
-        found[name] = weights_hash(spec.model)
+        found[name] = weights_hash(spec.model) if isinstance(spec, Weights) else ""
         if spec.lora is not None and spec.lora.path is not None:
             found[f"{name}/adapter"] = weights_hash(spec.lora.path)
     return found
@@ -211,6 +212,8 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
     for path in (directory.metrics, directory.timings):
         truncate_after(path, trainer.finished - 1)
     with Ledger(directory.episodes) as ledger:
+        later = [step for step in ledger.steps() if step >= trainer.finished]  # played again: who answered from outside
+        trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)  # is not asked again
         ledger.truncate_after(trainer.finished - 1)
 
 

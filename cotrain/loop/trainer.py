@@ -139,15 +139,19 @@ class CoTrainer:
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
         members = phase.members or self.recipe.group_size
-        before = self.engine.counts()
+        before, asked = self.engine.counts(), self._outside()
         episodes = self.executor.play(phase.protocol, tasks, step=step, members=members, **phase.options)
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         self._refuse_mass_failure(step, episodes)
+        outside = {key: value - asked[key] for key, value in self._outside().items()}
+        self._refuse_silence(step, outside)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
+        spent |= {key: value for key, value in outside.items() if key.endswith("/seconds")}
+        row |= {key: value for key, value in outside.items() if not key.endswith("/seconds")}
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
             row |= self._learn(due, episodes, clock)
@@ -249,6 +253,20 @@ class CoTrainer:
             raise TooManyFailures(
                 f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
             )
+
+    def _outside(self) -> dict[str, float]:
+        """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
+        return {key: value for handle in self.cast for key, value in handle.counts().items()}
+
+    def _refuse_silence(self, step: int, outside: Mapping[str, float]) -> None:
+        """A server that is gone is not to be trained without."""
+        for handle in self.cast:
+            answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
+            if failed > PROPORTION_OF_FAILURES * answers:
+                raise TooManyFailures(
+                    f"step {step}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
+                    f"back the server of {handle.spec.model!r} and resume"
+                )
 
     def evaluate(
         self, split: str, count: int, *, members: int | None = None

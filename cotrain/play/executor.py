@@ -223,12 +223,12 @@ class Executor:
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
-        self._loop = loop or IdleLoop()
+        self.loop = loop or IdleLoop()
 
     def greedy(self) -> Executor:
         """The same with every role at temperature 0."""
         roles = {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in self.roles.items()}
-        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self._loop)
+        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self.loop)
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """See ``idle_loop.busy``."""
@@ -264,7 +264,7 @@ class Executor:
             step=step,
         )
         places = [(position, member) for position in range(len(tasks)) for member in range(members)]
-        episodes = self._loop.run(
+        episodes = self.loop.run(
             together(
                 [_episode(protocol, tasks[p], Roles(stage, p, m), options) for p, m in places],
                 [f"task {p}, member {m}" for p, m in places],
