@@ -54,7 +54,7 @@ class Odd:
     """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "refusing", "flaky", "long"."""
 
     def __init__(self, pause=0.0):
-        self.asked, self.keys, self.open, self.most = Counter(), set(), 0, 0
+        self.asked, self.keys, self.lines, self.open, self.most = Counter(), set(), set(), 0, 0
         self.pause = pause
         routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
         self.app = Starlette(routes=routes)
@@ -64,6 +64,7 @@ class Odd:
         model, said = body["model"], body["messages"][-1]["content"]
         self.asked[model] += 1
         self.keys.add(request.headers.get("authorization"))
+        self.lines.add(request.client.port)
         self.open += 1
         self.most = max(self.most, self.open)
         await asyncio.sleep(10.0 if model == "slow" else self.pause)

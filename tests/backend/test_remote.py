@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -125,8 +126,21 @@ def test_no_more_requests_are_under_way_than_allowed():
     assert server.most == 3
 
 
+def test_connections_outlive_a_play(odd):
+    """The event loop is the executor's, not the play's."""
+    backend = Local()
+    (far,) = backend.open({"far": remote(odd.url, "good", concurrency=1)}, seed=0).values()
+    role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7))
+    executor = Executor(backend.engine, {"far": far.renderer}, {"far": role}, 0)
+    played = [executor.play(ask_twice, letter_tasks(2), step=step, members=1) for step in range(3)]
+    assert all(t.failure is None for episodes in played for e in episodes for t in e.traces)
+    assert executor.greedy().play(ask_twice, letter_tasks(1), step=3, members=1)[0].failure is None
+    assert odd.asked["good"] == 14 and len(odd.lines) == 1
+    executor.loop.run(backend.close())
+
+
 def test_what_no_repetition_mends_ends_the_play(odd, monkeypatch):
-    with pytest.raises(ConfigError, match="answers 401.*key_variable"):
+    with pytest.raises(ConfigError, match=r"answers 401.*key_variable"):
         asked(odd.url, "locked")
     assert odd.asked["locked"] <= 2
     with pytest.raises(ConfigError, match="answers 404"):
@@ -177,7 +191,7 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
         executor = Executor(backend.engine, renderers, roles, 0)
         executor.play(both, letter_tasks(3), step=0, members=1)
         executor.loop.run(backend.close())
-    gaps = [b - a for a, b in zip(finished, finished[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(finished)]
     assert len(finished) > 20 and max(gaps) < 0.09  # a rest for an answer would last 0.1 s
 
 
