@@ -1,10 +1,13 @@
 """What a slow remote judge costs the solver that is decoded here: Tango, its verifier behind HTTP at a second an answer.
 
-    python benchmarks/remote_judge.py [--tasks 32] [--group 8] [--rounds 5] [--pause 1.0] [--resting]
+    python benchmarks/remote_judge.py [--tasks 32] [--group 8] [--rounds 5] [--pause 1.0] [--concurrency 32] [--resting]
 
-The same steps in turns: reviews by a program in this process, and by a server in another process that waits before each
-answer. Reported are the solver's tokens a second, from the start of the play to the last solution, and their ratio. With
-``--resting`` the engine rests while an answer is awaited, as it does for graders: what this would be without ``elsewhere``.
+The same steps in turns: reviews by a program in this process, and by a server in another process that waits before
+each answer.
+Reported are the solver's tokens a second, from the start of the play to the last solution, and their ratio: by the
+clock, and by the processor time of the engine's thread, which other work on the machine does not change. With
+``--resting`` the engine rests while an answer is awaited, as it does for graders: what this would be without
+``elsewhere``.
 The last line is JSON.
 """
 
@@ -30,8 +33,6 @@ from cotrain.loop.remote import remote
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.tango import tango
 from cotrain.text.parsers import write_review
-
-CONCURRENCY = 1024
 
 
 def review(solution: str) -> str:
@@ -65,13 +66,14 @@ class Timed:
     """Any engine, with the time of the last solution and the tokens of all."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.tokens, self.last = engine, 0, 0.0
+        self.engine, self.tokens, self.last, self.worked = engine, 0, 0.0, 0.0
         self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
 
     async def sample(self, request: Request) -> Completion:
         completion = await self.engine.sample(request)
         if request.policy == "generator":
-            self.tokens, self.last = self.tokens + len(completion.token_ids), time.perf_counter()
+            self.tokens += len(completion.token_ids)
+            self.last, self.worked = time.perf_counter(), time.thread_time()
         return completion
 
 
@@ -83,7 +85,8 @@ class Arm:
         recipe = replace(recipe, policies={**recipe.policies, "verifier": judge})
         self.engines: list[Timed] = []
         self.trainer = CoTrainer(recipe, wrap=self._timed)
-        self.rates: list[float] = []
+        self.rates: list[float] = []  # tokens a second
+        self.costs: list[float] = []  # processor seconds a token
         self.plays: list[float] = []
 
     def _timed(self, engine: Engine) -> Timed:
@@ -92,10 +95,11 @@ class Arm:
 
     def step(self, counted: bool) -> None:
         (engine,) = self.engines
-        engine.tokens, began = 0, time.perf_counter()
+        engine.tokens, began, worked = 0, time.perf_counter(), time.thread_time()
         result = self.trainer.step()
         if counted:
             self.rates.append(engine.tokens / (engine.last - began))
+            self.costs.append((engine.worked - worked) / engine.tokens)
             self.plays.append(result.seconds["play"])
 
 
@@ -116,6 +120,7 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pause", type=float, default=1.0, help="seconds before the server answers")
+    parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--resting", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -127,7 +132,7 @@ def main() -> None:
     try:
         url = f"http://127.0.0.1:{ours.recv()}/v1"
         here = Arm(program(lambda fields, rng: review(fields["solution"])), given)
-        far = Arm(remote(url, "judge", concurrency=CONCURRENCY), given)
+        far = Arm(remote(url, "judge", concurrency=given.concurrency), given)
         for step in range(given.rounds + 1):  # the first one warms up
             for arm in (here, far):
                 arm.step(counted=step > 0)
@@ -142,6 +147,7 @@ def main() -> None:
         "ratio": round(middle(ratios), 3),
         "ratio_least": round(min(ratios), 3),
         "ratio_largest": round(max(ratios), 3),
+        "ratio_by_processor_time": round(middle(a / b for a, b in zip(here.costs, far.costs, strict=True)), 3),
         "play_seconds": round(middle(here.plays), 2),
         "play_seconds_with_remote_judge": round(middle(far.plays), 2),
     }

@@ -35,6 +35,7 @@ class Policy:
     scores: ClassVar[bool] = False  # it is asked, and answers with one number
     plays: ClassVar[bool] = True  # it may play a role
     shares_base: ClassVar[bool] = False  # with the adapters on its model
+    outside: ClassVar[bool] = False  # another server answers, and may answer otherwise the next time
     lora: ClassVar[Lora | None] = None
 
     model: str  # directory, Hub name, or the name of an embedded model

@@ -28,6 +28,7 @@ class Remote(Policy):
     kind: ClassVar[str] = "remote model"
     head: ClassVar[str] = ""
     speaks: ClassVar[bool] = False
+    outside: ClassVar[bool] = True
 
     url: str  # up to and with "/v1"
     key_variable: str | None = None  # environment variable that holds the API key; None: the server wants none

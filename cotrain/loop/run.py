@@ -212,8 +212,9 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
     for path in (directory.metrics, directory.timings):
         truncate_after(path, trainer.finished - 1)
     with Ledger(directory.episodes) as ledger:
-        later = [step for step in ledger.steps() if step >= trainer.finished]  # played again: who answered from outside
-        trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)  # is not asked again
+        if any(policy.outside for policy in trainer.recipe.policies.values()):  # what they said is not asked again
+            later = [step for step in ledger.steps() if step >= trainer.finished]
+            trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)
         ledger.truncate_after(trainer.finished - 1)
 
 
