@@ -56,7 +56,7 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
         raise ConfigError(
-            f"policy {policy!r} of {directory} is a {spec.kind}; only language models and reward models are exported"
+            f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are exported"
         )
     if merged and spec.lora is None:
         raise ConfigError(

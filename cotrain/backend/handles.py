@@ -140,7 +140,7 @@ class PolicyHandle:
         """Let go of connections."""
 
     def _refusal(self, why: str) -> ConfigError:
-        return ConfigError(f"policy {self.name!r} is {self.spec.kind} and {why}; let another policy do that")
+        return ConfigError(f"policy {self.name!r} is of kind {self.spec.kind!r} and {why}; let another policy do that")
 
 
 class ModelHandle(PolicyHandle):

@@ -111,7 +111,7 @@ def check(recipe: Recipe) -> None:
         _check_sampling(role, spec.sampling)
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
-            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is a {kind} and cannot speak")
+            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
     for name, given in recipe.policies.items():
         if given.follows is not None:
             _check_follower(recipe, name, given.follows)
@@ -119,7 +119,9 @@ def check(recipe: Recipe) -> None:
             _known("policy", given.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
             if not recipe.policies[given.tokens_of].head:
                 kind = recipe.policies[given.tokens_of].kind
-                raise ConfigError(f"policy {name!r} speaks in tokens of {given.tokens_of!r}, a {kind}; name a model")
+                raise ConfigError(
+                    f"policy {name!r} speaks in tokens of {given.tokens_of!r}, of kind {kind!r}; name a model"
+                )
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
@@ -158,7 +160,9 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     policy, by = recipe.policies[objective.policy], type(objective.by).__name__
     needs = objective.by.needs()
     if not policy.trained:
-        raise ConfigError(f"{where} trains policy {objective.policy!r}, which is {policy.kind}; make it trainable")
+        raise ConfigError(
+            f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable"
+        )
     for role in objective.roles:
         player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
         if needs.on_policy and player != objective.policy:
@@ -187,7 +191,9 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             _known("policy", other, recipe.policies, f"{where}, {label}")
             found = recipe.policies[other]
             if not found.head:
-                raise ConfigError(f"{where}: {label} policy {other!r} is a {found.kind}, which has no probabilities")
+                raise ConfigError(
+                    f"{where}: {label} policy {other!r} is of kind {found.kind!r}, which has no probabilities"
+                )
             if found.head != head:
                 raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {found.head!r}")
             used.add(other)

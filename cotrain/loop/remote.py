@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Remote(Policy):
     """A model behind an OpenAI-compatible server. ``model`` is its name there."""
 
-    kind: ClassVar[str] = "remote model"
+    kind: ClassVar[str] = "remote"
     head: ClassVar[str] = ""
     speaks: ClassVar[bool] = False
     outside: ClassVar[bool] = True

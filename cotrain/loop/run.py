@@ -197,6 +197,8 @@ def _continue(
                 f"Go on with: cotrain resume {directory.path}"
             )
             raise
+        finally:
+            trainer.close()
 
 
 def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) -> None:

@@ -121,7 +121,7 @@ def test_what_it_refuses(arguments, problem):
 
 def test_a_teacher_speaks_in_the_tokens_of_a_model():
     recipe = gram(**SMALL, steps=1, warmup=1)
-    for wrong, problem in (("nobody", "tokens_of"), ("author", "a program; name a model")):
+    for wrong, problem in (("nobody", "tokens_of"), ("author", "of kind 'program'; name a model")):
         policies = {**recipe.policies, "teacher": program(say_letter, tokens_of=wrong)}
         with pytest.raises((ConfigError, UnknownName), match=problem):
             replace(recipe, policies=policies)
