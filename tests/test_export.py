@@ -121,7 +121,7 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
     text = (out / "README.md").read_text()
     assert "pipeline_tag: text-classification" in text and "A reward model (one score for a whole text)" in text
     started = cooper(steps=1, rm="frozen", rm_model=str(out), tasks=EASY, **SMALL)
-    mine = cast_of({"rm": started.policies["rm"]}, seed=0).models["rm"]
+    mine = cast_of({"rm": started.policies["rm"]}, seed=0)["rm"].model
     assert torch.equal(mine(ids), reward_model(out)(ids))
     with pytest.raises(ModelError, match="scores and does not speak"):
         load_model(out)
