@@ -48,7 +48,7 @@ class Policy:
     @property
     def stays(self) -> bool:
         """Is it the same at the end of a run as at its start?"""
-        return not self.trained and self.follows is None
+        return not self.trained and self.follows is None and not self.outside
 
     def settled(self, *, autocast: bool) -> Self:
         """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
