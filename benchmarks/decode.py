@@ -56,11 +56,7 @@ def request_of(number: int, prompt: tuple[int, ...], work: Work, **sampling: Any
 
 def completions_of(engine: EmbeddedEngine, requests: Sequence[Request]) -> list[Completion]:
     """All at once."""
-    loop = IdleLoop(engine.advance)
-    try:
-        return loop.run_until_complete(together(engine.sample(request) for request in requests))
-    finally:
-        loop.finish()
+    return IdleLoop().run(together(engine.sample(request) for request in requests), engine.advance)
 
 
 def by_generate(model: PreTrainedModel, work: Work, device: str) -> Sampler:

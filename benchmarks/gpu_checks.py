@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from update import learner_of, samples_of
 from work import Work
 
+from cotrain.backend.local import Local
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
@@ -120,12 +121,12 @@ def twice(device: str) -> Iterator[Line]:
 
 def digest_of(device: str) -> str:
     """Of the metrics and the weights of a short run."""
-    trainer = CoTrainer(grpo(steps=2, tasks_per_step=4, group_size=4), device=device)
+    trainer = CoTrainer(grpo(steps=2, tasks_per_step=4, group_size=4), backend=Local(device))
     digest = hashlib.sha256()
     for _ in range(2):
         digest.update(repr(sorted(trainer.step().row.items())).encode())
-    for learner in trainer.cast.learners.values():
-        for _, tensor in sorted(learner.tensors().items()):
+    for tensors in trainer.cast.tensors().values():
+        for _, tensor in sorted(tensors.items()):
             digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:12]
 

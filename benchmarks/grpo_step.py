@@ -19,6 +19,7 @@ from typing import Any
 
 from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
+from cotrain.backend.local import Local
 from cotrain.core.address import Address
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Episode, Grade, Sampling, StepJudgement, Task
@@ -99,25 +100,18 @@ def recipe_of(work: Work, model: str, steps: int, bf16: bool = False) -> Recipe:
 def prefill(trainer: CoTrainer, episodes: tuple[Episode, ...]) -> float:
     """The engine's seconds for one token after each of the episodes' prompts."""
     before = trainer.engine.counts()[f"{POLICY}/seconds"]
-    loop = IdleLoop(trainer.engine.advance)
-    try:
-        loop.run_until_complete(
-            together(
-                trainer.engine.sample(
-                    Request(
-                        policy=POLICY,
-                        prompt_ids=episode.traces[0].prompt_ids,
-                        sampling=Sampling(max_tokens=1),
-                        stop_ids=(),
-                        seed=0,
-                        address=Address(step=0, task=episode.task, member=episode.member, role="solver", call=0),
-                    )
-                )
-                for episode in episodes
-            )
+    requests = [
+        Request(
+            policy=POLICY,
+            prompt_ids=episode.traces[0].prompt_ids,
+            sampling=Sampling(max_tokens=1),
+            stop_ids=(),
+            seed=0,
+            address=Address(step=0, task=episode.task, member=episode.member, role="solver", call=0),
         )
-    finally:
-        loop.finish()
+        for episode in episodes
+    ]
+    IdleLoop().run(together(trainer.engine.sample(request) for request in requests), trainer.engine.advance)
     return trainer.engine.counts()[f"{POLICY}/seconds"] - before
 
 
@@ -126,7 +120,7 @@ def main() -> None:
     work, device = work_of(given), given.device
     trainer = CoTrainer(
         recipe_of(work, given.model, given.warmup + given.steps, given.bf16),
-        device=device,
+        backend=Local(device),
         wrap=lambda engine: Imposed(engine, work),
     )
     at_start, measured, sampled_all, learned_all = peak(device), [], 0, 0
@@ -156,7 +150,7 @@ def main() -> None:
     for _ in range(given.steps):
         filling.append({"prefill_seconds": prefill(trainer, result.episodes)})
         began = now(device)
-        trainer.cast.score(POLICY, pairs)
+        trainer.cast[POLICY].logprobs(pairs)
         scoring.append({"scoring_seconds": now(device) - began})
     figures = middle(measured) | middle(filling) | middle(scoring)
     figures["decode_seconds"] = figures["engine_seconds"] - figures["prefill_seconds"]
@@ -165,7 +159,7 @@ def main() -> None:
         sampled_tokens=sampled_all,
         learned_tokens=learned_all,
         optimizer_steps=trainer.cast.updates[POLICY],
-        parameters=sum(p.numel() for p in trainer.cast.models[POLICY].parameters()),
+        parameters=sum(tensor.numel() for _, tensor in trainer.cast[POLICY].weights()),
         growth_mib=step_peak - at_start,
         step_peak_mib=step_peak,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
+from cotrain.backend.local import Local
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling, Task
 from cotrain.learn.algorithms import grpo
@@ -66,7 +67,7 @@ def main() -> None:
     given = parser.parse_args()
     work, steps = work_of(given), given.warmup + given.steps
     recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)
-    trainer = CoTrainer(recipe, device=given.device, wrap=lambda engine: Imposed(engine, work))
+    trainer = CoTrainer(recipe, backend=Local(given.device), wrap=lambda engine: Imposed(engine, work))
     began = now(given.device)
     for _ in range(steps):
         trainer.step()

@@ -10,6 +10,8 @@ know neither: so many rows at a time, in the order of drawing, each padded to th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from transformers import PreTrainedModel
 from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
@@ -17,25 +19,31 @@ from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
 from cotrain.core.address import rng_of
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import Sample, Term
+from cotrain.learn.contract import Sample, Term, UpdateReport
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.loop.policies import PolicySpec
+from cotrain.learn.update_plan import plan_update
+from cotrain.loop.policies import Trained
 from cotrain.models.load import load_model
 
 LAYOUTS = ("shared", "padded", "drawn")
 ROWS = 32  # of a batch as drawn, the number at which TRL was fastest in float32 (``run.py``)
-BUDGET: int = PolicySpec.__dataclass_fields__["micro_tokens"].default  # of tokens in a pass, as a run has it
+BUDGET: int = Trained.__dataclass_fields__["micro_tokens"].default  # of tokens in a pass, as a run has it
 
 
 def learner_of(model: PreTrainedModel, layout: str, budget: int = BUDGET, autocast: bool = False) -> TorchLearner:
     learner = TorchLearner(model, lr=1e-4, micro_tokens=budget, autocast=autocast)
-    if layout != "shared":
-        learner.scorer.shared = False
-    if layout == "drawn":
-        learner.scorer.plan = lambda found: [  # type: ignore[method-assign]
-            tuple(range(i, min(i + ROWS, len(found)))) for i in range(0, len(found), ROWS)
-        ]
+    learner.scorer.shared = learner.scorer.shared and layout == "shared"
     return learner
+
+
+def update(learner: TorchLearner, layout: str, term: Term, budget: int = BUDGET) -> UpdateReport:
+    """One update; in the layout "drawn" in batches of ``ROWS`` samples as they come."""
+    plan = plan_update([term], micro_tokens=budget, shared=learner.scorer.shared)
+    if layout == "drawn":
+        count = len(term.samples)
+        batches = tuple(tuple(range(i, min(i + ROWS, count))) for i in range(0, count, ROWS))
+        plan = tuple(replace(planned, batches=batches) for planned in plan)
+    return learner.apply(plan)
 
 
 def samples_of(work: Work, step: int, learner: TorchLearner) -> tuple[Sample, ...]:
@@ -66,7 +74,7 @@ def main() -> None:
     for step in range(given.warmup + given.steps):
         samples = samples_of(work, step, learner)
         began = now(device)
-        report = learner.update([Term(name="a", algorithm=algorithm, samples=samples)])
+        report = update(learner, given.layout, Term(name="a", algorithm=algorithm, samples=samples))
         seconds = now(device) - began
         assert report.stepped
         first = first or {"loss": report.metrics["a/loss"], "grad_norm": report.metrics["grad_norm"]}

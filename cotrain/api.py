@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cotrain.backend.local import Local
 from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.core.types import TaskSource
 from cotrain.disk import transaction
@@ -101,7 +102,7 @@ def evaluate(
 
 def trained(directory: Path | str, *, device: str = "cpu") -> CoTrainer:
     """The models of a run as its latest valid checkpoint has them (the start, when there is none yet)."""
-    trainer = CoTrainer(rebuild(directory), device=device)
+    trainer = CoTrainer(rebuild(directory), backend=Local(device))
     checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
     if checkpoint is not None:
         tensors, documents = checkpoint.load()

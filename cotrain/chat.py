@@ -49,8 +49,7 @@ def talk(
         name: replace(role, sampling=replace(role.sampling, temperature=temperature))
         for name, role in recipe.roles.items()
     }
-    programs = trainer.cast.programs()
-    executor = Executor(trainer.engine, trainer.cast.renderers, roles, recipe.seed, programs=programs)
+    executor = trainer.player(recipe.seed, roles=roles)
     if once is not None:
         print("\n".join(answer(trainer, executor, once.strip(), 0)))
         return 0

@@ -10,28 +10,22 @@ and are no use without their policy.
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
-from transformers import PreTrainedModel
-
 from cotrain import __version__, api
+from cotrain.backend.handles import PolicyHandle
+from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
 from cotrain.core.state import take
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
-from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
-from cotrain.models.heads import ValueModel, classifier_of
-from cotrain.models.load import load_model, save_model
 from cotrain.play.parts import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
-from cotrain.text.render import Renderer
 
 CARD = "README.md"
 
@@ -41,7 +35,7 @@ class Exported:
     """One policy of a run, as the run's latest valid checkpoint has it."""
 
     recipe: Recipe
-    cast: Cast  # of this policy alone: no other model is loaded, and no other file of tensors is decoded
+    handle: PolicyHandle  # of this policy alone: no other model is loaded, and no other file of tensors is decoded
     finished: int  # steps
     tokens: int  # sampled in training, of all roles
     updates: Mapping[str, int]  # of every trained policy
@@ -60,36 +54,17 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     recipe = api.rebuild(directory)
     policy = _policy(recipe, role)
     spec = recipe.policies[policy]
-    if spec.head == "value" or spec.program is not None:
-        what = "a program" if spec.program is not None else "a critic"
+    if not (spec.speaks or spec.scores):
         raise ConfigError(
-            f"policy {policy!r} of {directory} is {what}; only language models and reward models are exported"
+            f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are exported"
         )
     if merged and spec.lora is None:
         raise ConfigError(
             f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
         )
     exported = trained_policy(directory, recipe, policy)
-    renderer = exported.cast.renderers[policy]
-    assert isinstance(renderer, Renderer)  # programs were refused above
     target.mkdir(parents=True, exist_ok=True)
-    if merged:
-        with tempfile.TemporaryDirectory() as folder:
-            exported.cast.bases[spec.model].save(policy, folder)
-            whole = PeftModel.from_pretrained(load_model(spec.model)[0], folder).merge_and_unload()
-        save_model(whole, renderer.tokenizer, target)
-    elif spec.lora is not None:
-        exported.cast.bases[spec.model].save(policy, target)
-        renderer.tokenizer.save_pretrained(target)
-    else:
-        model = exported.cast.models[policy]
-        if isinstance(model, ValueModel):
-            fill = renderer.tokenizer.pad_token_id
-            model = classifier_of(
-                model.body, model.head.weight, renderer.tokenizer.eos_token_id if fill is None else fill
-            )
-        assert isinstance(model, PreTrainedModel)
-        save_model(model, renderer.tokenizer, target)
+    exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
     replace_file(target / CARD, card(exported, policy, RunDirectory.open(directory), merged=merged).encode())
@@ -98,20 +73,16 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
-    cast = assemble({policy: recipe.policies[policy]}, seed=recipe.seed)
+    (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
     if checkpoint is None:
-        return Exported(recipe=recipe, cast=cast, finished=0, tokens=0, updates={})
+        return Exported(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
     tensors, documents = checkpoint.load(only=[policy])
-    finished, tokens, state, _ = take("run", documents["state"], "finished", "tokens", "cast", "algorithms")
-    updates, learners, followers = take("cast", state, "updates", "learners", "followers")
-    mine = {"updates": updates, "learners": _of(learners, cast.learners), "followers": _of(followers, cast.followers)}
-    cast.load(mine, tensors)
-    return Exported(recipe=recipe, cast=cast, finished=int(finished), tokens=int(tokens), updates=updates)
-
-
-def _of(states: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: state for name, state in states.items() if name in names}
+    finished, tokens, states, _ = take("run", documents["state"], "finished", "tokens", "cast", "algorithms")
+    if handle.changes:
+        handle.load(states[policy], tensors[policy])
+    updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].trained}
+    return Exported(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
 
 
 def _policy(recipe: Recipe, role: str) -> str:
@@ -128,7 +99,7 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
     summary: Mapping[str, Any] = run.read("summary.json") or {}
     mine = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None and not merged
-    scores = spec.head == "reward"
+    scores = spec.scores
     what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
     what = "A reward model (one score for a whole text)" if scores else what
     use = "text-classification" if scores else "text-generation"

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
+from cotrain.backend.handles import Program, ProgramHandle
+from cotrain.backend.local import Local
+from cotrain.backend.players import Players
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
 from cotrain.engine.contract import Engine, Request
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.loop.cast import Cast
+from cotrain.loop.policies import Policy, program
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.tasks.words.source import study_problems
+from cotrain.text.plain import ByteRenderer
 from cotrain.text.render import Message
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
@@ -92,11 +99,7 @@ def request(
 
 def answers(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     """Ask everything at once and wait for all answers."""
-    loop = IdleLoop(engine.advance)
-    try:
-        return loop.run_until_complete(together([engine.sample(r) for r in requests]))
-    finally:
-        loop.finish()
+    return IdleLoop().run(together([engine.sample(r) for r in requests]), engine.advance)
 
 
 class RandomLatency:
@@ -116,6 +119,17 @@ class RandomLatency:
     async def _wait(self) -> None:
         async with busy():
             await asyncio.sleep(self._rng.random() * 0.003)
+
+
+def cast_of(policies: Mapping[str, Policy], *, seed: int) -> Cast:
+    """The policies alone, as a run holds them."""
+    return Cast(Local().open(policies, seed=seed))
+
+
+def spoken(said: Mapping[str, Program], engine: Engine | None = None) -> Players:
+    """An engine in which these functions speak, beside those whom ``engine`` answers for."""
+    handles = {name: ProgramHandle(name, program(speak), ByteRenderer(), speak) for name, speak in said.items()}
+    return Players(handles, engine or EmbeddedEngine({}))
 
 
 class CharRenderer:

@@ -8,7 +8,6 @@ import pytest
 from cotrain import chat
 from cotrain.cli import main
 from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
 from cotrain.recipes.tango import tango
 from cotrain.tasks.words.source import study_problems
 
@@ -20,7 +19,7 @@ def trainer():
 
 def test_steps_answer_and_verdicts_of_several_reviews(trainer):
     recipe = trainer.recipe
-    executor = Executor(trainer.engine, trainer.cast.renderers, recipe.roles, recipe.seed)
+    executor = trainer.player(recipe.seed)
     for turn in range(8):
         lines = chat.answer(trainer, executor, recipe.tasks.get("validation", turn).prompt, turn)
         if len(lines) >= 4 and "no verdict" not in lines[-1]:
@@ -32,7 +31,7 @@ def test_steps_answer_and_verdicts_of_several_reviews(trainer):
 
 def test_text_that_is_no_solution_is_shown_as_it_is(trainer):
     recipe = trainer.recipe
-    executor = Executor(trainer.engine, trainer.cast.renderers, recipe.roles, recipe.seed)
+    executor = trainer.player(recipe.seed)
     lines = chat.answer(trainer, executor, "?", 9)
     assert lines and all(isinstance(line, str) for line in lines)
 
@@ -72,6 +71,6 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
         raise RuntimeError("nobody\x1b[31m there")
 
     recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
-    executor = Executor(trainer.engine, trainer.cast.renderers, recipe.roles, recipe.seed)
+    executor = trainer.player(recipe.seed)
     (line,) = chat.answer(SimpleNamespace(recipe=recipe), executor, "?", 10)
     assert "no answer: RuntimeError: nobody" in line and "\x1b" not in line

@@ -13,14 +13,13 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
 from cotrain.export import card, export, trained_policy
-from cotrain.loop.cast import assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.override import override
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.tango import tango
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, cast_of
 
 pytestmark = pytest.mark.whole
 
@@ -46,8 +45,8 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     assert str(out) in capsys.readouterr().out
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     cast = api.trained(run).cast
-    assert torch.equal(logits(model, tokenizer), logits(cast.models["verifier"], tokenizer))
-    assert not torch.equal(logits(model, tokenizer), logits(cast.models["start"], tokenizer))
+    assert torch.equal(logits(model, tokenizer), logits(cast["verifier"].model, tokenizer))
+    assert not torch.equal(logits(model, tokenizer), logits(cast["start"].model, tokenizer))
     assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
 
 
@@ -62,7 +61,7 @@ def test_only_the_policy_asked_for_is_loaded(tmp_path):
     with pytest.raises(ModelError):
         export(tmp_path / "run", "verifier", tmp_path / "verifier")
     exported = trained_policy(tmp_path / "run", api.rebuild(tmp_path / "run"), "generator")
-    assert list(exported.cast.models) == ["generator"] and set(exported.updates) == {"generator", "verifier"}
+    assert exported.handle.name == "generator" and set(exported.updates) == {"generator", "verifier"}
 
 
 def test_a_frozen_base_of_adapters_is_exported_without_them(tmp_path):
@@ -87,7 +86,7 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     out = export(tmp_path / "run", "solver", tmp_path / "adapter")
-    base = api.trained(tmp_path / "run").cast.bases[TINY]
+    base = api.trained(tmp_path / "run").cast["generator"].base
     tokenizer = base.tokenizer
     base.activate("generator")
     expected = logits(base.module, tokenizer)
@@ -111,7 +110,7 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
     recipe = override(cooper(steps=2, warmup=1, rm_lr=1e-2, rm_model=TINY, tasks=EASY, **SMALL), BRIEF)
     api.run(recipe, tmp_path / "run")
     out = export(tmp_path / "run", "rater", tmp_path / "rater")
-    trained = api.trained(tmp_path / "run").cast.models["rm"]
+    trained = api.trained(tmp_path / "run").cast["rm"].model
     assert isinstance(trained, ValueModel) and trained.head.weight.any()
     plain = AutoModelForSequenceClassification.from_pretrained(out).eval()
     ids = torch.arange(3, 40)[None]
@@ -122,7 +121,7 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
     text = (out / "README.md").read_text()
     assert "pipeline_tag: text-classification" in text and "A reward model (one score for a whole text)" in text
     started = cooper(steps=1, rm="frozen", rm_model=str(out), tasks=EASY, **SMALL)
-    mine = assemble({"rm": started.policies["rm"]}, seed=0).models["rm"]
+    mine = cast_of({"rm": started.policies["rm"]}, seed=0)["rm"].model
     assert torch.equal(mine(ids), reward_model(out)(ids))
     with pytest.raises(ModelError, match="scores and does not speak"):
         load_model(out)

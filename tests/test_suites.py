@@ -23,14 +23,7 @@ from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.verdicts import Verdict
-from tests.helpers import EASY, TINY
-
-
-class Nothing:
-    """An engine of which nothing is asked: programs answer."""
-
-    def advance(self):
-        return False
+from tests.helpers import EASY, TINY, spoken
 
 
 def cast(solver, verifier=None):
@@ -41,7 +34,7 @@ def cast(solver, verifier=None):
     if verifier is not None:
         programs["verifier"] = lambda fields, rng: verifier(fields)
         roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=sampling, parse=parse_review)
-    return Executor(Nothing(), dict.fromkeys(programs, ByteRenderer()), roles, 0, programs=programs)
+    return Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
 
 
 def answers_from(file):

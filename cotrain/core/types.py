@@ -123,10 +123,11 @@ class Completion:
 
     token_ids: tuple[int, ...]  # [T] sampled tokens, the stop token included
     logprobs: tuple[float, ...]  # [T] log-probability of each under the distribution it was drawn from
-    finish: str  # "stop" (a stop token was sampled) or "length"
+    finish: str  # "stop" (a stop token was sampled), "length", or "failed"
     policy: str  # who answered
     version: int  # with which weights
     score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
+    failure: str | None = None  # why there is no answer, where "finish" is "failed": a remote server's fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,12 @@ can run on: what shares a batch then depends on the work and not on the clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from cotrain.core.address import Address
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Sampling
 
 
@@ -24,6 +26,13 @@ class Request:
     stop_ids: tuple[int, ...]  # a sampled token among these ends the completion (and is part of it)
     seed: int  # of this request alone, from its address
     address: Address  # order of admission
+    fields: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # what the call gave; for programs
+
+
+class SpeakerError(RuntimeError):
+    """A program that speaks raised ``__cause__``: the episode that asked ends, the play goes on."""
 
 
 class Engine(Protocol):
@@ -47,3 +56,35 @@ class Engine(Protocol):
         """Work done since the engine was made, per policy: ``{policy}/prefill_tokens``, ``{policy}/sampled_tokens``,
         ``{policy}/decode_steps``, ``{policy}/seconds`` …"""
         ...
+
+
+@runtime_checkable
+class ServingEngine(Engine, Protocol):
+    """What a server needs besides: answers that leave one by one, read while they grow. Training never calls these."""
+
+    def step(self) -> bool:
+        """One admission and one decode step: what waits enters at once, so that no answer waits for the end of another.
+        Resolves what has finished; returns False when there was nothing to do."""
+        ...
+
+    def drawn(self) -> dict[Address, list[int]]:
+        """What each running request has sampled so far: token ids [T]."""
+        ...
+
+    def check(self, request: Request) -> None:
+        """Raise what ``sample`` would raise for this request."""
+        ...
+
+    def context(self, policy: str) -> int:
+        """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""
+        ...
+
+
+def serving(engine: Engine) -> ServingEngine:
+    """The engine, for a server. Raises ConfigError for one that only trains."""
+    if not isinstance(engine, ServingEngine):
+        name = type(engine).__name__
+        raise ConfigError(
+            f"engine {name} has no step, drawn, check and context, which a server needs; serve with another"
+        )
+    return engine

@@ -65,6 +65,7 @@ class ReplayEngine:
                     finish=trace.finish,
                     policy=trace.policy,
                     version=trace.version,
+                    failure=trace.failure if trace.finish == "failed" else None,
                 )
             )
         return bool(waiting)

@@ -10,7 +10,7 @@ count, so that a role with long answers does not drown a role with short ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -156,7 +156,18 @@ class UpdateReport:
 class Learner(Protocol):
     """One policy, one optimiser."""
 
-    def update(self, terms: Sequence[Term]) -> UpdateReport: ...
+    @property
+    def updates(self) -> int:
+        """Optimiser steps made so far; refused ones do not count."""
+        ...
+
+    def update(self, terms: Sequence[Term]) -> UpdateReport:
+        """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
+        ...
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What is trained, by name, for an engine that holds weights of its own and pulls the new ones."""
+        ...
 
     def logprobs(
         self, samples: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, temperature: float = 1.0

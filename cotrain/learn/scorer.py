@@ -25,7 +25,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import Rows, Sequences, move, plan, plan_shared, rows_of, width
+from cotrain.learn.collate import Rows, Sequences, move, rows_of
+from cotrain.learn.update_plan import batches_of
 from cotrain.models.branches import branching, can_branch
 from cotrain.models.recompute import check_recompute, recomputing
 
@@ -75,9 +76,7 @@ class Scorer:
 
     def plan(self, sequences: Sequences) -> list[tuple[int, ...]]:
         """Which sequences share a forward pass: indices, each exactly once."""
-        if self.shared:
-            return plan_shared(sequences, self.micro_tokens)
-        return plan([width(p, t) for p, t in sequences], self.micro_tokens)
+        return batches_of(sequences, micro_tokens=self.micro_tokens, shared=self.shared)
 
     @property
     def device(self) -> torch.device:

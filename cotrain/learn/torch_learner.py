@@ -1,7 +1,7 @@
 """A learner on one device: forward, backward, clip, finite check, step.
 
-Each term is cut into micro-batches of its own and divided by its own totals; gradients add up, then one optimiser
-step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the update count.
+Each term is cut into micro-batches of its own and divided by its own totals (``update_plan.py``); gradients add up, then
+one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the update count.
 
 Weights are changed in place, so an embedded engine that shares them has them at once. State is a count and named
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, combinations_with_replacement, pairwise
 from time import perf_counter
 
 import torch
@@ -26,11 +26,10 @@ from torch import nn
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take
 from cotrain.learn.collate import Sequences, collate, move
-from cotrain.learn.contract import Normaliser, Term, UpdateReport
-from cotrain.learn.scorer import Scorer, sequence_scores
+from cotrain.learn.contract import Term, UpdateReport
+from cotrain.learn.scorer import Scorer
+from cotrain.learn.update_plan import PlannedTerm, plan_update
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
-
-__all__ = ["TorchLearner", "sequence_scores"]
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
 NON_FINITE = "non-finite"
@@ -68,7 +67,7 @@ class TorchLearner:
             recompute: activation checkpointing, see ``Scorer``.
             head: "lm", "value" or "reward".
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
-                the gradients for each); None: when an update has several terms, roles that share weights.
+                the gradients for each term but the last); None: when an update has several terms, roles that share weights.
             activate: called before each pass, to select the adapter of this policy on a shared base.
 
         Raises ConfigError, ModelError.
@@ -100,29 +99,32 @@ class TorchLearner:
 
     def update(self, terms: Sequence[Term]) -> UpdateReport:
         """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head."""
-        began = perf_counter()
         for term in terms:
             wanted = term.algorithm.needs().head
             if wanted != self.head:
                 raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
-        if not any(term.samples for term in terms):
+        return self.apply(plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared))
+
+    def apply(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
+        """The micro-batches of a planned update, then the optimiser step. Totals are taken from the plan alone."""
+        began = perf_counter()
+        if not plan:
             return UpdateReport(stepped=False, skipped="no samples", metrics={})
         self._activate()
         self.model.eval()
         self._optimizer.zero_grad()
         metrics: dict[str, float] = {}
         try:
-            filled = [term for term in terms if term.samples]
-            apart = len(filled) > 1 if self._term_norms is None else self._term_norms
-            gradients: dict[str, list[torch.Tensor]] = {}
-            for term in filled:
-                before = self._gradients() if apart else []
-                metrics |= self._term(term)
-                if apart:
-                    gradients[term.name] = self._added(before)
-            metrics |= _compare(gradients)
+            apart = len(plan) > 1 if self._term_norms is None else self._term_norms
+            sums: list[list[torch.Tensor | None]] = []  # the gradients after each term but the last
+            for place, planned in enumerate(plan):
+                metrics |= self._term(planned)
+                if apart and place < len(plan) - 1:
+                    sums.append([None if p.grad is None else p.grad.clone() for p in self._trained.values()])
+            if apart:
+                metrics |= _compared([planned.term.name for planned in plan], self.products(sums))
             norm = float(nn.utils.clip_grad_norm_(self._trained.values(), self._clip_norm or math.inf))
-            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{t.name}/loss"]) for t in filled)
+            finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
             multiplier = min(1.0, (self._updates + 1) / self._warmup) if self._warmup else 1.0
             if finite:
                 self._optimizer.step(multiplier)
@@ -132,7 +134,7 @@ class TorchLearner:
         metrics |= {
             "grad_norm": norm,
             "lr": self._lr * multiplier,
-            "tokens": sum(metrics[f"{t.name}/tokens"] for t in filled),
+            "tokens": sum(planned.normaliser.tokens for planned in plan),
             "seconds": perf_counter() - began,
         }
         return UpdateReport(
@@ -140,6 +142,28 @@ class TorchLearner:
             skipped=None if finite else NON_FINITE,
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
+
+    def products(self, sums: Sequence[Sequence[torch.Tensor | None]]) -> torch.Tensor:
+        """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
+
+        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters. A learner
+        that holds shards overrides this: products of shards add up to those of the whole.
+        """
+        count = len(sums) + 1
+        found = torch.zeros(count, count, dtype=torch.float64, device=self.scorer.device)
+        for place, parameter in enumerate(self._trained.values()):
+            stages = [None, *(one[place] for one in sums), parameter.grad]
+            parts = [
+                torch.zeros_like(parameter) if new is None else new if old is None else new - old
+                for old, new in pairwise(stages)
+            ]
+            for i, j in combinations_with_replacement(range(count), 2):
+                found[i, j] += (parts[i] * parts[j]).sum(dtype=torch.float64)
+        return found
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them here."""
+        return ((name, parameter.detach()) for name, parameter in self._trained.items())
 
     def logprobs(self, samples: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
         """See ``Scorer.logprobs``: float32 ``[T]`` for each sequence, without gradient."""
@@ -176,15 +200,14 @@ class TorchLearner:
                 parameter.copy_(tensors[MODEL + name])
         self._updates = int(updates)
 
-    def _term(self, term: Term) -> dict[str, float]:
+    def _term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""
-        tokens = sum(len(s.token_ids) for s in term.samples)
-        normaliser = Normaliser(tokens=float(tokens), sequences=float(len(term.samples)))
+        term, normaliser = planned.term, planned.normaliser
         entropy = term.algorithm.needs().entropy
         zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
-        for indices in self.scorer.plan([(s.prompt_ids, s.token_ids) for s in term.samples]):
+        for indices in planned.batches:
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
@@ -193,7 +216,7 @@ class TorchLearner:
             (loss.value * term.weight).backward()
             sums["loss"] = sums["loss"] + loss.value.detach().double()
             for name, value in loss.sums.items():
-                sums[name] = sums[name] + value.double() / tokens
+                sums[name] = sums[name] + value.double() / normaliser.tokens
             forward, backward = forward + middle - began, backward + perf_counter() - middle
         return {f"{term.name}/{name}": float(value) for name, value in sums.items()} | {
             f"{term.name}/samples": normaliser.sequences,
@@ -202,27 +225,16 @@ class TorchLearner:
             f"{term.name}/backward_seconds": backward,
         }
 
-    def _gradients(self) -> list[torch.Tensor | None]:
-        return [None if p.grad is None else p.grad.clone() for p in self._trained.values()]
 
-    def _added(self, before: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """What was added to the gradients since ``before``, for every trained parameter."""
-        pairs = zip(self._trained.values(), before, strict=True)
-        return [
-            torch.zeros_like(p) if p.grad is None else p.grad.clone() if old is None else p.grad - old
-            for p, old in pairs
-        ]
-
-
-def _compare(gradients: Mapping[str, Sequence[torch.Tensor]]) -> dict[str, float]:
-    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two."""
-    norms = {name: float(nn.utils.get_total_norm(list(mine))) for name, mine in gradients.items()}
-    total = sum(norms.values())
-    found = {f"{name}/grad_norm": norm for name, norm in norms.items()}
+def _compared(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:
+    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two, from the
+    inner products ``[K, K]`` of their gradients."""
+    norms = products.diagonal().sqrt().tolist()
+    total = sum(norms)
+    found = {f"{name}/grad_norm": norm for name, norm in zip(names, norms, strict=True)}
     if len(norms) > 1 and total > 0.0:
-        found |= {f"{name}/grad_share": norm / total for name, norm in norms.items()}
-    for one, other in combinations(gradients, 2):
-        if norms[one] > 0.0 and norms[other] > 0.0:
-            dot = sum(float((a * b).sum()) for a, b in zip(gradients[one], gradients[other], strict=True))
-            found[f"cosine/{one}/{other}"] = dot / (norms[one] * norms[other])
+        found |= {f"{name}/grad_share": norm / total for name, norm in zip(names, norms, strict=True)}
+    for i, j in combinations(range(len(names)), 2):
+        if norms[i] > 0.0 and norms[j] > 0.0:
+            found[f"cosine/{names[i]}/{names[j]}"] = float(products[i, j]) / (norms[i] * norms[j])
     return found

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.core.address import seed_of
 from cotrain.core.errors import StateError
 from cotrain.core.state import State, take
-from cotrain.loop.policies import Ema, Snapshot
+from cotrain.loop.policies import Average, Snapshot
+from cotrain.text.render import Rendering
 
 PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
 
@@ -27,7 +29,7 @@ PLAYED = "model."  # prefix of the weights that speak; those of the pool begin w
 class Follower:
     """The weights of one following policy, and their history as far as it is needed."""
 
-    def __init__(self, rule: Ema | Snapshot, module: nn.Module, seed: int) -> None:
+    def __init__(self, rule: Average | Snapshot, module: nn.Module, seed: int) -> None:
         """``module`` is changed in place, so an engine that shares it has the new weights at once."""
         self.rule, self.seed, self.version = rule, seed, 0
         self._played = dict(module.named_parameters())
@@ -36,10 +38,10 @@ class Follower:
             self._pool.append((0, _copy(self._played)))
 
     @torch.no_grad()
-    def follow(self, source: nn.Module, updates: int, planned: int) -> bool:
-        """Called after each update of the source, the ``updates``-th of ``planned``; returns whether weights changed."""
-        weights = {name: p.detach() for name, p in source.named_parameters()}
-        if isinstance(self.rule, Ema):
+    def follow(self, weights: Mapping[str, torch.Tensor], updates: int, planned: int) -> bool:
+        """Called with the source's weights after each of its updates, the ``updates``-th of ``planned``; returns whether
+        weights changed here."""
+        if isinstance(self.rule, Average):
             rate = rate_at(self.rule, updates, planned)
             for name, mine in self._played.items():
                 mine.lerp_(weights[name].to(mine.dtype), rate)
@@ -85,7 +87,34 @@ class Follower:
         self.version = int(version)
 
 
-def rate_at(rule: Ema, updates: int, planned: int) -> float:
+class FollowerHandle(ModelHandle):
+    """A following policy of a run."""
+
+    changes = True
+    spec: Average | Snapshot
+
+    def __init__(self, name: str, spec: Average | Snapshot, renderer: Rendering, model: nn.Module, seed: int) -> None:
+        super().__init__(name, spec, renderer, model)
+        self.follower = Follower(spec, model, seed)
+
+    @property
+    def version(self) -> int:
+        return self.follower.version
+
+    def follow(self, source: PolicyHandle, planned: int) -> bool:
+        return self.follower.follow(dict(source.weights()), source.version, planned)
+
+    def state(self) -> State:
+        return self.follower.state()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return self.follower.tensors()
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.follower.load(state, tensors)
+
+
+def rate_at(rule: Average, updates: int, planned: int) -> float:
     """Share of the source at its ``updates``-th update: half a cosine from ``rate`` to ``rate_end``."""
     if rule.rate_end is None:
         return rule.rate

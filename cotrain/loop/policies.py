@@ -1,45 +1,263 @@
-"""What a policy is: whose weights, and whether and how they are trained; or a program, which has none."""
+"""What a policy is: whose weights, and whether and how they are trained; a program; or a model that another server runs.
+
+One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds itself
+in the room of a backend (``backend/local.py``). Recipes use the functions below; ``--set policies.NAME.FIELD=…`` names the
+fields of the classes. Remote policies: ``loop/remote.py``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from random import Random
-from typing import Any, Literal, TypedDict, Unpack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.models.lora import Lora
+
+if TYPE_CHECKING:
+    from cotrain.backend import handles
+    from cotrain.backend.local import Room
 
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 PICKS = ("newest", "oldest", "random")
-Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
+Pick = Literal["newest", "oldest", "random"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ema:
-    """Weights that move towards those of policy ``of`` after each of its updates, by the share ``rate``."""
+class Policy:
+    """What all kinds have in common."""
+
+    kind: ClassVar[str]  # as people read it
+    head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
+    trained: ClassVar[bool] = False  # by a gradient
+    speaks: ClassVar[bool] = True  # its tokens are sampled from a language model of this run
+    scores: ClassVar[bool] = False  # it is asked, and answers with one number
+    plays: ClassVar[bool] = True  # it may play a role
+    shares_base: ClassVar[bool] = False  # with the adapters on its model
+    outside: ClassVar[bool] = False  # another server answers, and may answer otherwise the next time
+    lora: ClassVar[Lora | None] = None
+
+    model: str  # directory, Hub name, or the name of an embedded model
+
+    @property
+    def follows(self) -> str | None:
+        """The policy whose weights it takes over."""
+        return None
+
+    @property
+    def stays(self) -> bool:
+        """Is it the same at the end of a run as at its start?"""
+        return not self.trained and self.follows is None and not self.outside
+
+    def settled(self, *, autocast: bool) -> Self:
+        """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
+        return self
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        """Its handle, in the room where a backend holds models."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights(Policy):
+    """A model that is held where the run is."""
+
+    may_be_narrow: ClassVar[bool] = True  # bfloat16 weights lose nothing, as no gradient changes them
+
+    micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
+    dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
+    autocast: bool | None = (
+        None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
+    )
+    attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
+    # Prompts that samples share are computed once under "sdpa" only
+    trust_remote_code: bool = False  # run Python files that come with the model
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"{self.where}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
+        if self.dtype != "float32" and not self.may_be_narrow:
+            raise ConfigError(
+                f"{self.where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set autocast=true for "
+                "bfloat16 arithmetic, or train an adapter"
+            )
+        if self.attn_implementation not in (None, *ATTENTIONS):
+            raise ConfigError(
+                f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of {', '.join(ATTENTIONS)}"
+            )
+        if self.micro_tokens < 1:
+            raise ConfigError(f"{self.where}: micro_tokens is {self.micro_tokens}, expected at least 1")
+
+    @property
+    def where(self) -> str:
+        """How errors name it; policies do not know their names."""
+        return f"policy of kind {self.kind!r} on {self.model!r}"
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How its weights are loaded: arguments of ``load_model``."""
+        return {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
+
+    def settled(self, *, autocast: bool) -> Self:
+        return replace(self, autocast=autocast) if self.autocast is None else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning(Weights):
+    """A model with an optimiser of its own."""
+
+    trained: ClassVar[bool] = True
+
+    lr: float = 1e-4  # of AdamW, after warm-up
+    lr_warmup: int = 5  # updates over which the learning rate rises linearly
+    clip_norm: float = 1.0  # global gradient norm is clipped to this
+    weight_decay: float = 0.0
+    gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
+
+    def __post_init__(self) -> None:
+        Weights.__post_init__(self)
+        if not 0.0 < self.lr < math.inf:
+            raise ConfigError(f"{self.where}: lr is {self.lr}, expected a learning rate above 0")
+        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0)):
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise ConfigError(f"{self.where}: {name} is {value}, expected at least {least}")
+        if not self.clip_norm > 0.0:
+            raise ConfigError(
+                f"{self.where}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
+            )
+
+    @property
+    def optimising(self) -> dict[str, Any]:
+        """Arguments of ``TorchLearner``."""
+        return {
+            "lr": self.lr,
+            "warmup": self.lr_warmup,
+            "clip_norm": self.clip_norm,
+            "weight_decay": self.weight_decay,
+            "micro_tokens": self.micro_tokens,
+            "autocast": bool(self.autocast),
+            "recompute": self.gradient_checkpointing,
+            "head": self.head,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained(Learning):
+    """All weights of a language model."""
+
+    kind: ClassVar[str] = "trainable"
+    may_be_narrow: ClassVar[bool] = False
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.learning(name, self, *room.language_model(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter(Learning):
+    """An adapter on a model that other adapters and frozen policies share."""
+
+    kind: ClassVar[str] = "adapter"
+    shares_base: ClassVar[bool] = True
+
+    lora: Lora  # type: ignore[misc]  # which other kinds do not have
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.adapted(name, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Critic(Learning):
+    """A value function on the body of a language model."""
+
+    kind: ClassVar[str] = "critic"
+    head: ClassVar[str] = "value"
+    speaks: ClassVar[bool] = False
+    plays: ClassVar[bool] = False
+    may_be_narrow: ClassVar[bool] = False
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.models.heads import value_model
+
+        return room.learning(name, self, value_model(self.model, **self.loading), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModel(Learning):
+    """A scalar head on the body of a language model."""
+
+    kind: ClassVar[str] = "reward model"
+    head: ClassVar[str] = "reward"
+    speaks: ClassVar[bool] = False
+    scores: ClassVar[bool] = True
+    may_be_narrow: ClassVar[bool] = False
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.models.heads import reward_model as load
+
+        return room.learning(name, self, load(self.model, **self.loading), room.scoring_renderer(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen(Weights):
+    """Weights that never change."""
+
+    kind: ClassVar[str] = "frozen"
+    shares_base: ClassVar[bool] = True
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.frozen(name, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower(Weights):
+    """A copy of policy ``of`` that changes after its updates."""
+
+    may_be_narrow: ClassVar[bool] = False
 
     of: str
+
+    @property
+    def follows(self) -> str | None:
+        return self.of
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.loop.followers import FollowerHandle
+
+        assert isinstance(self, Average | Snapshot)
+        model, renderer = room.language_model(self)
+        return FollowerHandle(name, self, renderer, model.requires_grad_(False), room.seed_of(name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average(Follower):
+    """Weights that move towards those of policy ``of`` after each of its updates, by the share ``rate``."""
+
+    kind: ClassVar[str] = "ema"
+
     rate: float = 0.01
     rate_end: float | None = None  # at the last planned update, half a cosine away; None: constant
 
     def __post_init__(self) -> None:
+        Weights.__post_init__(self)
         for rate in (self.rate, self.rate_end):
             if rate is not None and not 0.0 <= rate <= 1.0:
                 raise ConfigError(f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Follower):
     """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, and which is played."""
 
-    of: str
+    kind: ClassVar[str] = "snapshot"
+
     every: int
     keep: int = 1
-    pick: Literal["newest", "oldest", "random"] = "newest"
+    pick: Pick = "newest"
 
     def __post_init__(self) -> None:
+        Weights.__post_init__(self)
         if self.every < 1 or self.keep < 1:
             raise ConfigError(f"snapshot of {self.of!r}: every {self.every} and keep {self.keep} must be 1 or more")
         if self.pick not in PICKS:
@@ -47,112 +265,40 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """The adapter of a policy (``models/adapters.py``). With ``path``, rank, alpha and targets are those of the saved one."""
+class Program(Policy):
+    """A function that speaks. ``model`` is its name."""
 
-    rank: int = 16
-    alpha: int = 32  # what the adapter adds is scaled by alpha / rank
-    targets: str | tuple[str, ...] = "all-linear"  # or names of linear layers, such as "q_proj"
-    path: str | None = None  # directory of an adapter saved by PEFT, to begin with
+    kind: ClassVar[str] = "program"
+    head: ClassVar[str] = ""
+    speaks: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha < 1 or not self.targets:
-            raise ConfigError(
-                f"adapter: rank {self.rank}, alpha {self.alpha}, targets {self.targets!r}; expected 1 or more of each"
-            )
+    speak: handles.Program
+    tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySpec:
-    """One set of weights, or a program. ``kind`` is "trainable", "adapter", "frozen", "ema", "snapshot" or "program";
-    ``head`` is "lm", "value" for a critic, or "reward" for a policy that scores what it is shown instead of speaking."""
-
-    kind: str
-    model: str  # directory, Hub name, or the name of an embedded model
-    head: str = "lm"
-    lr: float = 1e-4  # of AdamW, after warm-up
-    lr_warmup: int = 5  # updates over which the learning rate rises linearly
-    clip_norm: float = 1.0  # global gradient norm is clipped to this
-    weight_decay: float = 0.0
-    micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
-    follow: Ema | Snapshot | None = None  # of the kinds "ema" and "snapshot"
-    program: Program | None = None  # of the kind "program"
-    tokens_of: str | None = None  # of the kind "program": a policy, whose tokens its text is cut into; None: bytes
-    lora: Lora | None = None  # of the kind "adapter"
-    dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
-    autocast: bool | None = (
-        None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
-    )
-    attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
-    # Prompts that samples share are computed once under "sdpa" only
-    gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
-    trust_remote_code: bool = False  # run Python files that come with the model
-
-    def __post_init__(self) -> None:
-        where = f"policy of kind {self.kind!r} on {self.model!r}"
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"{where}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
-        if self.dtype != "float32" and self.kind in ("trainable", "ema"):
-            raise ConfigError(
-                f"{where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set autocast=true for "
-                "bfloat16 arithmetic, or train an adapter"
-            )
-        if self.attn_implementation not in (None, *ATTENTIONS):
-            raise ConfigError(
-                f"{where}: attn_implementation {self.attn_implementation!r}; expected one of {', '.join(ATTENTIONS)}"
-            )
-        if self.micro_tokens < 1:
-            raise ConfigError(f"{where}: micro_tokens is {self.micro_tokens}, expected at least 1")
-        if self.trained:
-            self._check_optimiser(where)
-        if self.gradient_checkpointing and not self.trained:
-            raise ConfigError(f"{where}: gradient_checkpointing without a gradient; expected a policy that is trained")
-
-    def _check_optimiser(self, where: str) -> None:
-        if not 0.0 < self.lr < math.inf:
-            raise ConfigError(f"{where}: lr is {self.lr}, expected a learning rate above 0")
-        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0)):
-            value = getattr(self, name)
-            if not least <= value < math.inf:
-                raise ConfigError(f"{where}: {name} is {value}, expected at least {least}")
-        if not self.clip_norm > 0.0:
-            raise ConfigError(
-                f"{where}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
-            )
-
-    @property
-    def loading(self) -> dict[str, Any]:
-        """How its weights are loaded: arguments of ``load_model``."""
-        return {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
-
-    @property
-    def trained(self) -> bool:
-        return self.kind in ("trainable", "adapter")
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.program(name, self)
 
 
 class Numerics(TypedDict, total=False):
-    """How a model is held and computed; fields of ``PolicySpec``, which see."""
+    """How a model is held and computed; fields of ``Weights``, which see."""
 
     dtype: str
     autocast: bool | None
     attn_implementation: str | None
-    gradient_checkpointing: bool
     trust_remote_code: bool
 
 
+class Memory(Numerics, total=False):
+    """And how its gradients are computed; a field of ``Learning``."""
+
+    gradient_checkpointing: bool
+
+
 def trainable(
-    model: str,
-    *,
-    lr: float = 1e-4,
-    head: str = "lm",
-    clip_norm: float = 1.0,
-    lr_warmup: int = 5,
-    **numerics: Unpack[Numerics],
-) -> PolicySpec:
+    model: str, *, lr: float = 1e-4, clip_norm: float = 1.0, lr_warmup: int = 5, **numerics: Unpack[Memory]
+) -> Policy:
     """A policy with an optimiser of its own."""
-    return PolicySpec(
-        kind="trainable", model=model, lr=lr, head=head, clip_norm=clip_norm, lr_warmup=lr_warmup, **numerics
-    )
+    return Trained(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, **numerics)
 
 
 def adapter(
@@ -165,47 +311,43 @@ def adapter(
     clip_norm: float = 1.0,
     lr_warmup: int = 5,
     path: str | None = None,
-    **numerics: Unpack[Numerics],
-) -> PolicySpec:
+    **numerics: Unpack[Memory],
+) -> Policy:
     """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen policies
     on it; they must agree in how it is loaded. Fields: see ``Lora``."""
     lora = Lora(rank=rank, alpha=alpha, targets=targets, path=path)
-    return PolicySpec(
-        kind="adapter", model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora, **numerics
-    )
+    return Adapter(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora, **numerics)
 
 
-def frozen(model: str, **numerics: Unpack[Numerics]) -> PolicySpec:
+def frozen(model: str, **numerics: Unpack[Numerics]) -> Policy:
     """Weights that never change: a reference, a fixed opponent, a fixed judge."""
-    return PolicySpec(kind="frozen", model=model, **numerics)
+    return Frozen(model=model, **numerics)
 
 
-def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = None) -> PolicySpec:
+def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = None) -> Policy:
     """A slow copy of policy ``of``, beginning with the weights of ``model``: a teacher, a steady reference."""
-    return PolicySpec(kind="ema", model=model, follow=Ema(of=of, rate=rate, rate_end=rate_end))
+    return Average(model=model, of=of, rate=rate, rate_end=rate_end)
 
 
-def snapshot(
-    model: str, *, of: str, every: int, keep: int = 1, pick: Literal["newest", "oldest", "random"] = "newest"
-) -> PolicySpec:
+def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "newest") -> Policy:
     """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference."""
-    return PolicySpec(kind="snapshot", model=model, follow=Snapshot(of=of, every=every, keep=keep, pick=pick))
+    return Snapshot(model=model, of=of, every=every, keep=keep, pick=pick)
 
 
-def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> PolicySpec:
+def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
     """A scalar head on the body of a language model: a role that it plays is answered with one number for the whole
     prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``learn.rating``."""
-    return PolicySpec(kind="trainable", model=model, lr=lr, head="reward", clip_norm=clip_norm)
+    return RewardModel(model=model, lr=lr, clip_norm=clip_norm)
 
 
-def program(speak: Program, *, tokens_of: str | None = None) -> PolicySpec:
+def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
+    """A value function on the body of a language model: a policy that learns without speaking."""
+    return Critic(model=model, lr=lr, clip_norm=clip_norm)
+
+
+def program(speak: handles.Program, *, tokens_of: str | None = None) -> Policy:
     """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt does
     not show included, and a random generator of the call's address; its text is a turn like any other. A teacher speaks
     in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
     name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
-    return PolicySpec(kind="program", model=name, program=speak, tokens_of=tokens_of)
-
-
-def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> PolicySpec:
-    """A value function on the body of a language model: a policy that learns without speaking."""
-    return PolicySpec(kind="trainable", model=model, lr=lr, head="value", clip_norm=clip_norm)
+    return Program(model=name, speak=speak, tokens_of=tokens_of)

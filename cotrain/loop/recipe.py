@@ -20,7 +20,7 @@ from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import PolicySpec
+from cotrain.loop.policies import Policy, Program
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
 
@@ -59,7 +59,7 @@ class Recipe:
     seed: int
     tasks_per_step: int  # P problems a step
     group_size: int  # G episodes a problem
-    policies: Mapping[str, PolicySpec]
+    policies: Mapping[str, Policy]
     roles: Mapping[str, Role]
     objectives: Mapping[str, Objective]
     schedule: Schedule
@@ -110,16 +110,18 @@ def check(recipe: Recipe) -> None:
     for role, spec in recipe.roles.items():
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
-        if recipe.policies[spec.policy].head == "value":
-            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
-    for name, policy_spec in recipe.policies.items():
-        if policy_spec.follow is not None:
-            _check_follower(recipe, name)
-        if policy_spec.tokens_of is not None:
-            _known("policy", policy_spec.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
-            if recipe.policies[policy_spec.tokens_of].program is not None:
+        if not recipe.policies[spec.policy].plays:
+            kind = recipe.policies[spec.policy].kind
+            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
+    for name, given in recipe.policies.items():
+        if given.follows is not None:
+            _check_follower(recipe, name, given.follows)
+        if isinstance(given, Program) and given.tokens_of is not None:
+            _known("policy", given.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
+            if not recipe.policies[given.tokens_of].head:
+                kind = recipe.policies[given.tokens_of].kind
                 raise ConfigError(
-                    f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, a program; name a model"
+                    f"policy {name!r} speaks in tokens of {given.tokens_of!r}, of kind {kind!r}; name a model"
                 )
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for name, objective in recipe.objectives.items():
@@ -127,8 +129,8 @@ def check(recipe: Recipe) -> None:
     for role, policy in recipe.evaluation.fixed.items():
         _known("role", role, recipe.roles, "evaluation, fixed")
         _known("policy", policy, recipe.policies, "evaluation, fixed")
-        if recipe.policies[policy].kind != "frozen":
-            kind = recipe.policies[policy].kind
+        kind = recipe.policies[policy].kind
+        if not recipe.policies[policy].stays:
             raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
     for phase in recipe.schedule.phases:
         for name in phase.objectives:
@@ -161,7 +163,9 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     policy, by = recipe.policies[objective.policy], type(objective.by).__name__
     needs = objective.by.needs()
     if not policy.trained:
-        raise ConfigError(f"{where} trains policy {objective.policy!r}, which is {policy.kind}; make it trainable")
+        raise ConfigError(
+            f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable"
+        )
     for role in objective.roles:
         player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
         if needs.on_policy and player != objective.policy:
@@ -188,12 +192,13 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     for label, other, head in [*asked, *(("scores", name, "lm") for name in needs.scores)]:
         if other is not None:
             _known("policy", other, recipe.policies, f"{where}, {label}")
-            if recipe.policies[other].head != head:
+            found = recipe.policies[other]
+            if not found.head:
                 raise ConfigError(
-                    f"{where}: {label} policy {other!r} must have head {head!r}, it has {recipe.policies[other].head!r}"
+                    f"{where}: {label} policy {other!r} is of kind {found.kind!r}, which has no probabilities"
                 )
-            if recipe.policies[other].program is not None:
-                raise ConfigError(f"{where}: {label} policy {other!r} is a program, which has no probabilities")
+            if found.head != head:
+                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {found.head!r}")
             used.add(other)
     return used
 
@@ -228,21 +233,19 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
         )
 
 
-def _check_follower(recipe: Recipe, name: str) -> None:
-    spec = recipe.policies[name]
-    assert spec.follow is not None
-    _known("policy", spec.follow.of, recipe.policies, f"policy {name!r}")
-    source = recipe.policies[spec.follow.of]
-    if not source.trained or source.head != spec.head:
-        raise ConfigError(f"policy {name!r} follows {spec.follow.of!r}, which must be trainable, with the same head")
+def _check_follower(recipe: Recipe, name: str, of: str) -> None:
+    follower = recipe.policies[name]
+    _known("policy", of, recipe.policies, f"policy {name!r}")
+    source = recipe.policies[of]
+    if not source.trained or source.head != follower.head:
+        raise ConfigError(f"policy {name!r} follows {of!r}, which must be trainable, with the same head")
     if source.lora is not None:
         raise ConfigError(
-            f"policy {name!r} follows {spec.follow.of!r}, which is an adapter; make {spec.follow.of!r} trainable, or "
-            f"{name!r} frozen"
+            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable, or {name!r} frozen"
         )
-    if source.model != spec.model:
+    if source.model != follower.model:
         raise ConfigError(
-            f"policy {name!r} begins with {spec.model!r} and follows {spec.follow.of!r}, which begins with "
+            f"policy {name!r} begins with {follower.model!r} and follows {of!r}, which begins with "
             f"{source.model!r}; they must be one model"
         )
 

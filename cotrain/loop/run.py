@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
+from cotrain.backend.contract import Backend
+from cotrain.backend.local import Local
 from cotrain.core.errors import DataError
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
@@ -33,6 +35,7 @@ from cotrain.loop.directory import (
     weights_hash,
 )
 from cotrain.loop.evaluation import has_split
+from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.metrics.alarms import Monitor, with_examples
@@ -74,15 +77,19 @@ def start(
     *,
     checkpoint_every: int = 25,
     device: str = "cpu",
+    backend: Backend | None = None,
     observer: Observer | None = None,
     wrap: Callable[[Any], Any] | None = None,
 ) -> Outcome:
-    """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
+    """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal.
+
+    ``backend``: who runs the policies; None: this process, on ``device``.
+    """
     saved = recipe_json(recipe, checkpoint_every=checkpoint_every)
     check_problems(recipe)
     directory = RunDirectory.create(out)
     with directory.kept_once_begun():
-        trainer_of = _builder(recipe, device, wrap)
+        trainer_of = _builder(recipe, backend or Local(device), wrap)
         with RunLock(directory.path):
             directory.write("recipe.json", saved)
             directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
@@ -99,6 +106,7 @@ def resume(
     out: Path | str,
     *,
     device: str = "cpu",
+    backend: Backend | None = None,
     observer: Observer | None = None,
     wrap: Callable[[Any], Any] | None = None,
 ) -> Outcome:
@@ -116,15 +124,21 @@ def resume(
                 f"note: this run was begun with {made['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "sums may round differently, so it is the same run but not bit for bit"
             )
-        return _continue(directory, recipe, _builder(recipe, device, wrap), int(saved["checkpoint_every"]), observer)
+        return _continue(
+            directory,
+            recipe,
+            _builder(recipe, backend or Local(device), wrap),
+            int(saved["checkpoint_every"]),
+            observer,
+        )
 
 
 Build = Callable[[Callable[[], int]], CoTrainer]
 
 
-def _builder(recipe: Recipe, device: str, wrap: Callable[[Any], Any] | None) -> Build:
+def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None) -> Build:
     stop: list[Callable[[], int]] = [lambda: 0]
-    trainer = CoTrainer(recipe, device=device, stopping=lambda: stop[0](), wrap=wrap)
+    trainer = CoTrainer(recipe, backend=backend, stopping=lambda: stop[0](), wrap=wrap)
 
     def build(stopping: Callable[[], int]) -> CoTrainer:
         stop[0] = stopping
@@ -149,10 +163,12 @@ def check_problems(recipe: Recipe) -> None:
 
 def _weights(recipe: Recipe) -> dict[str, str]:
     """Hashes of what each policy begins with."""
-    begun = {name: spec.lora.path for name, spec in recipe.policies.items() if spec.lora and spec.lora.path}
-    return {name: weights_hash(spec.model) for name, spec in recipe.policies.items()} | {
-        f"{name}/adapter": weights_hash(path) for name, path in begun.items()
-    }
+    found = {}
+    for name, spec in recipe.policies.items():
+        found[name] = weights_hash(spec.model) if isinstance(spec, Weights) else ""
+        if spec.lora is not None and spec.lora.path is not None:
+            found[f"{name}/adapter"] = weights_hash(spec.lora.path)
+    return found
 
 
 def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
@@ -181,6 +197,8 @@ def _continue(
                 f"Go on with: cotrain resume {directory.path}"
             )
             raise
+        finally:
+            trainer.close()
 
 
 def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) -> None:
@@ -196,6 +214,9 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
     for path in (directory.metrics, directory.timings):
         truncate_after(path, trainer.finished - 1)
     with Ledger(directory.episodes) as ledger:
+        if any(policy.outside for policy in trainer.recipe.policies.values()):  # what they said is not asked again
+            later = [step for step in ledger.steps() if step >= trainer.finished]
+            trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)
         ledger.truncate_after(trainer.finished - 1)
 
 
@@ -257,7 +278,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "seed": recipe.seed,
         "steps": trainer.finished,
         "tokens": trainer.tokens,
-        "updates": dict(trainer.cast.updates),
+        "updates": trainer.cast.updates,
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},

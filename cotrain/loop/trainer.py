@@ -14,20 +14,24 @@ from typing import Any
 
 import torch
 
+from cotrain.backend.contract import Backend
+from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
-from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, Sample, Term
 from cotrain.learn.samples import sample_of
-from cotrain.loop.cast import Cast, assemble
+from cotrain.loop.cast import Cast
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
 from cotrain.metrics.steps import Row, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor
+from cotrain.play.idle_loop import IdleLoop
+from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 
 PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
@@ -58,7 +62,7 @@ class StepResult:
 class StoppableEngine:
     """Any engine, with a question asked before each advance: which signal asks the run to stop, if any?"""
 
-    def __init__(self, engine: EmbeddedEngine, stopping: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
         self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
 
@@ -69,29 +73,30 @@ class StoppableEngine:
 
 
 class CoTrainer:
-    """Owns the models, learners and engine of one run, and carries it from step to step."""
+    """Holds the policies of one run through a backend, and carries them from step to step."""
 
     def __init__(
         self,
         recipe: Recipe,
         *,
-        device: str = "cpu",
+        backend: Backend | None = None,
         stopping: Callable[[], int] = lambda: 0,
         wrap: Callable[[Any], Any] | None = None,
     ) -> None:
-        """``wrap`` puts something around the engine (a test's random latency, a recorder)."""
+        """
+        Args:
+            backend: who runs the policies; None: this process, on its CPU.
+            stopping: the number of the signal that asks the run to stop, 0 while none does.
+            wrap: puts something around the engine (a test's random latency, a recorder).
+        """
         self.recipe = recipe
-        self.cast: Cast = assemble(recipe.policies, seed=recipe.seed, device=device)
-        self.engine = EmbeddedEngine(
-            self.cast.speaking(),
-            scorers=self.cast.scoring(),
-            activate=self.cast.activate,
-            device=device,
-            autocast=self.cast.autocasts(),
-        )
+        self.backend: Backend = backend or Local()
+        self.cast = Cast(self.backend.open(recipe.policies, seed=recipe.seed))
+        self.engine = self.backend.engine
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
-        self.executor = self._executor(wrap(self._stoppable) if wrap else self._stoppable, recipe.seed)
-        self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
+        self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
+        self.executor = self.player(recipe.seed, engine=wrap(self._stoppable) if wrap else self._stoppable)
+        self.judge = self.player(evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
         self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
@@ -103,12 +108,24 @@ class CoTrainer:
         horizon = recipe.horizon or recipe.steps
         self.planned = {  # of each policy: its decays run on its own updates
             policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
-            for policy in self.cast.learners
+            for policy in self.cast.updates
         }
 
-    def _executor(self, engine: Any, seed: int) -> Executor:
-        roles, programs = self.recipe.roles, self.cast.programs()
-        return Executor(engine, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
+    def player(self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None) -> Executor:
+        """An executor over these policies, by default with the recipe's roles. All share one event loop."""
+        return Executor(
+            engine or self._stoppable,
+            self.cast.renderers,
+            self.recipe.roles if roles is None else roles,
+            seed,
+            grader=grade_outside,
+            loop=self._loop,
+        )
+
+    def close(self) -> None:
+        """Let go of what the backend holds: processes, connections."""
+        self._loop.run(self.backend.close())
+        self._loop.close()
 
     @property
     def done(self) -> bool:
@@ -122,20 +139,24 @@ class CoTrainer:
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
         members = phase.members or self.recipe.group_size
-        before = self.engine.counts()
+        before, asked = self.engine.counts(), self._outside()
         episodes = self.executor.play(phase.protocol, tasks, step=step, members=members, **phase.options)
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         self._refuse_mass_failure(step, episodes)
+        outside = {key: value - asked[key] for key, value in self._outside().items()}
+        self._refuse_silence(step, outside)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
+        spent |= {key: value for key, value in outside.items() if key.endswith("/seconds")}
+        row |= {key: value for key, value in outside.items() if not key.endswith("/seconds")}
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
             row |= self._learn(due, episodes, clock)
-        silent = {*self.cast.programs(), *self.cast.scoring()}
-        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy not in silent)
+        speaking = {handle.name for handle in self.cast if handle.spec.speaks}
+        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy in speaking)
         row["tokens"] = self.tokens
         self.finished += 1
         return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
@@ -151,7 +172,7 @@ class CoTrainer:
             before = self._samples(name, spoken)
             clock.lap("annotate")
             policy = objective.policy
-            batch = Batch(samples=before, updates=self.cast.updates[policy], planned=self.planned[policy])
+            batch = Batch(samples=before, updates=self.cast[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
             row |= credit_keys(name, credit.metrics, credit.dropped)
             clock.lap("credit")
@@ -161,13 +182,13 @@ class CoTrainer:
             terms.setdefault(objective.policy, []).append(term)
             clock.lap("reference")
         for policy, mine in terms.items():
-            report = self.cast.learners[policy].update(mine)
+            learner = self.cast[policy]
+            report = learner.update(mine)
             if report.stepped:
-                self.cast.updates[policy] += 1
-                changed = [policy, *self.cast.follow(policy, self.planned[policy])]
-                self._publish(changed)
+                followers = self.cast.followers(policy)
+                self._publish([policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))])
             row |= learner_keys(policy, report.metrics)
-            row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
+            row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
             clock.lap("update")
         return row
 
@@ -186,8 +207,8 @@ class CoTrainer:
         needs = self._by(name).needs()
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
         pairs = [(t.prompt_ids, t.token_ids) for t in traces]
-        values = self.cast.score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self.cast.score(p, pairs, temperature=warmth) for p in needs.scores if pairs}
+        values = self.cast[needs.values].logprobs(pairs) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self.cast[p].logprobs(pairs, temperature=warmth) for p in needs.scores if pairs}
         return tuple(
             sample_of(t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
             for i, (t, v) in enumerate(zip(traces, values, strict=True))
@@ -201,7 +222,8 @@ class CoTrainer:
         scores: dict[str, torch.Tensor] = {}
         for temperature in sorted({s.temperature for s in samples}):
             mine = [s for s in samples if s.temperature == temperature]
-            found = self.cast.score(reference, [(s.prompt_ids, s.token_ids) for s in mine], temperature=temperature)
+            pairs = [(s.prompt_ids, s.token_ids) for s in mine]
+            found = self.cast[reference].logprobs(pairs, temperature=temperature)
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
 
@@ -233,6 +255,20 @@ class CoTrainer:
                 f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
             )
 
+    def _outside(self) -> dict[str, float]:
+        """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
+        return {key: value for handle in self.cast for key, value in handle.counts().items()}
+
+    def _refuse_silence(self, step: int, outside: Mapping[str, float]) -> None:
+        """A server that is gone is not to be trained without."""
+        for handle in self.cast:
+            answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
+            if failed > PROPORTION_OF_FAILURES * answers:
+                raise TooManyFailures(
+                    f"step {step}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
+                    f"back the server of {handle.spec.model!r} and resume"
+                )
+
     def evaluate(
         self, split: str, count: int, *, members: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
@@ -248,8 +284,7 @@ class CoTrainer:
             name: replace(role, policy=swapped[name]) if name in swapped else role
             for name, role in self.recipe.roles.items()
         }
-        seed, programs = evaluation_seed(self.recipe.seed), self.cast.programs()
-        still = Executor(self._stoppable, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
+        still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
         tasks = held_out(self.recipe.tasks, split, count)
         figures, played = evaluate(
             evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False
@@ -273,11 +308,11 @@ class CoTrainer:
         self._publish(self.cast.versions())
 
     def _publish(self, policies: Iterable[str]) -> None:
-        """Tell the engine the versions of these policies, if they speak."""
+        """Tell the backend the versions of these policies, if they are asked."""
         versions = self.cast.versions()
         for policy in policies:
             if policy in versions:
-                self.engine.publish(policy, versions[policy])
+                self.backend.publish(policy, versions[policy])
 
 
 def train_task(source: TaskSource, seed: int, stream: str, position: int) -> Task:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
@@ -188,6 +190,14 @@ class AdapterBase:
             found = strange[0].replace(f".{key}", "") if strange else "none"
             raise ModelError(f"{where}: expected adapters of linear layers only, found {found!r}; choose other targets")
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
+
+
+def merged_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
+    """A model of its own: the base with one policy's adapter added to its weights. Raises UnknownName."""
+    with tempfile.TemporaryDirectory() as folder:
+        base.save(policy, folder)
+        whole: PreTrainedModel = PeftModel.from_pretrained(load_model(base.name)[0], folder).merge_and_unload()
+    return whole
 
 
 def _key(policy: str) -> str:

@@ -16,17 +16,16 @@ Left out: playing inside of a running event loop, since the engine's turn is def
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotrain.core.address import Address, rng_of, seed_of
+from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import Completion, Episode, Grade, Task
-from cotrain.engine.contract import Engine, Request
+from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.play.role import Role, Turn
 from cotrain.text.nonce import nonce
@@ -35,7 +34,6 @@ from cotrain.text.render import Message, Rendering
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
-Program = Callable[[Mapping[str, Any], random.Random], str]  # (the call's fields, addressed draws) → what it says
 
 FAILED = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 _RESERVED = ("grade", "busy", "nonce")
@@ -53,7 +51,6 @@ class Stage:
     renderers: Mapping[str, Rendering]  # by policy
     roles: Mapping[str, Role]
     grader: Grader | None
-    programs: Mapping[str, Program]  # policies that are programs
     seed: int
     split: str
     step: int
@@ -117,6 +114,8 @@ class Roles:
             declared=self._declared,
         )
         self._turns.append(turn)
+        if completion.failure is not None:
+            turn.fail(completion.failure)
         if role.parse is not None:
             turn.parsed = role.parse(turn.text, fields)
         return turn
@@ -124,13 +123,8 @@ class Roles:
     async def _answer(
         self, address: Address, role: Role, prompt_ids: tuple[int, ...], fields: Mapping[str, Any]
     ) -> Completion:
-        """What the role's policy says: a program at once, anything else through the engine."""
+        """What the role's policy says."""
         stage, renderer = self._stage, self._stage.renderers[role.policy]
-        if role.policy in stage.programs:
-            said = stage.programs[role.policy](fields, rng_of(stage.seed, stage.split, str(address)))
-            token_ids = (*renderer.encode(said), renderer.stop_ids[0])
-            zeros = (0.0,) * len(token_ids)
-            return Completion(token_ids=token_ids, logprobs=zeros, finish="stop", policy=role.policy, version=0)
         request = Request(
             policy=role.policy,
             prompt_ids=prompt_ids,
@@ -138,11 +132,14 @@ class Roles:
             stop_ids=renderer.stop_ids,
             seed=seed_of(stage.seed, stage.split, str(address)),
             address=address,
+            fields=fields,
         )
         try:
             return await stage.engine.sample(request)
         except CotrainError:
             raise
+        except SpeakerError as error:
+            raise error.__cause__ or error from None
         except Exception as error:
             raise EngineError(f"{type(stage.engine).__name__} failed at {address}: {error}") from error
 
@@ -209,7 +206,7 @@ class Executor:
         seed: int,
         *,
         grader: Grader | None = None,
-        programs: Mapping[str, Program] | None = None,
+        loop: IdleLoop | None = None,
     ) -> None:
         """
         Args:
@@ -218,7 +215,7 @@ class Executor:
             roles: by name.
             seed: of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
-            programs: policies that are programs, by name; their renderer is a ``ByteRenderer``.
+            loop: where protocols are played, for executors that share connections; None: one of its own, as long as it lives.
 
         Raises UnknownName for a role whose policy has no renderer, ConfigError for a name that cannot be an attribute.
         """
@@ -228,12 +225,12 @@ class Executor:
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
-        self.programs: Mapping[str, Program] = programs or {}
+        self.loop = loop or IdleLoop()
 
     def greedy(self) -> Executor:
         """The same with every role at temperature 0."""
         roles = {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in self.roles.items()}
-        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader, programs=self.programs)
+        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self.loop)
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """See ``idle_loop.busy``."""
@@ -264,23 +261,19 @@ class Executor:
             renderers=self.renderers,
             roles=self.roles,
             grader=self.grader,
-            programs=self.programs,
             seed=self.seed,
             split=split,
             step=step,
         )
         declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
         places = [(position, member) for position in range(len(tasks)) for member in range(members)]
-        loop = IdleLoop(self.engine.advance)
-        try:
-            episodes = loop.run_until_complete(
-                together(
-                    [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options) for p, m in places],
-                    [f"task {p}, member {m}" for p, m in places],
-                )
-            )
-        finally:
-            loop.finish()
+        episodes = self.loop.run(
+            together(
+                [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options) for p, m in places],
+                [f"task {p}, member {m}" for p, m in places],
+            ),
+            self.engine.advance,
+        )
         return tuple(episodes)
 
 

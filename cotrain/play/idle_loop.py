@@ -4,8 +4,15 @@ asyncio asks its selector to *block* only when no callback is ready to run. That
 for: every coroutine has gone as far as it can, so all requests that can be made have been made, and what shares a
 batch follows from the work and not from the clock. There the selector calls ``advance`` instead of blocking.
 
-Whoever waits for something outside (a grader's process, a timer) does so inside ``busy()``. While anyone is busy the
-loop really blocks and the engine rests: no batch forms while a coroutine may yet run on.
+There are two kinds of waiting for something outside.
+
+    busy()        short work whose result does not depend on when it comes (a grader's process, a timer). The engine rests:
+                  no batch forms while a coroutine may yet run on, so batches follow from the work, bit for bit.
+    elsewhere()   a server that answers when it likes. The engine goes on and the sockets are looked at between two of its
+                  advances; neither waits for the other. What shares a batch then depends on the clock, so a run is the same
+                  up to rounding at best, and is replayed from its ledger instead.
+
+The loop lives as long as whoever plays: connections may outlive a play, coroutines may not.
 
 ``SIGINT`` needs no care: nothing installs a handler, so Python raises ``KeyboardInterrupt`` between two operations of
 the engine, and it passes through the loop to whoever runs it.
@@ -15,13 +22,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from cotrain.core.errors import CotrainError
 
 T = TypeVar("T")
+LOOK_UP = 0.1  # seconds between two looks at whether the run shall stop, while everyone waits for a server
 
 
 class Deadlock(CotrainError, RuntimeError):
@@ -29,18 +37,24 @@ class Deadlock(CotrainError, RuntimeError):
 
 
 class IdleLoop(asyncio.SelectorEventLoop):
-    """A selector event loop that calls ``advance`` whenever it would block and nobody is busy."""
+    """A selector event loop that calls the engine's ``advance`` whenever it would block and nobody is busy."""
 
-    def __init__(self, advance: Callable[[], bool]) -> None:
-        """``advance``: does some work and makes at least one callback ready, or returns False as there is none."""
-        self.advance = advance
-        self.outside = 0  # how many coroutines wait for something outside
+    def __init__(self) -> None:
+        self.advance: Callable[[], bool] = _nothing
+        self.outside = 0  # how many coroutines wait for short work outside
+        self.elsewhere = 0  # how many wait for a server that answers when it likes
         super().__init__(_IdleSelector(self))
 
-    def finish(self) -> None:
-        """Cancel what is left, give it one chance to clean up, and close. The engine does not advance any more."""
-        self.advance = lambda: False
+    def run(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
+        """Run a coroutine to its end. What it leaves behind is cancelled and has ended by then.
+
+        ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
+        """
+        self.advance = advance or _nothing
         try:
+            return self.run_until_complete(work)
+        finally:
+            self.advance = _nothing
             left = asyncio.all_tasks(self)
             for task in left:
                 task.cancel()
@@ -49,9 +63,14 @@ class IdleLoop(asyncio.SelectorEventLoop):
             for task in left:
                 if not task.cancelled():
                     task.exception()  # looked at, so that nothing is logged about it
-            self.run_until_complete(self.shutdown_asyncgens())
-        finally:
+
+    def __del__(self) -> None:
+        if not self.is_closed() and not self.is_running():
             self.close()
+
+
+def _nothing() -> bool:
+    return False
 
 
 class _IdleSelector(selectors.DefaultSelector):
@@ -60,11 +79,14 @@ class _IdleSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if (timeout is None or timeout > 0) and not self._loop.outside:
-            if self._loop.advance():
-                return []
+        loop = self._loop
+        if (timeout is None or timeout > 0) and not loop.outside:
+            if loop.advance():
+                return super().select(0) if loop.elsewhere else []
+            if loop.elsewhere:  # not for long: ``advance`` may be asked to stop
+                return super().select(LOOK_UP if timeout is None else min(timeout, LOOK_UP))
             if timeout is None:  # no timer either
-                names = sorted(task.get_name() for task in asyncio.all_tasks(self._loop))
+                names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
                 raise Deadlock(
                     f"{len(names)} coroutines wait, but no request is open and nobody is busy: {', '.join(names[:4])}"
                     f"{', …' if len(names) > 4 else ''}; wait for what is not a role inside `async with roles.busy()`"
@@ -83,6 +105,20 @@ async def busy() -> AsyncIterator[None]:
         yield
     finally:
         loop.outside -= 1
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Around waiting for a server that answers when it likes: the engine goes on meanwhile. Does nothing in other loops."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, IdleLoop):
+        yield
+        return
+    loop.elsewhere += 1
+    try:
+        yield
+    finally:
+        loop.elsewhere -= 1
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable[str] | None = None) -> list[T]:

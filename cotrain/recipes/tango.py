@@ -26,7 +26,7 @@ from cotrain.learn.balance import ClassBalance
 from cotrain.learn.mixing import decay
 from cotrain.learn.samples import StepScale
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import PolicySpec, adapter, frozen, trainable
+from cotrain.loop.policies import Policy, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate, single
 from cotrain.metrics.heldout import selecting, solving, verifying
@@ -79,7 +79,7 @@ def tango(
     if trained:
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
-    def learner(name: str, rate: float) -> PolicySpec:
+    def learner(name: str, rate: float) -> Policy:
         return adapter(name, rank=lora, alpha=2 * lora, lr=rate) if lora else trainable(name, lr=rate)
 
     solving_step = Phase(

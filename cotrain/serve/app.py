@@ -130,7 +130,7 @@ def application(served: Served, hosts: Sequence[str] = ()) -> ASGIApp:
         def shape(choice: Choice, index: int) -> dict[str, Any]:
             prompt = prompts[index // given.n]
             text = prompt if isinstance(prompt, str) else None
-            return shapes.text_choice(served.renderer(entry), choice, index, given.echo, text)
+            return shapes.text_choice(served.renderer(entry), choice, index, given, text)
 
         def delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
             return {"index": index, "text": text or "", "finish_reason": finish, "logprobs": None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.errors import UserError, unknown_message
@@ -20,7 +20,7 @@ MAX_TOP = 20  # alternatives of a token
 MAX_STOPS = 16
 _SPOKEN = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "logprobs", "stream", "stream_options")
 CHAT = ("model", "messages", "max_completion_tokens", "top_logprobs", *_SPOKEN)
-COMPLETIONS = ("model", "prompt", "echo", *_SPOKEN)
+COMPLETIONS = ("model", "prompt", "echo", "return_token_ids", *_SPOKEN)
 VERIFY = ("model", "problem", "solution", "steps", "answer", "reference", "n", "temperature", "seed")
 _WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 _NEUTRAL: dict[str, tuple[Any, ...]] = {  # not implemented: the values that ask for nothing
@@ -60,6 +60,7 @@ class Asked:
     stream: bool
     usage: bool  # in a stream
     echo: bool = False
+    ids: bool = False  # the token ids of each answer too
 
 
 def decode(body: bytes, known: Sequence[str]) -> dict[str, Any]:
@@ -106,6 +107,10 @@ def completions(body: bytes) -> tuple[Asked, list[str | tuple[int, ...]]]:
     echo = boolean(found, "echo")
     limit = integer(found, "max_tokens", 0 if echo else 1, 2**31)
     asked = _asked(found, integer(found, "logprobs", 0, MAX_TOP), 16 if limit is None else limit, echo)
+    if boolean(found, "return_token_ids"):
+        if asked.stream:
+            raise BadRequest("return_token_ids does not go with stream; leave out one of them", "return_token_ids")
+        asked = replace(asked, ids=True)
     prompt = found.get("prompt")
     many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
     prompts = [_prompt(one) for one in (prompt if many else [prompt])]  # type: ignore[union-attr]

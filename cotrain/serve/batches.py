@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import Request
-from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.engine.contract import Request, ServingEngine
 from cotrain.play.executor import EngineError
 
 T = TypeVar("T")
@@ -30,9 +29,14 @@ T = TypeVar("T")
 class EngineThread:
     """Runs coroutines beside the engine. ``sample``, ``watch`` and the coroutines given to ``do`` run in its thread."""
 
-    def __init__(self, engine: EmbeddedEngine) -> None:
+    def __init__(self, engine: ServingEngine) -> None:
         self.engine = engine
-        self.publish, self.counts = engine.publish, engine.counts
+        self.publish, self.counts, self.check, self.context = (
+            engine.publish,
+            engine.counts,
+            engine.check,
+            engine.context,
+        )
         self._loop = asyncio.new_event_loop()
         self._wake, self._tick = asyncio.Event(), self._loop.create_future()
         self._open: set[asyncio.Task[Completion]] = set()

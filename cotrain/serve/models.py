@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-import torch
-
+from cotrain.backend.handles import ModelHandle
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.contract import Request
+from cotrain.engine.contract import Request, serving
+from cotrain.loop.policies import Policy
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.role import Role
 from cotrain.serve.asked import Asked, BadRequest
@@ -38,7 +38,6 @@ from cotrain.text.render import Message, Renderer
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit
 MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
-_SLICE = 2**24  # logits that are normalised at a time
 _JUDGE = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
 
@@ -54,7 +53,7 @@ class Model:
     policy: str
     sampling: Sampling  # where a client says nothing
     role: Role | None  # None: the policy itself
-    head: str  # "lm", "reward" or "program"
+    spec: Policy  # what may be asked of it
 
     @property
     def fields(self) -> frozenset[str]:
@@ -62,11 +61,11 @@ class Model:
 
     @property
     def talks(self) -> bool:
-        return self.head == "lm" and (self.role is None or len(self.fields) == 1)
+        return self.spec.speaks and (self.role is None or len(self.fields) == 1)
 
     @property
     def judges(self) -> bool:
-        return self.head != "program" and _JUDGE <= self.fields <= _JUDGE | _TOLD
+        return (self.spec.speaks or self.spec.scores) and _JUDGE <= self.fields <= _JUDGE | _TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class Served:
 
     def __init__(self, trainer: CoTrainer) -> None:
         self.trainer = trainer
-        self.engine = EngineThread(trainer.engine)
+        self.engine = EngineThread(serving(trainer.engine))
         self.models = _models(trainer)
         self._numbers = count(1)
         self.started = 0  # requests so far
@@ -112,7 +111,7 @@ class Served:
 
     def raw(self, model: Model, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
-        if model.head != "lm":
+        if not model.spec.speaks:
             raise BadRequest(_not_talking(model), "model")
         renderer = self.renderer(model)
         if not isinstance(prompt, str):
@@ -122,8 +121,8 @@ class Served:
         return (*([bos] if begun else []), *renderer.encode(prompt))
 
     def renderer(self, model: Model) -> Renderer:
-        renderer = self.trainer.cast.renderers[model.policy]
-        assert isinstance(renderer, Renderer)  # programs have none and are refused before
+        renderer = self.trainer.cast[model.policy].renderer
+        assert isinstance(renderer, Renderer)  # others are refused before
         return renderer
 
     def requests(self, model: Model, prompts: Sequence[tuple[int, ...]], asked: Asked) -> list[Request]:
@@ -142,7 +141,7 @@ class Served:
                 seed=0,
                 address=Address(step=SERVED_STEP, task=number, member=place, role=model.name, call=0),
             )
-            self.engine.engine.check(request)
+            self.engine.check(request)
             found += [_choice(request, seed, i) for i in range(asked.n)]
         return found
 
@@ -187,32 +186,16 @@ class Served:
         self.started = next(self._numbers)
         return self.started
 
-    @torch.inference_mode()
     def _logprobs(
         self, model: Model, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
     ) -> list[tuple[float, Alternatives]]:
         """Of ``ids``, and with ``echo`` of the prompt from its second token on. Runs in the engine's thread."""
-        cast, whole = self.trainer.cast, (*prompt, *ids)
-        first = 1 if echo else len(prompt)
-        if len(whole) <= first:
-            return []
-        if activate := cast.activate.get(model.policy):
-            activate()
-        module = cast.models[model.policy]
-        inputs = torch.tensor([whole], device=next(module.parameters()).device)
-        logits = module(input_ids=inputs, use_cache=False, logits_to_keep=len(whole) - first + 1).logits[0, :-1]
-        found: list[tuple[float, Alternatives]] = []
-        for part in logits.split(max(1, _SLICE // logits.shape[-1])):
-            logp = part.float().log_softmax(-1)
-            targets = inputs[0, first + len(found) :][: len(part), None]
-            values, best = logp.topk(top)
-            ranked = zip(best.tolist(), values.tolist(), strict=True)
-            said = logp.gather(1, targets)[:, 0].tolist()
-            found += [(own, list(zip(*pair, strict=True))) for own, pair in zip(said, ranked, strict=True)]
-        return found
+        handle = self.trainer.cast[model.policy]
+        assert isinstance(handle, ModelHandle)  # those without a model do not speak here
+        return handle.ranked((*prompt, *ids), first=1 if echo else len(prompt), top=top)
 
     def _sampling(self, model: Model, prompt: int, asked: Asked) -> Sampling:
-        context, own = self.engine.engine.context(model.policy), model.sampling
+        context, own = self.engine.context(model.policy), model.sampling
         room, wanted = context - prompt, asked.max_tokens
         if room < (wanted or 1):
             raise BadRequest(
@@ -239,23 +222,23 @@ def _finish(reply: Reply, completion: Completion | None) -> str:
 def _models(trainer: CoTrainer) -> Mapping[str, Model]:
     """Roles first, then policies that speak."""
     recipe = trainer.recipe
-    heads = {name: "program" if spec.program is not None else spec.head for name, spec in recipe.policies.items()}
+    specs = recipe.policies
     found = {
-        name: Model(name=name, policy=role.policy, sampling=role.sampling, role=role, head=heads[role.policy])
+        name: Model(name=name, policy=role.policy, sampling=role.sampling, role=role, spec=specs[role.policy])
         for name, role in recipe.roles.items()
     }
-    for policy, head in heads.items():
-        if head == "lm":
+    for policy, spec in specs.items():
+        if spec.speaks:
             limits = [role.sampling.max_tokens for role in recipe.roles.values() if role.policy == policy]
             sampling = Sampling(max_tokens=max(limits, default=MAX_TOKENS))
             name = f"policy/{policy}"
-            found[name] = Model(name=name, policy=policy, sampling=sampling, role=None, head=head)
+            found[name] = Model(name=name, policy=policy, sampling=sampling, role=None, spec=spec)
     return found
 
 
 def _not_talking(model: Model) -> str:
-    if model.head != "lm":
-        what = "is a program" if model.head == "program" else "scores and does not speak"
+    if not model.spec.speaks:
+        what = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
         return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.judges else "")
     fields = ", ".join(sorted(model.fields)) or "none"
     other = "ask /v1/verify, or " if model.judges else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cotrain.serve.asked import Asked
 from cotrain.serve.models import Alternatives, Choice, Model
 from cotrain.text.render import Renderer
 
@@ -30,8 +31,9 @@ def chat_choice(renderer: Renderer, choice: Choice, index: int) -> dict[str, Any
     }
 
 
-def text_choice(renderer: Renderer, choice: Choice, index: int, echo: bool, prompt: str | None) -> dict[str, Any]:
+def text_choice(renderer: Renderer, choice: Choice, index: int, asked: Asked, prompt: str | None) -> dict[str, Any]:
     """``prompt``: the text that was asked, where it was one."""
+    echo = asked.echo
     before = (renderer.decode(choice.prompt_ids) if prompt is None else prompt) if echo else ""
     logprobs = None
     if choice.logprobs is not None:
@@ -48,7 +50,8 @@ def text_choice(renderer: Renderer, choice: Choice, index: int, echo: bool, prom
             "top_logprobs": own,
             "text_offset": [0, *renderer.offsets(ids)][: len(ids)],
         }
-    return {"index": index, "text": before + choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
+    shown = {"index": index, "text": before + choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
+    return shown | ({"token_ids": list(choice.token_ids)} if asked.ids else {})
 
 
 def token_text(renderer: Renderer, token: int) -> str:
@@ -63,7 +66,7 @@ def model(entry: Model, created: int) -> dict[str, Any]:
         "role": None if entry.role is None else entry.name,
         "policy": entry.policy,
         "chat": entry.talks,
-        "completions": entry.head == "lm",
+        "completions": entry.spec.speaks,
         "verify": entry.judges,
         "max_tokens": entry.sampling.max_tokens,
         "temperature": entry.sampling.temperature,

@@ -53,7 +53,7 @@ async def verify(served: Served, body: bytes) -> dict[str, Any]:
         "solution_failure": parsed.reason if isinstance(parsed, ParseFailure) else None,
     }
     turns: list[Turn] = []
-    if isinstance(parsed, Solution) or model.head == "reward":
+    if isinstance(parsed, Solution) or model.spec.scores:
         seed = seed_of(served.trainer.recipe.seed, "serve", number) if seed is None else seed
         roles = _roles(served, model, seed, (0.0 if n == 1 else None) if temperature is None else temperature)
         fields: dict[str, Any] = {"problem": problem, "count": len(steps), "solution": solution}
@@ -63,7 +63,7 @@ async def verify(served: Served, body: bytes) -> dict[str, Any]:
             fields["reference"] = reference
         served.admit(n)
         turns = await served.engine.do(_ask(roles, model.name, n, fields))
-    reviews = [_scored(turn) if model.head == "reward" else _review(turn) for turn in turns]
+    reviews = [_scored(turn) if model.spec.scores else _review(turn) for turn in turns]
     return result | _together(reviews, [step.text.strip() for step in steps])
 
 
@@ -100,7 +100,6 @@ def _roles(served: Served, model: Model, seed: int, temperature: float | None) -
         renderers=trainer.cast.renderers,
         roles={model.name: replace(model.role, sampling=sampling)},
         grader=None,
-        programs={},
         seed=seed,
         split="serve",
         step=SERVED_STEP,

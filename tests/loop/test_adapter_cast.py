@@ -9,12 +9,12 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.contract import Sample, Term
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.torch_learner import sequence_scores
-from cotrain.loop.cast import assemble
+from cotrain.learn.scorer import sequence_scores
 from cotrain.loop.policies import Lora, adapter, frozen, trainable
 from cotrain.models.load import load_model
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
+from tests.helpers import cast_of
 
 PAIRS = [((1, 40, 41, 42), (50, 51, 52)), ((1, 40, 41, 42), (60, 61)), ((1, 9), (7, 8, 9, 10))]
 POLICIES = {
@@ -28,19 +28,17 @@ POLICIES = {
 
 @pytest.fixture
 def cast():
-    return assemble(POLICIES, seed=5)
+    return cast_of(POLICIES, seed=5)
 
 
 def learn(cast, policy):
-    behaviour = cast.score(policy, PAIRS)
+    behaviour = cast[policy].logprobs(PAIRS)
     samples = tuple(
         Sample(key=str(i), prompt_ids=p, token_ids=t, behaviour=b, advantages=torch.full_like(b, (-1.0) ** i))
         for i, ((p, t), b) in enumerate(zip(PAIRS, behaviour, strict=True))
     )
     assert (
-        cast.learners[policy]
-        .update([Term(name="o", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
-        .stepped
+        cast[policy].update([Term(name="o", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)]).stepped
     )
 
 
@@ -49,28 +47,29 @@ def same(one, other):
 
 
 def test_who_shares_a_module(cast):
-    assert cast.models["generator"] is cast.models["verifier"] is cast.models["start"]
-    assert len({id(cast.models[name]) for name in ("generator", "apart", "other")}) == 3
-    assert cast.renderers["generator"] is cast.renderers["start"]
-    assert set(cast.activate) == {"generator", "verifier", "start"} and set(cast.bases) == {"embedded"}
-    assert all(p.requires_grad for p in cast.models["apart"].parameters())
-    cast.activate["start"]()
-    assert not any(p.requires_grad for p in cast.models["start"].parameters())
+    assert cast["generator"].model is cast["verifier"].model is cast["start"].model
+    assert len({id(cast[name].model) for name in ("generator", "apart", "other")}) == 3
+    assert cast["generator"].renderer is cast["start"].renderer
+    assert {h.name for h in cast if h.activate} == {"generator", "verifier", "start"}
+    assert cast["generator"].base is cast["verifier"].base
+    assert all(p.requires_grad for p in cast["apart"].model.parameters())
+    cast["start"].activate()
+    assert not any(p.requires_grad for p in cast["start"].model.parameters())
 
 
 def test_all_begin_alike_and_learn_apart(cast):
     plain = sequence_scores(load_model("embedded")[0], PAIRS)
-    assert all(same(cast.score(name, PAIRS), plain) for name in ("start", "generator", "apart", "verifier"))
+    assert all(same(cast[name].logprobs(PAIRS), plain) for name in ("start", "generator", "apart", "verifier"))
     for name in ("generator", "apart", "verifier", "generator"):
         others = [other for other in POLICIES if other != name]
-        before, scores = cast.tensors(), {other: cast.score(other, PAIRS) for other in POLICIES}
+        before, scores = cast.tensors(), {other: cast[other].logprobs(PAIRS) for other in POLICIES}
         learn(cast, name)
         after = cast.tensors()
         for other in others:
-            assert same(cast.score(other, PAIRS), scores[other])
+            assert same(cast[other].logprobs(PAIRS), scores[other])
             assert other not in after or same(before[other].values(), after[other].values())
-        assert not same(cast.score(name, PAIRS), scores[name])
-    assert same(cast.score("start", PAIRS), plain)
+        assert not same(cast[name].logprobs(PAIRS), scores[name])
+    assert same(cast["start"].logprobs(PAIRS), plain)
 
 
 def test_a_checkpoint_holds_adapters_and_not_their_base(cast):
@@ -79,27 +78,27 @@ def test_a_checkpoint_holds_adapters_and_not_their_base(cast):
         tensors = cast.tensors()[name]
         assert all(f".policy-{name}." in key for key in tensors)
         assert {t.dtype for t in tensors.values()} == {torch.float32}
-    config = cast.models["start"].config
+    config = cast["start"].model.config
     assert sum(k.startswith("model.") for k in cast.tensors()["verifier"]) == 2 * 2 * config.num_hidden_layers
     state, tensors = cast.state(), cast.tensors()
-    fresh = assemble(dict(reversed(POLICIES.items())), seed=6)  # loaded in another order, drawn with another seed
+    fresh = cast_of(dict(reversed(POLICIES.items())), seed=6)  # loaded in another order, drawn with another seed
     fresh.load(state, tensors)
     for name in POLICIES:
-        assert same(fresh.score(name, PAIRS), cast.score(name, PAIRS))
+        assert same(fresh[name].logprobs(PAIRS), cast[name].logprobs(PAIRS))
     for made in (cast, fresh):
         learn(made, "generator")
-    assert same(fresh.score("generator", PAIRS), cast.score("generator", PAIRS))
+    assert same(fresh["generator"].logprobs(PAIRS), cast["generator"].logprobs(PAIRS))
 
 
 def test_a_policy_may_begin_with_a_saved_adapter(cast, tmp_path):
     learn(cast, "generator")
-    cast.bases["embedded"].save("generator", tmp_path / "saved")
-    again = assemble({"judge": adapter("embedded", path=str(tmp_path / "saved"))}, seed=0)
-    assert same(again.score("judge", PAIRS), cast.score("generator", PAIRS))
+    cast["generator"].save(tmp_path / "saved")
+    again = cast_of({"judge": adapter("embedded", path=str(tmp_path / "saved"))}, seed=0)
+    assert same(again["judge"].logprobs(PAIRS), cast["generator"].logprobs(PAIRS))
     with pytest.raises(ModelError, match=r"policy 'judge': no adapter_config\.json"):
-        assemble({"judge": adapter("embedded", path=str(tmp_path / "nowhere"))}, seed=0)
+        cast_of({"judge": adapter("embedded", path=str(tmp_path / "nowhere"))}, seed=0)
     with pytest.raises(ModelError, match="was made for the base 'embedded'"):
-        assemble({"judge": adapter("embedded-format", path=str(tmp_path / "saved"))}, seed=0)
+        cast_of({"judge": adapter("embedded-format", path=str(tmp_path / "saved"))}, seed=0)
 
 
 def test_the_recipes_share_a_base_when_the_models_are_one():
@@ -116,7 +115,7 @@ def test_the_recipes_share_a_base_when_the_models_are_one():
 def test_the_start_of_an_adapter_is_at_no_distance_from_its_reference(cast):
     """What a KL term sees: the policy minus the reference, 0 before the first update and not after it."""
     for updates in (0, 1):
-        gaps = zip(cast.score("generator", PAIRS), cast.score("start", PAIRS), strict=True)
+        gaps = zip(cast["generator"].logprobs(PAIRS), cast["start"].logprobs(PAIRS), strict=True)
         distance = math.fsum(float((a - b).abs().sum()) for a, b in gaps)
         assert (distance > 0.0) == bool(updates)
         learn(cast, "generator")

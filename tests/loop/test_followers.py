@@ -7,7 +7,7 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.loop.followers import Follower, rate_at
-from cotrain.loop.policies import Ema, Snapshot, adapter, ema, frozen, snapshot, trainable
+from cotrain.loop.policies import adapter, ema, frozen, snapshot, trainable
 from cotrain.recipes.grpo import grpo
 
 
@@ -18,34 +18,38 @@ def module(value: float) -> nn.Linear:
     return made
 
 
+def at(value: float) -> dict[str, torch.Tensor]:
+    return dict(module(value).named_parameters())
+
+
 def value(follower: Follower) -> float:
     return follower.tensors()["model.weight"][0, 0].item()
 
 
 def test_an_average_moves_by_its_rate():
     mine = module(0.0)
-    follower = Follower(Ema(of="p", rate=0.25), mine, seed=0)
-    assert follower.follow(module(8.0), 1, 10) and value(follower) == 2.0
-    follower.follow(module(0.0), 2, 10)
+    follower = Follower(ema("m", of="p", rate=0.25), mine, seed=0)
+    assert follower.follow(at(8.0), 1, 10) and value(follower) == 2.0
+    follower.follow(at(0.0), 2, 10)
     assert value(follower) == 1.5 == mine.weight[0, 0].item() and follower.version == 2
 
 
 def test_a_rate_falls_as_half_a_cosine():
-    rule = Ema(of="p", rate=0.01, rate_end=1e-5)
+    rule = ema("m", of="p", rate=0.01, rate_end=1e-5)
     assert rate_at(rule, 1, 11) == 0.01 and rate_at(rule, 11, 11) == pytest.approx(1e-5) == rate_at(rule, 30, 11)
     assert rate_at(rule, 6, 11) == pytest.approx((0.01 + 1e-5) / 2)
     assert rate_at(rule, 3, 11) == pytest.approx(1e-5 + (0.01 - 1e-5) * (1 + math.cos(math.pi * 0.2)) / 2)
-    assert rate_at(Ema(of="p", rate=0.3), 7, 11) == 0.3
+    assert rate_at(ema("m", of="p", rate=0.3), 7, 11) == 0.3
 
 
 @pytest.mark.parametrize(
     ("pick", "expected"), [("newest", [0, 2, 2, 4, 4, 6]), ("oldest", [0, 0, 0, 2, 2, 4]), ("random", None)]
 )
 def test_a_pool_of_two_every_second_update(pick, expected):
-    follower = Follower(Snapshot(of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
+    follower = Follower(snapshot("m", of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
     played = []
     for updates in range(1, 7):
-        changed = follower.follow(module(float(updates)), updates, 6)
+        changed = follower.follow(at(float(updates)), updates, 6)
         assert changed is (updates % 2 == 0)
         played.append(value(follower))
     assert follower.state()["pool"] == [4, 6]
@@ -55,14 +59,14 @@ def test_a_pool_of_two_every_second_update(pick, expected):
         assert all(p in allowed for p, allowed in zip(played[1::2], ([0, 2], [2, 4], [4, 6]), strict=True))
 
 
-@pytest.mark.parametrize("rule", [Ema(of="p", rate=0.5), Snapshot(of="p", every=1, keep=3, pick="random")])
+@pytest.mark.parametrize("rule", [ema("m", of="p", rate=0.5), snapshot("m", of="p", every=1, keep=3, pick="random")])
 def test_what_was_saved_goes_on_the_same(rule):
     one, other = (Follower(rule, module(0.0), seed=1) for _ in range(2))
     for updates in (1, 2, 3, 4):
-        one.follow(module(updates**2), updates, 9)
+        one.follow(at(updates**2), updates, 9)
     other.load(one.state(), one.tensors())
     for follower in (one, other):
-        follower.follow(module(50.0), 5, 9)
+        follower.follow(at(50.0), 5, 9)
     assert one.state() == other.state()
     mine, theirs = one.tensors(), other.tensors()
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
@@ -72,14 +76,14 @@ def test_what_was_saved_goes_on_the_same(rule):
 
 def test_nonsense_is_refused():
     for wrong in (
-        lambda: Ema(of="p", rate=1.5),
-        lambda: Snapshot(of="p", every=0),
-        lambda: Snapshot(of="p", every=1, keep=0),
+        lambda: ema("m", of="p", rate=1.5),
+        lambda: snapshot("m", of="p", every=0),
+        lambda: snapshot("m", of="p", every=1, keep=0),
     ):
         with pytest.raises(ConfigError):
             wrong()
     with pytest.raises(UnknownName):
-        Snapshot(of="p", every=1, pick="best")
+        snapshot("m", of="p", every=1, pick="best")
     made = grpo(steps=2)
 
     def with_start(spec):
@@ -96,4 +100,4 @@ def test_nonsense_is_refused():
     made = grpo(steps=2, lora=4)
     with pytest.raises(ConfigError, match="'generator', which is an adapter; make 'generator' trainable"):
         with_start(ema("embedded", of="generator"))
-    assert (trainable("m").follow, frozen("m").follow, adapter("m").follow) == (None, None, None)
+    assert (trainable("m").follows, frozen("m").follows, adapter("m").follows) == (None, None, None)

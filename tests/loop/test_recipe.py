@@ -201,7 +201,7 @@ def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
     from cotrain.recipes.prime import prime
 
     made = prime(steps=1)
-    with pytest.raises(ConfigError, match="is a program, which has no probabilities"):
+    with pytest.raises(ConfigError, match="is of kind 'program', which has no probabilities"):
         replace(made, policies={**made.policies, "start": program(lambda fields, rng: "")})
     with pytest.raises(ConfigError, match="head"):
         replace(made, policies={**made.policies, "generator": reward_model("embedded")})

@@ -159,7 +159,7 @@ def test_the_weights_really_move(whole):
     start = CoTrainer(CASTS["tango"](EASY)).cast.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
-        assert documents["state"]["cast"]["updates"][policy] > 0
+        assert documents["state"]["cast"][policy]["updates"] > 0
         moved = [
             n for n in start[policy] if n.startswith("model.") and not torch.equal(start[policy][n], tensors[policy][n])
         ]

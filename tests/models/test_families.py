@@ -14,6 +14,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from cotrain.backend.local import embedded
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError, TooLong
 from cotrain.core.types import Sampling
@@ -24,7 +25,6 @@ from cotrain.learn.contract import Sample, Term
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.loop.cast import assemble
 from cotrain.loop.override import override
 from cotrain.loop.policies import adapter, frozen, trainable
 from cotrain.loop.trainer import CoTrainer
@@ -32,7 +32,7 @@ from cotrain.models.branches import can_branch
 from cotrain.models.load import load_model, save_model
 from cotrain.recipes.grpo import grpo
 from cotrain.text.prompts import SOLVE_FULL, fill
-from tests.helpers import EASY, TINY, answers, request
+from tests.helpers import EASY, TINY, answers, cast_of, request
 
 WINDOW = 24  # of the sliding ones
 SIZES = {
@@ -160,22 +160,22 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
 @pytest.mark.parametrize("family", each("gemma2", "nanochat", "phi3", "qwen3_moe", "gpt_neox", "gpt2"))
 def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_path):
     directory = saved(family)
-    cast = assemble(
+    cast = cast_of(
         {"a": adapter(str(directory), rank=2, alpha=4, lr=3e-2, lr_warmup=0), "start": frozen(str(directory))}, seed=1
     )
-    assert cast.models["a"] is cast.models["start"]
+    assert cast["a"].model is cast["start"].model
     plain = AutoModelForCausalLM.from_pretrained(directory).eval()
     pairs = [((7, 8), (9, 10, 11, 12)), ((2,), (3, 4))]
     term = Term(name="o", algorithm=Sft(), samples=samples(pairs))
-    first, second = (cast.learners["a"].update([term]) for _ in range(2))
+    first, second = (cast["a"].learner.update([term]) for _ in range(2))
     assert second.metrics["o/loss"] < first.metrics["o/loss"]
-    for (prompt, tokens), found in zip(pairs, cast.score("start", pairs), strict=True):
+    for (prompt, tokens), found in zip(pairs, cast["start"].logprobs(pairs), strict=True):
         torch.testing.assert_close(found, plainly(plain, prompt, tokens).detach(), rtol=1e-4, atol=1e-5)
-    cast.bases[str(directory)].save("a", tmp_path / "adapter")
+    cast["a"].save(tmp_path / "adapter")
     again = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
-    cast.activate["a"]()
-    torch.testing.assert_close(logits(again), logits(cast.models["a"]), rtol=1e-5, atol=1e-5)
-    assert_sampled_as_by_the_reference(cast.models["a"], again)
+    cast["a"].activate()
+    torch.testing.assert_close(logits(again), logits(cast["a"].model), rtol=1e-5, atol=1e-5)
+    assert_sampled_as_by_the_reference(cast["a"].model, again)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "mistral-window"])
@@ -242,7 +242,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
 @pytest.mark.parametrize("family", each("llama", "gemma2", "gpt_neox"))
 def test_sampler_and_learner_agree_in_bfloat16(family, saved):
     directory = str(saved(family))
-    cast = assemble(
+    cast = cast_of(
         {
             "narrow": frozen(directory, dtype="bfloat16"),
             "adapted": adapter(directory, rank=2, lr=1e-2, dtype="bfloat16"),
@@ -250,26 +250,27 @@ def test_sampler_and_learner_agree_in_bfloat16(family, saved):
         },
         seed=0,
     )
-    assert cast.autocasts() == {"mixed": torch.bfloat16}
-    assert {p.dtype for p in cast.models["mixed"].parameters()} == {torch.float32}
-    assert {p.dtype for p in cast.learners["adapted"]._trained.values()} == {torch.float32}
-    assert cast.models["narrow"].dtype == torch.bfloat16
-    engine = EmbeddedEngine(cast.speaking(), activate=cast.activate, autocast=cast.autocasts())
-    for name in cast.models:
+    assert [handle.name for handle in cast if handle.spec.autocast] == ["mixed"]
+    assert {p.dtype for p in cast["mixed"].model.parameters()} == {torch.float32}
+    assert {p.dtype for p in cast["adapted"].learner._trained.values()} == {torch.float32}
+    assert cast["narrow"].model.dtype == torch.bfloat16
+    engine = embedded({handle.name: handle for handle in cast}, "cpu")
+    for handle in cast:
+        name = handle.name
         asked = [replace(a, policy=name, sampling=Sampling(max_tokens=8)) for a in requests()]
         sampled = answers(engine, asked)
         pairs = [(a.prompt_ids, c.token_ids) for a, c in zip(asked, sampled, strict=True)]
-        gaps = torch.cat(cast.score(name, pairs)) - torch.tensor([x for c in sampled for x in c.logprobs])
+        gaps = torch.cat(cast[name].logprobs(pairs)) - torch.tensor([x for c in sampled for x in c.logprobs])
         assert 0 < float(gaps.abs().mean()) < 0.03 and float(gaps.abs().max()) < 0.3
-        if name in cast.learners:
-            assert cast.learners[name].update([Term(name="o", algorithm=Sft(), samples=samples(pairs))]).stepped
+        if handle.changes:
+            assert handle.update([Term(name="o", algorithm=Sft(), samples=samples(pairs))]).stepped
 
 
 def test_an_attention_that_is_asked_for_is_used(saved):
     directory = saved("llama")
-    cast = assemble({"a": trainable(str(directory), attn_implementation="eager")}, seed=0)
-    assert cast.models["a"].config._attn_implementation == "eager" and not cast.learners["a"].scorer.shared
-    assert_sampled_as_by_the_reference(cast.models["a"], load_model(directory)[0])
+    cast = cast_of({"a": trainable(str(directory), attn_implementation="eager")}, seed=0)
+    assert cast["a"].model.config._attn_implementation == "eager" and not cast["a"].learner.scorer.shared
+    assert_sampled_as_by_the_reference(cast["a"].model, load_model(directory)[0])
     with pytest.raises(ModelError, match="cannot be read"):
         load_model(directory, attn_implementation="flash_attention_2")  # not installed
 
@@ -278,10 +279,9 @@ def test_wrong_options_are_one_line(saved):
     for make, words in [
         (lambda: trainable("m", dtype="bfloat16"), "expected float32; set autocast=true"),
         (lambda: frozen("m", dtype="int4"), "dtype 'int4'; expected one of float32, bfloat16"),
-        (lambda: frozen("m", gradient_checkpointing=True), "expected a policy that is trained"),
         (lambda: adapter("m", attn_implementation="fast"), "'fast'; expected one of sdpa, eager"),
         (
-            lambda: assemble({"a": adapter("m", dtype="bfloat16"), "start": frozen("m")}, seed=0),
+            lambda: cast_of({"a": adapter("m", dtype="bfloat16"), "start": frozen("m")}, seed=0),
             "policies 'a' and 'start' share the base 'm'.*set policies.start.dtype=bfloat16 too",
         ),
     ]:
@@ -298,9 +298,9 @@ def test_code_of_a_model_runs_only_when_asked_for(saved, tmp_path):
     named = '{"auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},'
     (directory / "config.json").write_text(config.replace("{", named, 1))
     with pytest.raises(ModelError, match="cannot be read"):
-        assemble({"a": frozen(str(directory))}, seed=0)
-    cast = assemble({"a": frozen(str(directory), trust_remote_code=True)}, seed=0)
-    assert type(cast.models["a"]).__name__ == "M"
+        cast_of({"a": frozen(str(directory))}, seed=0)
+    cast = cast_of({"a": frozen(str(directory), trust_remote_code=True)}, seed=0)
+    assert type(cast["a"].model).__name__ == "M"
 
 
 # -- whole runs

@@ -390,12 +390,10 @@ def test_together_raises_the_first_error_in_order():
             raise
 
     cancelled = []
-    loop = IdleLoop(lambda: False)
-    try:
-        assert loop.run_until_complete(together([])) == []
-        assert loop.run_until_complete(together([instantly(i) for i in range(3)])) == [0, 1, 2]
-        with pytest.raises(DataError, match="first"):
-            loop.run_until_complete(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
-        assert cancelled == [True]
-    finally:
-        loop.finish()
+    loop = IdleLoop()
+    assert loop.run(together([])) == []
+    assert loop.run(together([instantly(i) for i in range(3)])) == [0, 1, 2]
+    with pytest.raises(DataError, match="first"):
+        loop.run(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
+    assert cancelled == [True]
+    loop.close()

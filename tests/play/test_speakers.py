@@ -11,7 +11,7 @@ from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.text.plain import ByteRenderer
-from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
+from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "echo": ByteRenderer()}
 ROLES = {
@@ -26,9 +26,9 @@ def shout(fields, rng):
 
 
 def executor(latency=None, programs=None):
-    engine = EmbeddedEngine({"a": tiny_model()})
+    engine = spoken(programs or {"echo": shout}, EmbeddedEngine({"a": tiny_model()}))
     engine = RandomLatency(engine, latency) if latency is not None else engine
-    return Executor(engine, RENDERERS, ROLES, seed=1, programs=programs or {"echo": shout})
+    return Executor(engine, RENDERERS, ROLES, seed=1)
 
 
 @gives(OUTCOME.to("solver"))

@@ -6,7 +6,6 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.loop.trainer import CoTrainer
@@ -17,7 +16,7 @@ from cotrain.recipes.critique import critique, solve_and_revise
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
-from tests.helpers import TINY
+from tests.helpers import TINY, spoken
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(3)]
 CANARY = "31337042"
@@ -42,7 +41,7 @@ def played(solve, revise, says="", **options):
         "refiner": role("r", "{problem} {solution} {review} Revise:", parse_solution),
         "verifier": role("v", "{problem} {solution} Review:", parse_review),
     }
-    executor = Executor(EmbeddedEngine({}), dict.fromkeys(programs, ByteRenderer()), roles, 0, programs=programs)
+    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     episodes = executor.play(solve_and_revise, TASKS, step=0, members=1, samples=3, **options)
     assert all(e.failure is None for e in episodes)
     return [{name: [t for t in e.traces if t.role == name] for name in roles} for e in episodes]

@@ -4,7 +4,6 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_meta, parse_review, parse_self_check, parse_solution
 from cotrain.play.role import Role
@@ -12,6 +11,7 @@ from cotrain.recipes.dsm import dsm, proof_reward, prove, score
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from tests.helpers import spoken
 
 TASK = study_problems((2, 2)).get("train", 0)  # two steps
 GOOD, BAD = write_review(["", ""], [True, True], True), write_review(["", ""], [True, False], False)
@@ -37,7 +37,7 @@ def rewards(*, check=GOOD, review=GOOD, meta=SOUND, own=GOOD, solution=TASK.solu
     prompts = {"solver": "{problem}", "verifier": "{solution}", "analyst": "{solution}", "meta": "{solution} {review}"}
     one = Sampling(max_tokens=1)
     roles = {name: Role(policy=name, prompt=prompts[name], parse=parse[name], sampling=one) for name in said}
-    executor = Executor(EmbeddedEngine({}), dict.fromkeys(said, ByteRenderer()), roles, 0, programs=said)
+    executor = Executor(spoken(said), dict.fromkeys(said, ByteRenderer()), roles, 0)
     [episode] = executor.play(prove, [TASK], step=0, members=1, **options)
     assert episode.failure is None, episode.failure
     for trace in episode.traces:

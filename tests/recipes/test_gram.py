@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.policies import frozen, program
+from cotrain.loop.policies import program
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.gram import gram, say_letter
 from tests.helpers import EASY, TINY
@@ -42,7 +42,7 @@ def test_both_letters_are_told_and_their_weights_are_the_smoothed_label():
             [(a, first), (b, _)] = said["A"], said["B"]
             assert sorted((a, b)) == pytest.approx([0.2, 0.8])
             assert (a > b) == first.truth["correct"]
-            text = trainer.cast.renderers["judge"].decode(prompt_ids)
+            text = trainer.cast["judge"].renderer.decode(prompt_ids)
             assert asked.partition("{first}")[0].partition("{problem}")[2] + first.text in text
             told += 1
     assert told > 0
@@ -121,11 +121,10 @@ def test_what_it_refuses(arguments, problem):
 
 def test_a_teacher_speaks_in_the_tokens_of_a_model():
     recipe = gram(**SMALL, steps=1, warmup=1)
-    for wrong, problem in (("nobody", "tokens_of"), ("author", "a program; name a model")):
+    for wrong, problem in (("nobody", "tokens_of"), ("author", "of kind 'program'; name a model")):
         policies = {**recipe.policies, "teacher": program(say_letter, tokens_of=wrong)}
         with pytest.raises((ConfigError, UnknownName), match=problem):
             replace(recipe, policies=policies)
     policies = {**recipe.policies, "teacher": program(say_letter)}
     with pytest.raises(ConfigError, match="another tokenizer"):
         CoTrainer(replace(recipe, policies=policies)).step()
-    assert frozen(TINY).tokens_of is None

@@ -8,6 +8,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
+from cotrain.loop.policies import frozen
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
@@ -252,9 +253,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(build, arguments, said):
 
 def test_who_labels_and_who_is_pulled_where():
     taught_by = co_rewarding().policies
-    assert (taught_by["teacher"].follow.rate, taught_by["teacher"].follow.rate_end) == (0.01, 1e-5)
+    assert (taught_by["teacher"].rate, taught_by["teacher"].rate_end) == (0.01, 1e-5)
     assert co_rewarding().objectives["generator"].by.kl.reference == "teacher"
-    assert co_rewarding(teacher="frozen").policies["teacher"].kind == "frozen"
+    assert co_rewarding(teacher="frozen").policies["teacher"] == frozen("embedded")
     assert set(co_rewarding(teacher="none").policies) == {"generator", "start"}
     first = co_rewarding(variant="I")
     assert set(first.objectives) == {"generator", "rephrased"} and "teacher" not in first.policies

@@ -6,7 +6,6 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
@@ -18,6 +17,7 @@ from cotrain.tasks.words import scatter
 from cotrain.tasks.words.roles_corpus import NOTHING
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
+from tests.helpers import spoken
 
 SOURCE = study_problems((3, 4))
 TASKS = [SOURCE.get("train", i) for i in range(3)]
@@ -50,7 +50,7 @@ def played(plan=None, digest=extract, tasks=TASKS, **options):
         "digester": Role(policy="digester", prompt="{documents} {purpose}", sampling=one),
         "solver": Role(policy="solver", prompt="{problem}", parse=parse_solution, sampling=one),
     }
-    executor = Executor(EmbeddedEngine({}), dict.fromkeys(programs, ByteRenderer()), roles, 0, programs=programs)
+    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     episodes = executor.play(research, tasks, step=0, members=4, **options)
     assert all(e.failure is None for e in episodes), episodes[0].failure
     return episodes

@@ -98,7 +98,7 @@ def test_a_method_learns_and_does_not_depend_on_latency_or_interruption(case):
     for row in rows:
         assert not [key for key in row if key.startswith("failures/")], row
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float)), row
-    for policy in trainer.cast.learners:
+    for policy in trainer.cast.updates:
         assert trainer.cast.updates[policy] > 0, f"{policy} never learned: {rows}"
         now = trainer.cast.tensors()[policy]
         moved = [n for n, t in start[policy].items() if n.startswith("model.") and not torch.equal(t, now[n])]

@@ -1,0 +1,45 @@
+"""The Backend contract: who runs the policies of a run, and where.
+
+A recipe says *which* policies there are. A backend turns each into a handle (``handles.py``), makes the engine that they
+speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below them.
+
+::
+
+    recipe.policies ──open──▶ handles  ──▶ trainer: update, logprobs, state, load
+                          └─▶ engine   ──▶ executor: sample, advance
+    after an update: publish(policy, version) ──▶ the engine uses ``weights()`` from here on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from cotrain.backend.handles import PolicyHandle, Spec
+from cotrain.core.types import Trace
+from cotrain.engine.contract import Engine
+
+
+class Backend(Protocol):
+    """Runs the policies of one run."""
+
+    @property
+    def engine(self) -> Engine:
+        """Answers the requests of all policies; there once ``open`` has been called."""
+        ...
+
+    def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
+        """Load or reach every policy. Called once. Raises ModelError and ConfigError for what cannot be used."""
+        ...
+
+    def publish(self, policy: str, version: int) -> None:
+        """The weights of a policy have changed; whoever samples from it from here on samples from the new ones."""
+        ...
+
+    def remember(self, traces: Iterable[Trace]) -> None:
+        """Answers of remote policies that a ledger holds: the same request is answered with them and not asked again."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of processes and connections, in the loop in which they were asked. Nothing is asked any more."""
+        ...

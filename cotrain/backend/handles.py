@@ -1,0 +1,285 @@
+"""One policy of a run, whoever runs it: ``PolicyHandle``, and the handles of policies whose weights this process holds.
+
+A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are held
+against what their policies may be asked before anything is built, so the refusals here are for code that goes around that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.state import State, take
+from cotrain.core.types import Completion, Trace
+from cotrain.engine.contract import Engine, Request, SpeakerError
+from cotrain.learn.contract import Learner, Term, UpdateReport
+from cotrain.learn.scorer import sequence_scores
+from cotrain.models.heads import ValueModel, classifier_of
+from cotrain.models.load import load_model, save_model
+from cotrain.text.render import Renderer, Rendering
+
+if TYPE_CHECKING:
+    from cotrain.models.adapters import AdapterBase
+    from cotrain.models.lora import Lora
+
+Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt_ids [P], token_ids [T])
+Ranked = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
+Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
+_SLICE = 2**24  # logits that are normalised at a time
+
+
+class Spec(Protocol):
+    """A policy as a recipe names it (``loop/policies.py`` has the kinds): what it may be asked, and how it builds itself."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...  # as people read it
+
+    @property
+    def head(self) -> str: ...  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
+
+    @property
+    def trained(self) -> bool: ...  # by a gradient
+
+    @property
+    def speaks(self) -> bool: ...  # its tokens are sampled from a language model of this run
+
+    @property
+    def scores(self) -> bool: ...  # it is asked, and answers with one number
+
+    @property
+    def follows(self) -> str | None: ...  # the policy whose weights it takes over after each update
+
+    @property
+    def lora(self) -> Lora | None: ...  # of its adapter
+
+    def settled(self, *, autocast: bool) -> Self: ...  # with what the device decides
+
+    def build(self, name: str, room: Any) -> PolicyHandle: ...
+
+
+class ModelSpec(Spec, Protocol):
+    """One whose model is held here."""
+
+    @property
+    def micro_tokens(self) -> int: ...
+
+    @property
+    def autocast(self) -> bool | None: ...
+
+    @property
+    def loading(self) -> dict[str, Any]: ...  # arguments of ``load_model``
+
+
+class PolicyHandle:
+    """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
+
+    changes = False  # its weights change in the run, so it has state and versions
+
+    def __init__(self, name: str, spec: Spec, renderer: Rendering | None) -> None:
+        self.name, self.spec, self.renderer = name, spec, renderer
+
+    @property
+    def version(self) -> int:
+        """Of the weights: how often they have changed."""
+        return 0
+
+    async def sample(self, request: Request) -> Completion:
+        """What it says to a request. Errors: see ``Engine.sample``."""
+        raise self._refusal("is not asked anything")
+
+    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic."""
+        raise self._refusal("has no probabilities")
+
+    def update(self, terms: Sequence[Term]) -> UpdateReport:
+        """At most one optimiser step."""
+        raise self._refusal("is not trained")
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
+        return iter(())
+
+    def follow(self, source: PolicyHandle, planned: int) -> bool:
+        """Called after each update of the policy that it follows; whether its weights changed."""
+        raise self._refusal("follows nobody")
+
+    def state(self) -> State:
+        """What a checkpoint must hold beside ``tensors``; of policies that change."""
+        return {}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Exactly what ``state`` and ``tensors`` gave; raises StateError for anything else."""
+        take(f"policy {self.name!r}", state)
+        take(f"tensors of policy {self.name!r}", tensors)
+
+    def save(self, directory: Path, *, merged: bool = False) -> None:
+        """Write it as a model directory that plain transformers (or PEFT) load."""
+        raise self._refusal("has no weights that could be written")
+
+    def remember(self, traces: Sequence[Trace]) -> None:
+        """See ``Backend.remember``; only who answers from outside has something to remember."""
+
+    def counts(self) -> dict[str, float]:
+        """Work done for it that the engine does not count."""
+        return {}
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+    def _refusal(self, why: str) -> ConfigError:
+        return ConfigError(f"policy {self.name!r} is of kind {self.spec.kind!r} and {why}; let another policy do that")
+
+
+class ModelHandle(PolicyHandle):
+    """A policy whose model this process holds."""
+
+    spec: ModelSpec
+    engine: Engine  # who samples from it; set by the backend
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec,
+        renderer: Rendering | None,
+        model: nn.Module,
+        *,
+        activate: Callable[[], object] | None = None,
+    ) -> None:
+        """``activate``: called before each forward pass, to select an adapter of a module that others share, or none."""
+        super().__init__(name, spec, renderer)
+        self.model, self.activate = model, activate
+
+    async def sample(self, request: Request) -> Completion:
+        return await self.engine.sample(request)
+
+    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+        return sequence_scores(
+            self.model,
+            sequences,
+            head=self.spec.head,
+            micro_tokens=self.spec.micro_tokens,
+            temperature=temperature,
+            autocast=bool(self.spec.autocast),
+            activate=self.activate,
+        )
+
+    @torch.inference_mode()
+    def ranked(self, ids: Sequence[int], *, first: int, top: int) -> Ranked:
+        """The model's own log-probabilities of the tokens from place ``first`` on, each with those of the ``top`` likeliest."""
+        if len(ids) <= first:
+            return []
+        if self.activate:
+            self.activate()
+        inputs = torch.tensor([ids], device=next(self.model.parameters()).device)
+        logits = self.model(input_ids=inputs, use_cache=False, logits_to_keep=len(ids) - first + 1).logits[0, :-1]
+        found: Ranked = []
+        for part in logits.split(max(1, _SLICE // logits.shape[-1])):
+            logp = part.float().log_softmax(-1)
+            targets = inputs[0, first + len(found) :][: len(part), None]
+            values, best = logp.topk(top)
+            ranked = zip(best.tolist(), values.tolist(), strict=True)
+            said = logp.gather(1, targets)[:, 0].tolist()
+            found += [(own, list(zip(*pair, strict=True))) for own, pair in zip(said, ranked, strict=True)]
+        return found
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
+
+    def save(self, directory: Path, *, merged: bool = False) -> None:
+        renderer, model = self.renderer, self.model
+        if not isinstance(renderer, Renderer) or merged:
+            raise self._refusal("is no adapter to be merged" if merged else "has no tokenizer to be written with it")
+        if self.activate:  # the base of adapters, as it was before they were put into it
+            model = load_model(self.spec.model, **self.spec.loading)[0]
+        elif isinstance(model, ValueModel):
+            fill = renderer.tokenizer.pad_token_id
+            fill = renderer.tokenizer.eos_token_id if fill is None else fill
+            model = classifier_of(model.body, model.head.weight, fill)
+        assert isinstance(model, PreTrainedModel)
+        save_model(model, renderer.tokenizer, directory)
+
+
+class LearnerHandle(ModelHandle):
+    """A policy with an optimiser."""
+
+    changes = True
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec,
+        renderer: Rendering | None,
+        model: nn.Module,
+        learner: Learner,
+        *,
+        activate: Callable[[], object] | None = None,
+        base: AdapterBase | None = None,
+    ) -> None:
+        """``base``: where its adapter lies, if its weights are one."""
+        super().__init__(name, spec, renderer, model, activate=activate)
+        self.learner, self.base = learner, base
+
+    @property
+    def version(self) -> int:
+        return self.learner.updates
+
+    def update(self, terms: Sequence[Term]) -> UpdateReport:
+        return self.learner.update(terms)
+
+    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+        return self.learner.logprobs(sequences, temperature=temperature)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self.learner.weights()
+
+    def state(self) -> State:
+        return self.learner.state()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return self.learner.tensors()
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.learner.load(state, tensors)
+
+    def save(self, directory: Path, *, merged: bool = False) -> None:
+        if self.base is None:
+            return super().save(directory, merged=merged)
+        if merged:
+            from cotrain.models.adapters import merged_into_base  # with PEFT, which only adapters need
+
+            save_model(merged_into_base(self.base, self.name), self.base.tokenizer, directory)
+        else:
+            self.base.save(self.name, directory)
+            self.base.tokenizer.save_pretrained(directory)
+
+
+class ProgramHandle(PolicyHandle):
+    """A function that speaks."""
+
+    renderer: Rendering
+
+    def __init__(self, name: str, spec: Spec, renderer: Rendering, speak: Program) -> None:
+        super().__init__(name, spec, renderer)
+        self.speak = speak
+
+    async def sample(self, request: Request) -> Completion:
+        try:
+            said = self.speak(request.fields, Random(request.seed))
+            token_ids = (*self.renderer.encode(said), self.renderer.stop_ids[0])
+        except Exception as error:  # whatever it is, it ends the episode that asked and no other
+            raise SpeakerError(f"program {self.name!r} at {request.address}: {error}") from error
+        zeros = (0.0,) * len(token_ids)
+        return Completion(token_ids=token_ids, logprobs=zeros, finish="stop", policy=self.name, version=0)

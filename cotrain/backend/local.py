@@ -1,0 +1,198 @@
+"""The backend of one process: models, learners and engine on one device.
+
+A frozen policy shares the module of another frozen one with the same weights, and adapters share their base with each
+other and with the frozen policies on it; no others share. The engine samples from the very modules that the learners
+update, so publishing weights is a version number.
+
+Another engine than the embedded one is a function, ``Local(engine=…)``: see docs/new-engine.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, ProgramHandle, Spec
+from cotrain.backend.players import Players
+from cotrain.core.address import seed_of
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Trace
+from cotrain.engine.contract import Engine
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.torch_learner import TorchLearner
+from cotrain.models.load import load_model, load_tokenizer
+from cotrain.models.optim import has_bfloat16
+from cotrain.text.plain import ByteRenderer
+from cotrain.text.render import Renderer, Rendering
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from cotrain.models.adapters import AdapterBase
+
+MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
+
+
+def embedded(handles: Mapping[str, ModelHandle], device: str) -> Engine:
+    """The embedded engine over the handles' own modules."""
+    return EmbeddedEngine(
+        {name: handle.model for name, handle in handles.items() if handle.spec.speaks},
+        scorers={name: handle.model for name, handle in handles.items() if handle.spec.scores},
+        activate={name: handle.activate for name, handle in handles.items() if handle.activate},
+        device=device,
+        autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
+    )
+
+
+class Local:
+    """Implements ``Backend``."""
+
+    def __init__(self, device: str = "cpu", *, engine: MakeEngine = embedded) -> None:
+        """Raises ConfigError for a device that torch does not see."""
+        _check_device(device)
+        self.device, self._make = device, engine
+        self._handles: dict[str, PolicyHandle] = {}
+
+    def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
+        narrow = self.device.startswith("cuda") and has_bfloat16(torch.device(self.device))
+        room = Room({name: spec.settled(autocast=narrow) for name, spec in policies.items()}, seed, self.device)
+        self._handles = {name: room.handle(name) for name in policies}
+        held = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
+        engine = self._make({n: h for n, h in held.items() if h.spec.speaks or h.spec.scores}, self.device)
+        for handle in held.values():
+            handle.engine = engine
+        self.engine = Players(self._handles, engine)
+        return dict(self._handles)
+
+    def publish(self, policy: str, version: int) -> None:
+        self.engine.publish(policy, version)
+
+    def remember(self, traces: Iterable[Trace]) -> None:
+        by_policy: dict[str, list[Trace]] = {}
+        for trace in traces:
+            by_policy.setdefault(trace.policy, []).append(trace)
+        for policy, mine in by_policy.items():
+            self._handles[policy].remember(mine)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(handle.close() for handle in self._handles.values()))
+
+
+class Room:
+    """What policies ask for while they build themselves."""
+
+    def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
+        self.policies, self.seed, self.device = policies, seed, device
+        self._built: dict[str, PolicyHandle] = {}
+        self._bases = _bases(policies, seed, device)
+        self._shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {
+            _same(spec): (base.module, _renderer(base.module, base.tokenizer))
+            for base, spec in ((self._bases[s.model], s) for s in policies.values() if s.lora is not None)
+        }
+
+    def handle(self, name: str) -> PolicyHandle:
+        """The handle of a policy, built now if it was not yet. Raises UnknownName."""
+        if name not in self.policies:
+            raise UnknownName("policy", name, self.policies)
+        if name not in self._built:
+            self._built[name] = self.policies[name].build(name, self)
+        return self._built[name]
+
+    def seed_of(self, name: str) -> int:
+        """Of what a following policy draws."""
+        return seed_of(self.seed, "follower", name)
+
+    def language_model(self, spec: Any) -> tuple[nn.Module, Rendering]:
+        """A module of its own, with its renderer."""
+        model, tokenizer = load_model(spec.model, **spec.loading)
+        return nn.Module.to(model, self.device).eval(), _renderer(model, tokenizer)
+
+    def scoring_renderer(self, spec: Any) -> Rendering:
+        return Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
+
+    def learning(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
+        """All weights of a module, with an optimiser."""
+        model = model.to(self.device).requires_grad_(True)
+        return LearnerHandle(name, spec, renderer, model, TorchLearner(model, **spec.optimising))
+
+    def adapted(self, name: str, spec: Any) -> LearnerHandle:
+        """The adapter of this policy on the base that it shares, with an optimiser."""
+        (model, renderer), base = self._shared[_same(spec)], self._bases[spec.model]
+        activate = partial(base.activate, name)
+        learner = TorchLearner(model, **spec.optimising, activate=activate)
+        return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
+
+    def frozen(self, name: str, spec: Any) -> ModelHandle:
+        """A module that others may share: the base of adapters with none of them active, or another frozen policy's."""
+        if _same(spec) not in self._shared:
+            model, renderer = self.language_model(spec)
+            self._shared[_same(spec)] = model.requires_grad_(False), renderer
+        model, renderer = self._shared[_same(spec)]
+        base = self._bases.get(spec.model)
+        return ModelHandle(name, spec, renderer, model, activate=partial(base.activate, None) if base else None)
+
+    def program(self, name: str, spec: Any) -> ProgramHandle:
+        teller = None if spec.tokens_of is None else self.handle(spec.tokens_of).renderer
+        return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)
+
+
+def _bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[str, AdapterBase]:
+    """A base for each model on which a policy is an adapter, with all its adapters."""
+    adapters = [(name, spec, spec.lora) for name, spec in policies.items() if spec.lora is not None]
+    if not adapters:
+        return {}
+    from cotrain.models.adapters import AdapterBase  # here, as PEFT takes half a second that most runs do not need
+
+    first = {spec.model: (name, spec) for name, spec, _ in reversed(adapters)}
+    for name, spec in policies.items():
+        if spec.model in first and spec.shares_base:
+            _refuse_two_bases(name, spec, *first[spec.model])
+    bases = {model: AdapterBase(model, **spec.loading) for model, (_, spec) in first.items()}
+    for name, spec, lora in adapters:
+        if lora.path is not None:
+            bases[spec.model].load(name, lora.path)
+        else:
+            bases[spec.model].add(name, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=seed)
+    for base in bases.values():
+        nn.Module.to(base.module, device)
+    return bases
+
+
+def _same(spec: Any) -> tuple[Any, ...]:
+    """What two policies must have in common to share a module."""
+    return (spec.model, *spec.loading.values())
+
+
+def _refuse_two_bases(name: str, spec: Any, other: str, base: Any) -> None:
+    """Adapters and frozen policies on one model share it in memory."""
+    for field_name, value in spec.loading.items():
+        expected = base.loading[field_name]
+        if value != expected:
+            raise ConfigError(
+                f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} and "
+                f"{value!r}; expected one value; set policies.{name}.{field_name}={expected} too"
+            )
+
+
+def _renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
+    """With the stop tokens that a model's authors wrote beside it; those that transformers makes up say nothing."""
+    settings = model.generation_config
+    return Renderer(tokenizer, None if settings is None or settings._from_model_config else settings)
+
+
+def _check_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name!r}: expected cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"--device {name!r}: torch {torch.__version__} sees no GPU here; use --device cpu, or see `cotrain doctor`"
+        )

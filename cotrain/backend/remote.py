@@ -1,0 +1,261 @@
+"""A policy that another server runs: any OpenAI-compatible one, asked over HTTP.
+
+    chat         messages go to ``/chat/completions`` as texts; the prompt's token ids here are the bytes of their JSON, the
+                 answer's those of its text
+    token ids    with the server's own tokenizer at hand, ids go to ``/completions`` and come back (``cotrain serve``, vLLM)
+
+The server answers when it likes: the engine of this process goes on meanwhile (``play.idle_loop.elsewhere``). Whatever goes
+wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value with its reason, kept
+from training and counted. Who may not ask, or asks for what is not there, is told at once: no repetition mends that.
+
+A server is no function of the request, so a run is repeated from its ledger: an answer that is ``remember``ed is not asked
+for again. Left out: streams, proxies, and images.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx2
+
+from cotrain.backend.handles import PolicyHandle, Spec
+from cotrain.core.address import Address, rng_of
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.types import Completion, Trace
+from cotrain.engine.contract import Request
+from cotrain.play.idle_loop import elsewhere
+from cotrain.text.plain import STOP, ByteRenderer
+from cotrain.text.render import Message, Rendering
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
+AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
+NEVER = {
+    401: "it wants another key; check the variable that the policy names as key_variable",
+    403: "this key may not ask; check the variable that the policy names as key_variable",
+    404: "there is no such model or address; check the policy's url and model",
+}
+FAILED = "failed"  # ``finish`` of an answer that there is not; ``failure`` says why
+
+
+class RemoteSpec(Spec, Protocol):
+    """``loop.remote.Remote``, which see for the fields."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def concurrency(self) -> int: ...
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def deadline(self) -> float: ...
+    @property
+    def input_price(self) -> float: ...
+    @property
+    def output_price(self) -> float: ...
+    @property
+    def send_ids(self) -> bool: ...
+
+
+class MessagesRenderer(ByteRenderer):
+    """Messages as the bytes of their JSON, so that a prompt holds who said what; texts as their bytes."""
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        told = [{"role": message.role, "content": message.content} for message in messages]
+        return tuple(json.dumps(told, ensure_ascii=False).encode(errors="replace"))
+
+
+class RemoteHandle(PolicyHandle):
+    """Asks a server. Connections live in the event loop in which the first request was made."""
+
+    spec: RemoteSpec
+    renderer: Rendering
+
+    def __init__(self, name: str, spec: RemoteSpec, renderer: Rendering, key: str | None) -> None:
+        super().__init__(name, spec, renderer)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._line: _Line | None = None
+        self._known: dict[Address, Trace] = {}
+        self._counts = dict.fromkeys(
+            ("answers", "failed", "retries", "prompt_tokens", "completion_tokens", "remembered", "seconds"), 0.0
+        )
+
+    def remember(self, traces: Sequence[Trace]) -> None:
+        self._known |= {trace.address: trace for trace in traces}
+
+    def counts(self) -> dict[str, float]:
+        """``{policy}/remote/answers``, ``…/failed``, ``…/retries``, ``…/prompt_tokens``, ``…/completion_tokens`` (as the
+        server counts), ``…/remembered``, ``…/cost``, and ``…/seconds``, the sum of all waiting."""
+        spent = self._counts["prompt_tokens"] * self.spec.input_price
+        spent += self._counts["completion_tokens"] * self.spec.output_price
+        return {f"{self.name}/remote/{what}": count for what, count in (self._counts | {"cost": spent / 1e6}).items()}
+
+    async def sample(self, request: Request) -> Completion:
+        """The server's answer, or one that says why there is none. Raises ConfigError where asking again cannot help, and
+        DataError where another prompt was answered at this address."""
+        if request.address in self._known:
+            return self._recorded(request)
+        path, body = self._asked(request)
+        with elsewhere():
+            line = self._connected()
+            async with line.free:
+                began = time.monotonic()
+                try:
+                    return await self._answer(line.client, request, path, body, began + self.spec.deadline)
+                finally:
+                    self._counts["seconds"] += time.monotonic() - began
+
+    async def close(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            await line.client.aclose()
+
+    async def _answer(
+        self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], deadline: float
+    ) -> Completion:
+        pauses, tries = rng_of("pause", request.seed), 0
+        while True:
+            least, answer, reason = (
+                0.0,
+                None,
+                "",
+            )  # seconds that the server wants to be left alone; what it said; why not
+            try:
+                async with asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())):
+                    answer = await client.post(path, json=body)
+            except (TimeoutError, httpx2.TimeoutException):
+                reason = "timeout"
+            except httpx2.HTTPError:
+                reason = "no connection"
+            if answer is not None and answer.status_code == 200:
+                try:
+                    return self._read(request, answer.json())
+                except Malformed as error:
+                    reason = str(error)
+                except (ValueError, RecursionError):  # of ``answer.json()``
+                    reason = "no JSON"
+            elif answer is not None:
+                reason = f"status {answer.status_code}"
+                if answer.status_code in NEVER:
+                    raise ConfigError(
+                        f"policy {self.name!r}: {self.spec.url} answers {answer.status_code}: {NEVER[answer.status_code]}"
+                    )
+                if answer.status_code not in AGAIN:
+                    return self._failed(f"refused ({reason})")
+                wanted = answer.headers.get("retry-after", "")
+                least = min(LONGEST_PAUSE, float(wanted)) if wanted.isdecimal() else 0.0
+            pause = max(least, min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries) * (0.5 + pauses.random()))
+            if time.monotonic() + pause >= deadline:
+                return self._failed(reason)
+            tries += 1
+            self._counts["retries"] += 1
+            await asyncio.sleep(pause)
+
+    def _asked(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """Path and body."""
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "model": self.spec.model,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": request.seed % 2**31,
+        }
+        if self.spec.send_ids:
+            return "completions", body | {"prompt": list(request.prompt_ids), "logprobs": 0, "return_token_ids": True}
+        text = bytes(request.prompt_ids).decode(errors="replace")
+        messages, end = json.JSONDecoder().raw_decode(text)
+        if end != len(text):
+            raise ConfigError(
+                f"policy {self.name!r} is asked by messages and cannot go on with a given beginning of its answer; "
+                "give it a tokenizer, or ask for the whole answer"
+            )
+        return "chat/completions", body | {"messages": messages}
+
+    def _read(self, request: Request, answer: Any) -> Completion:
+        """The answer that stands in a body. Raises Malformed."""
+        choices = answer.get("choices") if isinstance(answer, Mapping) else None
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+            raise Malformed("no choices")
+        choice, usage = choices[0], answer.get("usage")
+        finish = "length" if choice.get("finish_reason") == "length" else "stop"
+        if self.spec.send_ids:
+            token_ids, logprobs = _ids_of(choice)
+        else:
+            message = choice.get("message")
+            text = message.get("content") if isinstance(message, Mapping) else None
+            if not isinstance(text, str):
+                raise Malformed("no text")
+            token_ids = tuple(text.encode(errors="replace")) + ((STOP,) if finish == "stop" or not text else ())
+            logprobs = (0.0,) * len(token_ids)
+        self._counts["answers"] += 1
+        for name in ("prompt_tokens", "completion_tokens"):
+            count = usage.get(name) if isinstance(usage, Mapping) else None
+            self._counts[name] += count if isinstance(count, int) and count > 0 else 0
+        return Completion(token_ids=token_ids, logprobs=logprobs, finish=finish, policy=self.name, version=0)
+
+    def _failed(self, reason: str) -> Completion:
+        self._counts["answers"] += 1
+        self._counts["failed"] += 1
+        ids = (self.renderer.stop_ids[0],)
+        why = f"remote: {reason}"
+        return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
+
+    def _recorded(self, request: Request) -> Completion:
+        trace = self._known[request.address]
+        if trace.prompt_ids != request.prompt_ids:
+            raise DataError(
+                f"policy {self.name!r}: another prompt was answered at {request.address} of this ledger; use the templates, "
+                "tasks, weights and seed of the recorded run"
+            )
+        self._counts["remembered"] += 1
+        return Completion(
+            token_ids=trace.token_ids,
+            logprobs=trace.logprobs,
+            finish=trace.finish,
+            policy=self.name,
+            version=trace.version,
+            failure=trace.failure if trace.finish == FAILED else None,
+        )
+
+    def _connected(self) -> _Line:
+        """The line of the running loop. It reads no proxies, keys or passwords from the surroundings."""
+        loop = asyncio.get_running_loop()
+        if self._line is None or self._line.loop is not loop:
+            client = httpx2.AsyncClient(
+                base_url=self.spec.url.rstrip("/") + "/",
+                headers=self._headers,
+                timeout=self.spec.timeout,
+                limits=httpx2.Limits(max_connections=self.spec.concurrency),
+                trust_env=False,
+            )
+            self._line = _Line(loop=loop, client=client, free=asyncio.Semaphore(self.spec.concurrency))
+        return self._line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """Connections, and how many more requests may be under way."""
+
+    loop: asyncio.AbstractEventLoop
+    client: httpx2.AsyncClient
+    free: asyncio.Semaphore
+
+
+class Malformed(ValueError):
+    """What is wrong with the body of an answer, as a short fixed phrase."""
+
+
+def _ids_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Token ids [T] with their log-probabilities. Raises Malformed."""
+    ids, told = choice.get("token_ids"), choice.get("logprobs")
+    if not isinstance(ids, list) or not ids or not all(isinstance(i, int) and i >= 0 for i in ids):
+        raise Malformed("no token ids")
+    said = told.get("token_logprobs") if isinstance(told, Mapping) else None
+    if not isinstance(said, list) or len(said) != len(ids) or not all(isinstance(v, int | float) for v in said):
+        raise Malformed("no log-probabilities")
+    return tuple(ids), tuple(map(float, said))

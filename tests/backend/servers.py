@@ -1,0 +1,80 @@
+"""Servers on this machine for the tests of remote policies: ours, and one that is slow, wrong or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cotrain.serve.app import application, listen
+from cotrain.serve.models import Served
+
+
+@contextmanager
+def running(app):
+    """The application on a free port of the loopback: its address up to "/v1", and a function that ends it."""
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+
+    def end():
+        server.should_exit = server.force_exit = True
+        thread.join()
+        listener.close()
+
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", end
+    finally:
+        end()
+
+
+@contextmanager
+def serving_run(trainer):
+    """``cotrain serve`` of a run's models."""
+    served = Served(trainer)
+    try:
+        with running(application(served)) as (url, _):
+            yield url
+    finally:
+        served.engine.close()
+
+
+class Odd:
+    """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "refusing", "flaky", "long"."""
+
+    def __init__(self, pause=0.0):
+        self.asked, self.keys, self.lines, self.open, self.most = Counter(), set(), set(), 0, 0
+        self.pause = pause
+        routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
+        self.app = Starlette(routes=routes)
+
+    async def chat(self, request):
+        body = json.loads(await request.body())
+        model, said = body["model"], body["messages"][-1]["content"]
+        self.asked[model] += 1
+        self.keys.add(request.headers.get("authorization"))
+        self.lines.add(request.client.port)
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await asyncio.sleep(10.0 if model == "slow" else self.pause)
+        self.open -= 1
+        if model == "broken" or (model == "flaky" and self.asked[model] % 2):
+            return Response("oh", status_code=500)
+        if model in ("malformed", "empty", "textless"):
+            wrong = {"malformed": "{", "empty": '{"choices": []}', "textless": '{"choices": [{"message": {}}]}'}
+            return Response(wrong[model], media_type="application/json")
+        if model in ("refusing", "locked"):
+            return JSONResponse({}, status_code=400 if model == "refusing" else 401)
+        choice = {"message": {"content": f"é {said}"}, "finish_reason": "length" if model == "long" else "stop"}
+        return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": 5}})

@@ -1,0 +1,289 @@
+"""Policies that other servers run: what is asked, what goes wrong, and runs that are repeated without the server."""
+
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from servers import Odd, running, serving_run
+
+from cotrain.backend import remote as remote_policy
+from cotrain.backend.local import Local
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.types import Sampling
+from cotrain.disk import transaction
+from cotrain.disk.ledger import Ledger
+from cotrain.loop import run as loop
+from cotrain.loop.override import override
+from cotrain.loop.remote import remote
+from cotrain.loop.run import Interrupted
+from cotrain.loop.trainer import CoTrainer, TooManyFailures
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY, letter_tasks, tiny_model
+
+SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "tasks": EASY}
+
+
+@pytest.fixture
+def odd():
+    server = Odd()
+    with running(server.app) as (url, end):
+        server.url, server.end = url, end
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(remote_policy, "FIRST_PAUSE", 0.01)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    """The address of a served run whose role ``verifier`` judges."""
+    torch.set_num_threads(1)
+    with serving_run(CoTrainer(tango(steps=1, **SMALL))) as url:
+        yield url
+
+
+async def ask_twice(task, roles):
+    first = await roles.far(problem=task.prompt)
+    second = await roles.far(problem=task.prompt[:1], parent=first)
+    second.reward("outcome", 1.0)
+
+
+def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **settings):
+    """Episodes with a remote policy alone, and what was counted."""
+    backend = Local()
+    settings = {"timeout": 0.3, "deadline": 0.6, **settings}
+    backend.open({"far": remote(url, model, **settings)}, seed=0)
+    backend.remember(traces)
+    renderer = backend._handles["far"].renderer
+    role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7), system=system)
+    executor = Executor(backend.engine, {"far": renderer}, {"far": role}, 0)
+    episodes = executor.play(protocol, letter_tasks(count), step=0, members=1)
+    counts = backend.engine.counts()
+    executor.loop.run(backend.close())
+    return episodes, {key.removeprefix("far/remote/"): value for key, value in counts.items()}
+
+
+def test_an_answer_is_a_turn_like_any_other(odd, monkeypatch):
+    monkeypatch.setenv("FAR_KEY", "sesame")
+    prices = {"input_price": 1e6, "output_price": 2e6}
+    episodes, counts = asked(odd.url, "good", system="be brief", key_variable="FAR_KEY", **prices)
+    assert [t.text for t in episodes[1].traces] == ["é Q BB", "é Q B"]
+    for trace in (t for e in episodes for t in e.traces):
+        assert (trace.failure, trace.finish, trace.policy) == (None, "stop", "far")
+        assert (
+            bytes(trace.prompt_ids).decode().startswith('[{"role": "system", "content": "be brief"}, {"role": "user"')
+        )
+        assert bytes(trace.token_ids[:-1]).decode() == trace.text
+    assert odd.keys == {"Bearer sesame"}
+    assert (counts["answers"], counts["failed"], counts["retries"]) == (4, 0, 0)
+    assert (counts["prompt_tokens"], counts["completion_tokens"], counts["cost"]) == (40, 20, 80.0)
+    cut, _ = asked(odd.url, "long", count=1)
+    assert {t.finish for t in cut[0].traces} == {"length"}
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("slow", "timeout"),
+        ("broken", "status 500"),
+        ("malformed", "no JSON"),
+        ("empty", "no choices"),
+        ("textless", "no text"),
+        ("refusing", "refused (status 400)"),
+    ],
+)
+def test_what_goes_wrong_is_a_value_with_its_reason(odd, model, reason):
+    episodes, counts = asked(odd.url, model, count=1)
+    assert episodes[0].failure is None and len(episodes[0].traces) == 2
+    for trace in episodes[0].traces:
+        assert (trace.failure, trace.finish, trace.text) == (f"remote: {reason}", "failed", "")
+    assert counts["failed"] == counts["answers"] == 2
+    assert (odd.asked[model] == 2) == (model == "refusing")  # a refusal is not asked for again
+
+
+def test_a_server_that_is_gone_is_a_value_too(odd):
+    odd.end()
+    episodes, _ = asked(odd.url, "good", count=1)
+    assert {t.failure for t in episodes[0].traces} == {"remote: no connection"}
+
+
+def test_an_answer_is_asked_for_again(odd):
+    episodes, counts = asked(odd.url, "flaky", count=1)
+    assert [t.failure for t in episodes[0].traces] == [None, None] and counts["retries"] == 2
+
+
+def test_no_more_requests_are_under_way_than_allowed():
+    server = Odd(pause=0.02)
+    with running(server.app) as (url, _):
+        asked(url, "good", count=12, concurrency=3)
+    assert server.most == 3
+
+
+def test_connections_outlive_a_play(odd):
+    """The event loop is the executor's, not the play's."""
+    backend = Local()
+    (far,) = backend.open({"far": remote(odd.url, "good", concurrency=1)}, seed=0).values()
+    role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7))
+    executor = Executor(backend.engine, {"far": far.renderer}, {"far": role}, 0)
+    played = [executor.play(ask_twice, letter_tasks(2), step=step, members=1) for step in range(3)]
+    assert all(t.failure is None for episodes in played for e in episodes for t in e.traces)
+    assert executor.greedy().play(ask_twice, letter_tasks(1), step=3, members=1)[0].failure is None
+    assert odd.asked["good"] == 14 and len(odd.lines) == 1
+    executor.loop.run(backend.close())
+
+
+def test_what_no_repetition_mends_ends_the_play(odd, monkeypatch):
+    with pytest.raises(ConfigError, match=r"answers 401.*key_variable"):
+        asked(odd.url, "locked")
+    assert odd.asked["locked"] <= 2
+    with pytest.raises(ConfigError, match="answers 404"):
+        asked(odd.url.replace("/v1", "/v7"), "good")
+    monkeypatch.delenv("FAR_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"'far': the environment variable 'FAR_KEY' is not set"):
+        asked(odd.url, "good", key_variable="FAR_KEY")
+
+    async def begins(task, roles):
+        await roles.far(problem="x", begin="So")
+
+    with pytest.raises(ConfigError, match="cannot go on with a given beginning"):
+        asked(odd.url, "good", protocol=begins)
+
+
+def test_a_remembered_answer_is_not_asked_for_again(odd):
+    first, _ = asked(odd.url, "good")
+    failed, _ = asked(odd.url, "empty", count=1)
+    before = odd.asked.total()
+    again, counts = asked(odd.url, "good", traces=[t for e in first for t in e.traces])
+    assert again == first and odd.asked.total() == before and (counts["remembered"], counts["answers"]) == (4, 0)
+    assert asked(odd.url, "empty", count=1, traces=[t for e in failed for t in e.traces])[0] == failed
+    with pytest.raises(DataError, match="another prompt was answered at 0:0:0:far:0"):
+        asked(odd.url, "good", system="other", traces=[t for e in first for t in e.traces])
+
+
+def test_the_engine_goes_on_while_a_server_is_waited_for():
+    """Six answers of 0.1 s beside decoding that never rests for them."""
+    from cotrain.engine.embedded import EmbeddedEngine
+    from tests.helpers import CharRenderer
+
+    async def both(task, roles):
+        if task.id.endswith("/0"):
+            for _ in range(6):
+                await roles.far(problem="x")
+        while time.monotonic() < until:
+            await roles.near(problem=task.prompt)
+            finished.append(time.monotonic())
+
+    server, finished = Odd(pause=0.1), []
+    with running(server.app) as (url, _):
+        backend = Local(engine=lambda handles, device: EmbeddedEngine({"near": tiny_model()}))
+        backend.open({"far": remote(url, "good")}, seed=0)
+        renderers = {"far": backend._handles["far"].renderer, "near": CharRenderer()}
+        sampling = Sampling(max_tokens=4)
+        roles = {name: Role(policy=name, prompt="{problem}", sampling=sampling) for name in renderers}
+        until = time.monotonic() + 0.8
+        executor = Executor(backend.engine, renderers, roles, 0)
+        executor.play(both, letter_tasks(3), step=0, members=1)
+        executor.loop.run(backend.close())
+    gaps = [b - a for a, b in pairwise(finished)]
+    assert len(finished) > 20 and max(gaps) < 0.09  # a rest for an answer would last 0.1 s
+
+
+def with_judge(recipe, url, model="policy/verifier", **settings):
+    made = replace(recipe, policies={**recipe.policies, "verifier": remote(url, model, **settings)})
+    return override(made, ["evaluation.splits=[]", "evaluation.members=1"])
+
+
+def judged(url, **settings):
+    return with_judge(tango(steps=2, verifier="frozen", **SMALL), url, **settings)
+
+
+def weights(trainer):
+    return {(p, n): t for p, found in trainer.cast.tensors().items() for n, t in found.items()}
+
+
+@pytest.mark.parametrize("tokenizer", [None, TINY])
+def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokenizer):
+    recipe = judged(judge, tokenizer=tokenizer)
+    first = CoTrainer(recipe)
+    results = [first.step() for _ in range(2)]
+    reviews = [t for r in results for e in r.episodes for t in e.traces if t.role == "verifier"]
+    assert reviews and {t.failure for t in reviews} == {None} and any(t.parsed.get("steps") for t in reviews)
+    assert results[0].row["verifier/remote/answers"] == 4 and results[0].row["verifier/remote/completion_tokens"] > 4
+    assert results[0].row["tokens"] == results[0].row["solver/tokens"]
+    if tokenizer is not None:  # the very tokens that the server drew, with its own log-probabilities
+        assert all(t.token_ids[-1] in first.cast["verifier"].renderer.stop_ids for t in reviews if t.finish == "stop")
+        assert all(-50 < p <= 0 for t in reviews for p in t.logprobs) and any(
+            p < 0 for t in reviews for p in t.logprobs
+        )
+    again = CoTrainer(judged("http://127.0.0.1:1/v1", tokenizer=tokenizer))
+    again.backend.remember(t for r in results for e in r.episodes for t in e.traces)
+    repeated = [again.step() for _ in range(2)]
+    assert [r.episodes for r in repeated] == [r.episodes for r in results]
+    mine, theirs = weights(first), weights(again)
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+    for trainer in (first, again):
+        trainer.close()
+
+
+def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
+    """Interrupted after step 1 was played and before it was saved: resuming takes the ledger's answers."""
+    recipe = judged(judge)
+    plain = loop.start(recipe, tmp_path / "plain").directory
+    cut, steps = tmp_path / "cut", []
+
+    class Stop:
+        def message(self, text): ...
+
+        def update(self, row):
+            steps.append(row)
+            if len(steps) == 1:
+                raise KeyboardInterrupt  # as a second signal: nothing is saved
+
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        loop.start(recipe, cut, observer=Stop())
+    with Ledger(cut / "episodes") as ledger:
+        assert ledger.steps() == (0,)
+        played = ledger.read(0)
+    assert transaction.latest(cut / "checkpoints") is None
+    loop.resume(recipe, cut)
+    with Ledger(cut / "episodes") as ledger, Ledger(plain / "episodes") as other:
+        assert ledger.read(0) == played
+        assert ledger.steps() == other.steps() == (0, 1)
+    rows = (cut / "metrics.jsonl").read_text().splitlines()
+    assert '"verifier/remote/remembered": 4.0' in rows[0] and '"verifier/remote/answers": 0.0' in rows[0]
+
+
+def test_a_run_does_not_go_on_without_its_judge(odd):
+    trainer = CoTrainer(judged(odd.url, model="broken", timeout=0.1, deadline=0.1))
+    with pytest.raises(TooManyFailures, match=r"4 of 4 requests to policy 'verifier' had no answer.*resume"):
+        trainer.step()
+    assert trainer.finished == 0
+    trainer.close()
+
+
+def test_what_cannot_be_asked_of_a_remote_policy_is_refused():
+    with pytest.raises(ConfigError, match="trains policy 'verifier', which is of kind 'remote'; make it trainable"):
+        with_judge(tango(steps=1, **SMALL), "http://127.0.0.1:1/v1")
+    made = grpo(steps=1, **SMALL)
+    with pytest.raises(ConfigError, match="reference policy 'start' is of kind 'remote', which has no probabilities"):
+        replace(made, policies={**made.policies, "start": remote("http://127.0.0.1:1/v1", "m")})
+    for wrong, words in (
+        ({"url": "localhost:8000"}, "expected http://HOST:PORT/v1"),
+        ({"url": "http://me:secret@here/v1"}, "key_variable"),
+        ({"concurrency": 0}, "at least 1"),
+        ({"deadline": 0.0}, "seconds above 0"),
+        ({"input_price": -1.0}, "expected 0 or more"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            remote(**{"url": "http://here/v1", "model": "m", **wrong})
+    changed = override(judged("http://here/v1"), ["policies.verifier.concurrency=4"])
+    assert changed.policies["verifier"].concurrency == 4
+    with pytest.raises(ConfigError, match="unknown field of Remote 'lr'"):
+        override(changed, ["policies.verifier.lr=1"])
