@@ -16,7 +16,7 @@ from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.render import Message
+from cotrain.text.messages import Message
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
 VOCABULARY = 96
@@ -124,7 +124,16 @@ class CharRenderer:
     stop_ids = (0,)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return tuple(ord(char) - 31 for message in messages for char in message.content)
+        return self.encode_pieces(self.pieces(messages))
+
+    def pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+        return [(message.content, "content") for message in messages]
+
+    def encode_pieces(self, pieces: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+        return tuple(i for text, _ in pieces for i in self.encode(text))
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token])
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(ord(char) - 31 for char in text)

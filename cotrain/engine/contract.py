@@ -7,6 +7,7 @@ can run on: what shares a batch then depends on the work and not on the clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,9 @@ class Request:
     stop_ids: tuple[int, ...]  # a sampled token among these ends the completion (and is part of it)
     seed: int  # of this request alone, from its address
     address: Address  # order of admission
+    decode: Callable[[Sequence[int]], str] | None = None  # ids → text, for engines that look for stop strings themselves
+    continues: Address | None = None  # of the request that this one goes on from: its prompt begins with all of that one's tokens
+    keep: bool = False  # another request may continue this one: its keys and values are worth keeping
 
 
 class Engine(Protocol):
@@ -31,7 +35,9 @@ class Engine(Protocol):
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request. Raises UnknownName for a policy that is not loaded, ConfigError
-        when prompt and max_tokens exceed the policy's context."""
+        when prompt and max_tokens exceed the policy's context.
+
+        A completion ends with a stop token, with the token by which its text contains a stop string, or at max_tokens."""
         ...
 
     def advance(self) -> bool:

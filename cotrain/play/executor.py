@@ -30,7 +30,8 @@ from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.play.role import Role, Turn
 from cotrain.text.nonce import nonce
 from cotrain.text.prompts import fields_of, fill
-from cotrain.text.render import Message, Rendering
+from cotrain.text.messages import Message
+from cotrain.text.render import Rendering
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]

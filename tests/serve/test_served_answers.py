@@ -19,7 +19,7 @@ from cotrain.serve.reply import Reply
 from cotrain.serve.verify import _together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
-from cotrain.text.render import Message
+from cotrain.text.messages import Message
 
 
 def test_models_and_health(client):
