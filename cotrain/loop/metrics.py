@@ -36,15 +36,15 @@ def _one_role(role: str, traces: Sequence[Trace]) -> Row:
     unparsed = Counter(str(t.parsed["failure"]) for t in traces if t.parsed.get("failure"))
     row: Row = {
         f"{role}/traces": n,
-        f"{role}/tokens": sum(len(t.token_ids) for t in traces),
-        f"{role}/length": sum(len(t.token_ids) for t in traces) / n,
+        f"{role}/tokens": sum(t.sampled for t in traces),
+        f"{role}/length": sum(t.sampled for t in traces) / n,
         f"{role}/truncated": sum(t.finish == "length" for t in traces) / n,
         f"{role}/parse_failures": sum(unparsed.values()) / n,
     }
     for reason, count in sorted(unparsed.items()):
         row[f"{role}/parse_failure/{reason}"] = count
-    for outcome, count in sorted(Counter(str(t.parsed["program"]) for t in traces if t.parsed.get("program")).items()):
-        row[f"{role}/program/{outcome}"] = count
+    for outcome, count in sorted(Counter(str(call) for t in traces for call in t.parsed.get("calls", ())).items()):
+        row[f"{role}/call/{outcome}"] = count
     names = sorted({s.name for t in traces for s in t.signals})
     for name in names:
         values = [s.value for t in traces for s in t.signals if s.name == name]

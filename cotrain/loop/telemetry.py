@@ -61,7 +61,7 @@ def rewards(role: str, traces: Sequence[Trace]) -> Figures:
 
 def lengths(role: str, traces: Sequence[Trace]) -> Figures:
     """Sampled tokens: ``length/p10``, ``p50``, ``p90`` (interpolated), ``length/right`` and ``length/wrong``."""
-    counts = [(float(len(trace.token_ids)), trace) for trace in traces]
+    counts = [(float(trace.sampled), trace) for trace in traces]
     cuts = np.percentile([count for count, _ in counts], QUANTILES)
     figures = {f"{role}/length/p{q}": float(cut) for q, cut in zip(QUANTILES, cuts, strict=True)}
     return figures | _by_truth(f"{role}/length", counts)

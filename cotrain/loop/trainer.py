@@ -135,7 +135,7 @@ class CoTrainer:
         for due in batches:
             row |= self._learn(due, episodes, clock)
         silent = {*self.cast.programs(), *self.cast.scoring()}
-        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy not in silent)
+        self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy not in silent)
         row["tokens"] = self.tokens
         self.finished += 1
         return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
