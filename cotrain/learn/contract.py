@@ -18,6 +18,7 @@ import torch
 
 from cotrain.core.state import State
 from cotrain.core.types import Trace
+from cotrain.learn.spoken import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,8 @@ class Needs:
 class Annotated:
     """A trace with what models said of its sampled tokens beforehand."""
 
-    trace: Trace
+    trace: Trace  # its sampled tokens alone (``spoken.py``): what was given between its turns is no part of it
+    given: Given = ()  # and stands here
     temperature: float = 1.0  # at which its role samples
     values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
@@ -47,7 +49,7 @@ class Annotated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sequence to learn from: a prompt, sampled tokens, and per-token credit."""
+    """One sequence to learn from: a prompt, sampled tokens, and per-token credit. ``[T]`` runs over the sampled tokens."""
 
     key: str  # the address of its trace; samples are ordered by their place in the batch, not by this
     prompt_ids: tuple[int, ...]  # [P]
@@ -60,6 +62,7 @@ class Sample:
     targets: torch.Tensor | None = None  # [T] float32 regression targets (critics)
     old_values: torch.Tensor | None = None  # [T] float32 (critics with clipped loss)
     off_policy: bool = False  # it answered another prompt than the one it is learned under
+    given: Given = ()  # what stands between the sampled tokens: context, without credit or loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +154,15 @@ class Learner(Protocol):
     def update(self, terms: Sequence[Term]) -> UpdateReport: ...
 
     def logprobs(
-        self, samples: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, temperature: float = 1.0
+        self,
+        samples: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+        *,
+        temperature: float = 1.0,
+        given: Sequence[Given] = (),
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities (or values) without gradient."""
+        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities (or values) without gradient.
+
+        ``given``: what stands between the tokens of each; () for nothing anywhere."""
         ...
 
     def state(self) -> State: ...

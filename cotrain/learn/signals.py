@@ -104,6 +104,7 @@ def sample_of(
         weight=weight,
         temperature=annotated.temperature if temperature is None else temperature,
         off_policy=trace.learn_ids is not None,
+        given=annotated.given,
     )
 
 

@@ -28,6 +28,7 @@ from cotrain.core.state import State, take
 from cotrain.learn.collate import Sequences, collate, move
 from cotrain.learn.contract import Normaliser, Term, UpdateReport
 from cotrain.learn.scorer import Scorer, sequence_scores
+from cotrain.learn.spoken import Given, woven
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
 
 __all__ = ["TorchLearner", "sequence_scores"]
@@ -141,10 +142,12 @@ class TorchLearner:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
 
-    def logprobs(self, samples: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+    def logprobs(
+        self, samples: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
         """See ``Scorer.logprobs``: float32 ``[T]`` for each sequence, without gradient."""
         self._activate()
-        return self.scorer.logprobs(samples, temperature=temperature)
+        return self.scorer.logprobs(samples, temperature=temperature, given=given)
 
     def state(self) -> State:
         return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))}
@@ -184,7 +187,7 @@ class TorchLearner:
         zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
-        for indices in self.scorer.plan([(s.prompt_ids, s.token_ids) for s in term.samples]):
+        for indices in self.scorer.plan([(s.prompt_ids, woven(s.token_ids, s.given)[0]) for s in term.samples]):
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)

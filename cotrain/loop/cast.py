@@ -18,6 +18,7 @@ from torch import nn
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
+from cotrain.learn.spoken import Given
 from cotrain.learn.torch_learner import TorchLearner, sequence_scores
 from cotrain.loop.followers import Follower
 from cotrain.loop.policies import PolicySpec, Program
@@ -59,11 +60,17 @@ class Cast:
         return {name: spec.program for name, spec in self.specs.items() if spec.program is not None}
 
     def score(
-        self, policy: str, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, temperature: float = 1.0
+        self,
+        policy: str,
+        pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+        *,
+        temperature: float = 1.0,
+        given: Sequence[Given] = (),
     ) -> list[torch.Tensor]:
-        """Log-probabilities (or values) of sampled tokens under any policy: (prompt ``[P]``, tokens ``[T]``) → ``[T]``."""
+        """Log-probabilities (or values) of sampled tokens under any policy: (prompt ``[P]``, tokens ``[T]``) → ``[T]``; ``given``:
+        what stands between the tokens of each."""
         if policy in self.learners:
-            return self.learners[policy].logprobs(pairs, temperature=temperature)
+            return self.learners[policy].logprobs(pairs, temperature=temperature, given=given)
         spec = self.specs[policy]
         return sequence_scores(
             self.models[policy],
@@ -73,6 +80,7 @@ class Cast:
             temperature=temperature,
             autocast=bool(spec.autocast),
             activate=self.activate.get(policy),
+            given=given,
         )
 
     def autocasts(self) -> dict[str, torch.dtype]:

@@ -22,6 +22,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.contract import Annotated, Sample, Term
+from cotrain.learn.spoken import spoken
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.metrics import Row, reward_gap, role_metrics
@@ -184,12 +185,14 @@ class CoTrainer:
         """The traces with what credit has to know beforehand."""
         needs = self.algorithms[name].needs()
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
-        pairs = [(t.prompt_ids if t.learn_ids is None else t.learn_ids, t.token_ids) for t in traces]
-        values = self.cast.score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self.cast.score(p, pairs, temperature=warmth) for p in needs.scores if pairs}
+        told = [spoken(trace) for trace in traces]
+        pairs = [(t.prompt_ids if t.learn_ids is None else t.learn_ids, t.token_ids) for t, _ in told]
+        given = [between for _, between in told]
+        values = self.cast.score(needs.values, pairs, given=given) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self.cast.score(p, pairs, temperature=warmth, given=given) for p in needs.scores if pairs}
         return [
-            Annotated(trace=t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
-            for i, (t, v) in enumerate(zip(traces, values, strict=True))
+            Annotated(trace=t, given=g, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
+            for i, ((t, g), v) in enumerate(zip(told, values, strict=True))
         ]
 
     def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
@@ -200,7 +203,8 @@ class CoTrainer:
         scores: dict[str, torch.Tensor] = {}
         for temperature in sorted({s.temperature for s in samples}):
             mine = [s for s in samples if s.temperature == temperature]
-            found = self.cast.score(reference, [(s.prompt_ids, s.token_ids) for s in mine], temperature=temperature)
+            pairs, given = [(s.prompt_ids, s.token_ids) for s in mine], [s.given for s in mine]
+            found = self.cast.score(reference, pairs, temperature=temperature, given=given)
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
 
