@@ -165,7 +165,9 @@ class Trace:
     version: int  # of the policy when it spoke
     group: str  # pool key: traces of one role with the same key are compared with each other
     prompt_ids: tuple[int, ...]  # [P] everything before the first sampled token
-    token_ids: tuple[int, ...]  # [T] all after it: sampled, stop tokens included, and given in between; the last is sampled
+    token_ids: tuple[
+        int, ...
+    ]  # [T] all after it: sampled, stop tokens included, and given in between; the last is sampled
     logprobs: tuple[float, ...]  # [T] behaviour log-probabilities; 0 where given
     text: str  # decoded text of token_ids without control tokens
     finish: str  # "stop" or "length", of the last turn

@@ -25,8 +25,12 @@ class Request:
     stop_ids: tuple[int, ...]  # a sampled token among these ends the completion (and is part of it)
     seed: int  # of this request alone, from its address
     address: Address  # order of admission
-    decode: Callable[[Sequence[int]], str] | None = None  # ids → text, for engines that look for stop strings themselves
-    continues: Address | None = None  # of the request that this one goes on from: its prompt begins with all of that one's tokens
+    decode: Callable[[Sequence[int]], str] | None = (
+        None  # ids → text, for engines that look for stop strings themselves
+    )
+    continues: Address | None = (
+        None  # of the request that this one goes on from: its prompt begins with all of that one's tokens
+    )
     keep: bool = False  # another request may continue this one: its keys and values are worth keeping
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from cotrain.engine.attention import attention
 from cotrain.engine.copies import Copies
 from cotrain.engine.lane import Counts, Lane
-from cotrain.engine.rows import DRAWN, LAST, MOST, Row, Rows
+from cotrain.engine.rows import DRAWN, LAST, Row, Rows
 from cotrain.engine.sampling import draw
 from cotrain.engine.slots import SLOTS, Slots, columns_for, lines_for
 

@@ -105,7 +105,10 @@ class Lane:
                 f"a prompt id is outside of the vocabulary of {self.vocabulary}; use the renderer of this policy",
             ),
             ("" in sampling.stop, "a stop string is empty; leave it out"),
-            (bool(sampling.stop) and request.decode is None, "it has stop strings and no decode to find them in its text"),
+            (
+                bool(sampling.stop) and request.decode is None,
+                "it has stop strings and no decode to find them in its text",
+            ),
         ):
             if wrong:
                 error = TooLong if "exceed the context" in problem else ConfigError

@@ -94,7 +94,9 @@ def _going_on(
     cache = DynamicCache()
     for layer in range(len(prompts[0][1].layers)):
         keys, values = (
-            torch.stack([F.pad(past.layers[layer][k], (0, 0, old - o, 0)) for (_, past), o in zip(prompts, olds, strict=True)])
+            torch.stack(
+                [F.pad(past.layers[layer][k], (0, 0, old - o, 0)) for (_, past), o in zip(prompts, olds, strict=True)]
+            )
             for k in (0, 1)
         )
         cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)

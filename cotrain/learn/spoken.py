@@ -16,7 +16,9 @@ from itertools import accumulate
 
 from cotrain.core.types import Trace
 
-Given = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): these ids stand before the k-th sampled token, k ≥ 1, rising
+Given = tuple[
+    tuple[int, tuple[int, ...]], ...
+]  # (k, ids): these ids stand before the k-th sampled token, k ≥ 1, rising
 
 
 def spoken(trace: Trace) -> tuple[Trace, Given]:

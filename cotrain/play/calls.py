@@ -52,7 +52,9 @@ class Form:
     """How calls are written and outputs are shown."""
 
     stop: tuple[str, ...]  # a turn ends with one of these
-    read: Callable[[str, Mapping[str, Tool]], Call | None]  # own words up to a stop → the call that ends there; or ToolError
+    read: Callable[
+        [str, Mapping[str, Tool]], Call | None
+    ]  # own words up to a stop → the call that ends there; or ToolError
     show: Callable[[Conversation, str, str], None]  # put an output into the conversation, with this mark
 
 
@@ -138,7 +140,7 @@ async def _called(tools: Mapping[str, Tool], call: Call) -> str:
             return _page(str(await tools[call.tool](*call.said, **call.named)))
     except ToolError:
         raise
-    except Exception as error:  # noqa: BLE001  a tool may raise anything, and a policy may ask for anything
+    except Exception as error:
         raise ToolError(type(error).__name__) from error
 
 

@@ -32,8 +32,8 @@ from cotrain.play.role import Role
 from cotrain.serve.asked import Asked, BadRequest
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import Reply
-from cotrain.text.prompts import fields_of, fill
 from cotrain.text.messages import Message
+from cotrain.text.prompts import fields_of, fill
 from cotrain.text.render import Renderer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served

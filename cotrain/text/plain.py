@@ -16,11 +16,12 @@ class ByteRenderer:
     stop_ids: tuple[int, ...] = (STOP,)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The contents of the messages, one after the other, as bytes [P]; a single stop token where there are none."""
+        """The contents of the messages, a reply behind its prompt and others on a line of their own, as bytes [P]; a single stop
+        token where there are none."""
         return self.encode_pieces(self.pieces(messages))
 
     def pieces(self, messages: Sequence[Message]) -> list[Piece]:
-        return [("\n" * (i > 0) + m.content, "content") for i, m in enumerate(messages)]
+        return [("\n" * (i > 0 and m.role != "assistant") + m.content, "content") for i, m in enumerate(messages)]
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
         return tuple("".join(text for text, _ in pieces).encode()) or (STOP,)

@@ -318,7 +318,9 @@ class Renderer:
 
     def _encode_stretch(self, stretch: Sequence[Piece]) -> list[int]:
         """Encode template and contents together if that makes no control token that the template did not write."""
-        own = [i for text, origin in stretch if origin == "template" for i in self._tokenize(text) if i in self._forbidden]
+        own = [
+            i for text, origin in stretch if origin == "template" for i in self._tokenize(text) if i in self._forbidden
+        ]
         together = self._tokenize("".join(text for text, _ in stretch))
         if [i for i in together if i in self._forbidden] == own:
             return together

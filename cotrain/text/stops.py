@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-_SLACK = 16  # characters before the longest stop string that are read again with each token: enough for broken beginnings
+_SLACK = (
+    16  # characters before the longest stop string that are read again with each token: enough for broken beginnings
+)
 _STRIDE = 8  # tokens that are dropped from what is read at a time
 
 

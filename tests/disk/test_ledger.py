@@ -20,7 +20,16 @@ from cotrain.core.address import Address
 from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Part, Signal, Trace
 from cotrain.disk.files import DiskError
-from cotrain.disk.ledger import NAME, Ledger, NotRecorded, decode_floats, encode_floats, encode_member, trace_from_json, trace_to_json
+from cotrain.disk.ledger import (
+    NAME,
+    Ledger,
+    NotRecorded,
+    decode_floats,
+    encode_floats,
+    encode_member,
+    trace_from_json,
+    trace_to_json,
+)
 
 FLOAT32 = struct.Struct("<f")
 
@@ -99,7 +108,9 @@ traces = st.builds(
     parsed=st.dictionaries(names, values, max_size=3),
     truth=st.dictionaries(names, values, max_size=3),
     parent=st.none() | names,
-    turns=st.lists(st.builds(Part, start=st.integers(0, 9), end=st.integers(0, 9), finish=names), max_size=3).map(tuple),
+    turns=st.lists(st.builds(Part, start=st.integers(0, 9), end=st.integers(0, 9), finish=names), max_size=3).map(
+        tuple
+    ),
 )
 episodes = st.builds(
     Episode,

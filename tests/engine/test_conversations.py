@@ -53,7 +53,12 @@ def test_a_stop_string_is_found_in_any_long_text_where_it_ends():
 
     watch = StopWatch(("</call>",), decode)
     growing = next(n for n in range(len(ids) + 1) if watch.read(ids[:n]) is not None)
-    assert growing == watch.count == StopWatch(("</call>",), decode).read(ids) == len(text[: text.index("/call>") + 6].encode())
+    assert (
+        growing
+        == watch.count
+        == StopWatch(("</call>",), decode).read(ids)
+        == len(text[: text.index("/call>") + 6].encode())
+    )
     assert StopWatch(("</cool>",), decode).read(ids) is None
     assert stop_in("a<b>c", ("b>", "<b>", "c")) == (1, 4)  # complete first; of equals the longest
 
@@ -138,7 +143,10 @@ def test_new_weights_empty_what_is_kept():
     engine = EmbeddedEngine({"a": model})
     [[(first, said)]] = talks(engine, 1, turns=1)
     more = replace(
-        first, prompt_ids=(*first.prompt_ids, *said.token_ids, 3), address=first.address.after(1), continues=first.address
+        first,
+        prompt_ids=(*first.prompt_ids, *said.token_ids, 3),
+        address=first.address.after(1),
+        continues=first.address,
     )
     with torch.no_grad():
         for parameter in model.parameters():

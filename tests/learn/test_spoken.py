@@ -27,7 +27,11 @@ def test_by_hand():
         token_ids=(1, 2, 3, 90, 91, 4, 5, 92, 6),
         logprobs=(-1.0, -2.0, -3.0, 0.0, 0.0, -4.0, -5.0, 0.0, -6.0),
         turns=parts((0, 3), (5, 7), (8, 9)),
-        signals=(Signal(name="a", value=1.0), Signal(name="b", value=2.0, tokens=(5, 7)), Signal(name="c", value=3.0, tokens=(2, 6))),
+        signals=(
+            Signal(name="a", value=1.0),
+            Signal(name="b", value=2.0, tokens=(5, 7)),
+            Signal(name="c", value=3.0, tokens=(2, 6)),
+        ),
     )
     alone, given = spoken(whole)
     assert alone.token_ids == (1, 2, 3, 4, 5, 6) and alone.logprobs == (-1.0, -2.0, -3.0, -4.0, -5.0, -6.0)
@@ -50,7 +54,9 @@ def samples_with_given(count, seed=0):
         given = tuple((k, tuple(rng.randrange(VOCABULARY) for _ in range(rng.randrange(1, 5)))) for k in places)
         numbers = torch.zeros(len(tokens))
         prompt = (1, 2, 3) if i % 2 else (4, 5)
-        made.append(Sample(key=str(i), prompt_ids=prompt, token_ids=tokens, behaviour=numbers, advantages=numbers, given=given))
+        made.append(
+            Sample(key=str(i), prompt_ids=prompt, token_ids=tokens, behaviour=numbers, advantages=numbers, given=given)
+        )
     return sorted(made, key=lambda sample: sample.prompt_ids)
 
 
@@ -77,7 +83,9 @@ def test_log_probabilities_and_gradients_equal_a_forward_pass_over_everything(sh
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-4)  # norms compute in float32
     pairs, given = [(s.prompt_ids, s.token_ids) for s in samples], [s.given for s in samples]
     for micro_tokens in (1, 40, 10_000):
-        for found, values in zip(sequence_scores(model, pairs, micro_tokens=micro_tokens, given=given), expected, strict=True):
+        for found, values in zip(
+            sequence_scores(model, pairs, micro_tokens=micro_tokens, given=given), expected, strict=True
+        ):
             torch.testing.assert_close(found.double(), values.detach(), rtol=1e-5, atol=1e-5)
 
 

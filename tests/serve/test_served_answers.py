@@ -18,8 +18,8 @@ from cotrain.serve.models import Served
 from cotrain.serve.reply import Reply
 from cotrain.serve.verify import _together
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.plain import ByteRenderer
 from cotrain.text.messages import Message
+from cotrain.text.plain import ByteRenderer
 
 
 def test_models_and_health(client):

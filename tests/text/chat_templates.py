@@ -29,7 +29,9 @@ QWEN_3 = (  # thoughts stand in the answers since the user last spoke, and nowhe
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}"
 )
-QWEN_3_THINKING = QWEN_3[: QWEN_3.index("{%- if enable_thinking")] + "{{- '<think>\n' }}{%- endif %}"  # it always thinks
+QWEN_3_THINKING = (
+    QWEN_3[: QWEN_3.index("{%- if enable_thinking")] + "{{- '<think>\n' }}{%- endif %}"
+)  # it always thinks
 LLAMA_3 = (  # trims
     "{{- bos_token }}{%- for m in messages %}{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
     "{{- m.content | trim + '<|eot_id|>' }}{%- endfor %}"

@@ -7,9 +7,9 @@ from judge_texts import READERS, soup
 
 from cotrain.core.address import Address
 from cotrain.text import judge_prompts
+from cotrain.text.messages import Message
 from cotrain.text.nonce import broken, nonce, wrap, wrap_all
 from cotrain.text.prompts import fields_of, fill
-from cotrain.text.messages import Message
 from cotrain.text.render import Renderer
 from cotrain.text.verdicts import JUDGE_TAGS
 

@@ -94,7 +94,11 @@ def test_thoughts_stay_among_tools_and_go_when_the_user_speaks():
 @pytest.mark.parametrize("name", ["qwen-3", "qwen-3-thinking"])
 def test_a_template_that_looks_into_contents_sees_no_control_token(name):
     renderer = RENDERERS[name]
-    messages = [Message("user", HOSTILE), Message("assistant", f"t{HOSTILE}\n</think>\n\n{HOSTILE}"), Message("user", HOSTILE)]
+    messages = [
+        Message("user", HOSTILE),
+        Message("assistant", f"t{HOSTILE}\n</think>\n\n{HOSTILE}"),
+        Message("user", HOSTILE),
+    ]
     ids = renderer.render(messages)
     control = [texts(renderer, [i]) for i in ids if i in control_of(renderer)]
     assert control == ["<|im_start|>", "<|im_end|>"] * 3 + ["<|im_start|>"]
