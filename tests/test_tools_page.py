@@ -1,4 +1,5 @@
-"""``docs/tools.md``: a solver that calls a calculator in the middle of its answer is one trajectory, and learns from it."""
+"""``docs/tools.md``: a solver that calls a calculator in the middle of its answer is one trajectory, and learns from
+it."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
 
 
 def test_given_tokens_move_no_weight(played):
-    """The gradient of the learner is that of the sampled tokens' log-probabilities, in a forward pass over all tokens."""
+    """The gradient of the learner is that of the sampled tokens' log-probabilities, in a forward pass over all
+    tokens."""
     trainer, traces = played[0], [t for t in traces_of(played) if t.turns][:5]
     learner, model = trainer.cast.learners["generator"], trainer.cast.models["generator"]
     told = [spoken(trace) for trace in traces]

@@ -1,7 +1,8 @@
 """The carriers that travel through one step of co-training: Task → Completion → Trace (with Signals) → Episode.
 
-All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` all tokens from the first sampled one on: in a conversation
-of several turns also what was given between them (``Trace.mask``). Ground truth (``Trace.truth``) is for telemetry and evaluation; an algorithm never reads it.
+All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` all tokens from the first sampled one on:
+in a conversation of several turns also what was given between them (``Trace.mask``). Ground truth (``Trace.truth``) is
+for telemetry and evaluation; an algorithm never reads it.
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One training sequence: what one role said, in one turn or in several turns that extend each other, token by token.
+    """One training sequence: what one role said, in one turn or in several turns that extend each other, token by
+    token.
 
     ::
 

@@ -9,9 +9,9 @@ episodes alone (no time, no name), so a run cut back by ``truncate_after`` and r
 
 Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f4:" before float32, 4 bytes per token
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
-``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the
-spans of tokens that were sampled, [start, end, finish], where they are not all. ``parsed`` and ``truth`` must be JSON; a tuple in
-them comes back as a list. NaN and infinities there, and in signals, are Python's JSON literals.
+``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
+[start, end, finish], where they are not all. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
+list. NaN and infinities there, and in signals, are Python's JSON literals.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
@@ -302,8 +302,8 @@ def trace_to_json(trace: Trace) -> State:
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
-    """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for missing and
-    unknown fields."""
+    """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
+    missing and unknown fields."""
     state = {"learn_ids": None, "score": None, "turns": (), **state}
     address, prompt_ids, token_ids, logprobs, signals, learn_ids, turns = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED

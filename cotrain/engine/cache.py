@@ -188,8 +188,8 @@ class Columns(Cache):
         self._layers = []
 
     def taken(self, row: int, drawn: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of a row's keys and values in every layer, each ``[kv_heads, P + drawn, …]``: of its prompt and of the first
-        ``drawn`` tokens that were fed after it."""
+        """Copies of a row's keys and values in every layer, each ``[kv_heads, P + drawn, …]``: of its prompt and of the
+        first ``drawn`` tokens that were fed after it."""
         tile, start = self.tiles[row], self.starts[row]
         prompt, own = slice(-self.lengths[tile], None), slice(start, start + drawn)
         pairs = zip(

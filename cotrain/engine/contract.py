@@ -41,7 +41,8 @@ class Engine(Protocol):
         """Wait for the completion of one request. Raises UnknownName for a policy that is not loaded, ConfigError
         when prompt and max_tokens exceed the policy's context.
 
-        A completion ends with a stop token, with the token by which its text contains a stop string, or at max_tokens."""
+        A completion ends with a stop token, with the token by which its text contains a stop string, or at
+        max_tokens."""
         ...
 
     def advance(self) -> bool:

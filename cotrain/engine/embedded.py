@@ -9,7 +9,8 @@ Float rounding does depend on the batch that a row shares, so other requests may
 digits.
 
 Left out, as a model that fits one device beside its optimiser does not need them: paged memory, speculative decoding,
-several devices. Prompts are shared only within one admission; what goes on is a conversation (``kept.py``), until new weights.
+several devices. Prompts are shared only within one admission; what goes on is a conversation (``kept.py``), until new
+weights.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class Held(Rows):
 
     def finished(self) -> list[int]:
         """The rows with nothing more to draw; they get their tokens. Raises FloatingPointError for logits that were not
-        numbers. The one place where the host waits for the device; a stop string is seen here, and what was drawn after it is
-        thrown away."""
+        numbers. The one place where the host waits for the device; a stop string is seen here, and what was drawn after
+        it is thrown away."""
         stopped = self.stopped()
         done = self._done()
         done[list(stopped)] = True

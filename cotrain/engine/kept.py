@@ -1,8 +1,9 @@
-"""Keys and values of finished requests that may be continued: the next turn of a conversation computes only what is new.
+"""Keys and values of finished requests that may be continued: the next turn of a conversation computes only what is
+new.
 
 They are kept by the address of the request, and found by the one that names it in ``Request.continues``; the oldest go
-first when there are too many tokens. So what is found depends on the work alone: whatever an earlier play left behind is
-older than all of this one's, and goes before it. New weights empty it.
+first when there are too many tokens. So what is found depends on the work alone: whatever an earlier play left behind
+is older than all of this one's, and goes before it. New weights empty it.
 
 Left out: sharing the trunk of several continuations in memory; each entry is whole.
 """

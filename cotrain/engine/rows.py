@@ -115,15 +115,16 @@ class Rows:
 
     def stopped(self) -> dict[int, int]:
         """The rows whose text contains a stop string, with the number of their tokens up to and with its end."""
-        watched = [i for i, row in enumerate(self.items) if row.watch is not None]
+        watched = [(i, row.watch) for i, row in enumerate(self.items) if row.watch is not None]
         if not watched:
             return {}
-        counts: list[int] = self._state[watched, DRAWN].tolist()
-        tokens = self._tokens[watched, : max(counts)].tolist()
+        rows, first = [i for i, _ in watched], min(watch.seen for _, watch in watched)
+        counts: list[int] = self._state[rows, DRAWN].tolist()
+        tokens = self._tokens[rows, first : max(counts)].tolist()
         found = {}
-        for i, count, ids in zip(watched, counts, tokens, strict=True):
-            watch = self.items[i].watch
-            if watch is not None and (end := watch.read(ids[:count])) is not None:
+        for (i, watch), count, ids in zip(watched, counts, tokens, strict=True):
+            end = watch.read(ids[watch.seen - first : count - first])
+            if end is not None:
                 found[i] = end
         return found
 

@@ -6,10 +6,10 @@
              about half of the tokens with groups of eight, for models whose attention can be replaced
 
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
-micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality
-of prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
-only. What was given between sampled tokens (``spoken.py``) is an input like any other, from which nothing is read. The last
-sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of
+prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
+only. What was given between sampled tokens (``spoken.py``) is an input like any other, from which nothing is read. The
+last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
 def rows_of(
     sequences: Sequences, temperatures: Sequence[float], *, given: Sequence[Given] = (), shared: bool = False
 ) -> Rows:
-    """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side. ``given``: what stands
-    between the sampled tokens of each; it is an input, and nothing is predicted there.
+    """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side. ``given``: what
+    stands between the sampled tokens of each; it is an input, and nothing is predicted there.
 
     Raises ConfigError for a sequence without a prompt or without a sampled token, or a temperature that is not
     positive: a token drawn greedily has no log-probability to learn from.

@@ -49,7 +49,8 @@ class Annotated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sequence to learn from: a prompt, sampled tokens, and per-token credit. ``[T]`` runs over the sampled tokens."""
+    """One sequence to learn from: a prompt, sampled tokens, and per-token credit. ``[T]`` runs over the sampled
+    tokens."""
 
     key: str  # the address of its trace; samples are ordered by their place in the batch, not by this
     prompt_ids: tuple[int, ...]  # [P]

@@ -105,8 +105,8 @@ class Scorer:
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``: what
-        stands between the tokens of each."""
+        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
+        what stands between the tokens of each."""
         between = given or [()] * len(sequences)
         results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
         self.model.eval()

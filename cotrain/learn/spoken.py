@@ -5,8 +5,8 @@
     trace    │ a b <stop> │ <tool> 42 │ c <stop> │      signal on [5, 7)
     spoken   │ a b <stop>               c <stop> │      signal on [3, 5), and ((3, (<tool>, 42)),) was given
 
-Credit, losses and all their totals run over the spoken tokens alone, so no algorithm can put weight on a given one; only the
-forward pass sees both (``collate.py``).
+Credit, losses and all their totals run over the spoken tokens alone, so no algorithm can put weight on a given one;
+only the forward pass sees both (``collate.py``).
 """
 
 from __future__ import annotations

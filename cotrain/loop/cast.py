@@ -67,8 +67,8 @@ class Cast:
         temperature: float = 1.0,
         given: Sequence[Given] = (),
     ) -> list[torch.Tensor]:
-        """Log-probabilities (or values) of sampled tokens under any policy: (prompt ``[P]``, tokens ``[T]``) → ``[T]``; ``given``:
-        what stands between the tokens of each."""
+        """Log-probabilities (or values) of sampled tokens under any policy: (prompt ``[P]``, tokens ``[T]``) → ``[T]``;
+        ``given``: what stands between the tokens of each."""
         if policy in self.learners:
             return self.learners[policy].logprobs(pairs, temperature=temperature, given=given)
         spec = self.specs[policy]

@@ -1,14 +1,16 @@
-"""Tools as plain async functions: the policy writes a call, the function answers, and the policy goes on in the same answer.
+r"""Tools as plain async functions: the policy writes a call, the function answers, and the policy goes on in the same
+answer.
 
 ::
 
-    CALLS     6 * 7 is <call>6 * 7</call>│\n<result id=9f3c01ab>\n42\n</result id=9f3c01ab>\n│so 42.   (one tool: all of it is said to it;
-                                                                                           several: <call>name what is said</call>)
-    HERMES    <tool_call>{"name": "calculator", "arguments": {"expression": "6 * 7"}}</tool_call>│ a tool message │So 42.
+    CALLS     6 * 7 is <call>6 * 7</call>│\n<result id=9f3c01ab>\n42\n</result id=9f3c01ab>\n│so 42.
+    HERMES    <tool_call>{"name": "calculator", "arguments": {"term": "6 * 7"}}</tool_call>│ a tool message │So 42.
 
-What is between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce, with
-judges' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own words alone, so
-what a tool prints is never one. A tool that fails is a value with a reason, which the policy is shown and the metrics count.
+All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it.
+What is between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce,
+with judges' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
+words alone, so what a tool prints is never one. A tool that fails is a value with a reason, which the policy is shown
+and the metrics count.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ CUT = "\n(cut)"
 
 
 class ToolError(Exception):
-    """A tool's failure: ``reason`` is a short fixed phrase, a metric's key; ``output`` is what there is all the same."""
+    """A tool's failure: ``reason`` is a short fixed phrase, a metric's key; ``output`` is what there is all the
+    same."""
 
     def __init__(self, reason: str, output: str = "") -> None:
         super().__init__(reason)
@@ -103,8 +106,8 @@ async def use_tools(
         most: calls that are answered; later ones are read past.
         mark: the nonce of the markers; None: the conversation's own.
 
-    The role's ``max_tokens`` are those of the whole answer. An answer whose prompt outgrows the context cannot be read: "no
-    room". The last turn shows as ``calls`` what became of each: "ok" or its reason.
+    The role's ``max_tokens`` are those of the whole answer. An answer whose prompt outgrows the context cannot be read:
+    "no room". The last turn shows as ``calls`` what became of each: "ok" or its reason.
     """
     outcomes: list[str] = []
     left = chat.role.sampling.max_tokens

@@ -1,4 +1,5 @@
-"""One role's conversation: messages in, turns out, and one training sequence for as long as the turns extend each other.
+"""One role's conversation: messages in, turns out, and one training sequence for as long as the turns extend each
+other.
 
 ::
 
@@ -9,16 +10,16 @@
     turn.reward("brevity", 0.1)                          # this turn's tokens
     chat.reward("outcome", 1.0)                          # the whole
 
-``chat.assistant("Let me see: ")`` puts words into the role's own mouth: they are given, and the next turn goes on from them.
-A turn that ends by a stop string or at ``max_tokens`` leaves its message open, and may go on likewise. The turns since the
-last message of a user or the environment are one *answer*: the parser reads their own words together, whatever tools said
-in between, and places in an answer are places in ``said``.
+``chat.assistant("Let me see: ")`` puts words into the role's own mouth: they are given, and the next turn goes on from
+them. A turn that ends by a stop string or at ``max_tokens`` leaves its message open, and may go on likewise. The turns
+since the last message of a user or the environment are one *answer*: the parser reads their own words together,
+whatever tools said in between, and places in an answer are places in ``said``.
 
-``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its prompt, so
-what the trunk sampled is learned once, from the trunk's rewards.
+``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its
+prompt, so what the trunk sampled is learned once, from the trunk's rewards.
 
-Addresses: a conversation has its call's, and its turns are numbered (``Address.path``); so the seeds of conversations side
-by side do not depend on whose tool was faster. Left out: two turns of one conversation at once, which are forks.
+Addresses: a conversation has its call's, and its turns are numbered (``Address.path``); so the seeds of conversations
+side by side do not depend on whose tool was faster. Left out: two turns of one conversation at once, which are forks.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Conversation:
         opened: list[Conversation],
         keep: bool,
     ) -> None:
-        """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of the episode, which this one joins. ``keep``: it is likely to go on."""
+        """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of
+        the episode, which this one joins. ``keep``: it is likely to go on."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
         asked = fields_of(role.prompt)  # what else the call gives is for the parser alone
@@ -92,7 +94,8 @@ class Conversation:
         self._tell("tool", text)
 
     def assistant(self, text: str) -> None:
-        """Words put into the role's own mouth, from which its next turn goes on. They are not sampled and not learned."""
+        """Words put into the role's own mouth, from which its next turn goes on. They are not sampled and not
+        learned."""
         self._refuse_while_speaking()
         if self._open:
             text = self.messages.pop().content + text
@@ -101,26 +104,30 @@ class Conversation:
 
     # -- what the role says
 
-    def say(
-        self, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None, temperature: float | None = None
-    ) -> Coroutine[Any, Any, Turn]:
+    def say(self, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None) -> Coroutine[Any, Any, Turn]:
         """The next turn, sampled as the role says where nothing else is given.
 
         Args:
             stop: strings that end it; the string itself is still its text, what follows in the same token is not.
-            temperature: must be the role's for turns that are learned.
 
-        Errors, when awaited: ConfigError for a prompt that is too long; RuntimeError when it is this role's turn to listen.
+        Errors, when awaited: TooLong for a prompt that does not fit the context any more; RuntimeError when it is this
+        role's turn to listen.
         """
-        changes = {"stop": stop, "max_tokens": max_tokens, "temperature": temperature}
-        sampling = replace(self.role.sampling, **{k: v for k, v in changes.items() if v is not None})  # type: ignore[arg-type]
+        own = self.role.sampling
+        sampling = replace(
+            own,
+            stop=own.stop if stop is None else stop,
+            max_tokens=own.max_tokens if max_tokens is None else max_tokens,
+        )
         number, self._said = self._said, self._said + 1
         path = (*self._fork, number) if self._fork or number else ()
         return self._say(replace(self.address, path=path), replace(self.role, sampling=sampling))
 
-    def many(self, n: int, **sampling: Any) -> Coroutine[Any, Any, list[Turn]]:
-        """The next turn ``n`` times at once, each in a fork of its own; ``sampling`` as in ``say``."""
-        return together([self.fork().say(**sampling) for _ in range(n)])
+    def many(
+        self, n: int, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None
+    ) -> Coroutine[Any, Any, list[Turn]]:
+        """The next turn ``n`` times at once, each in a fork of its own; arguments as of ``say``."""
+        return together([self.fork().say(stop=stop, max_tokens=max_tokens) for _ in range(n)])
 
     def fork(self) -> Conversation:
         """Another conversation that goes on from this state, with the same group and parent."""
@@ -284,8 +291,8 @@ class Conversation:
 def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:
     """The traces of turns that extend each other as one: the prompt of each begins with all tokens of the one before.
 
-    A signal for a whole turn becomes one for its tokens. The first reason not to train stands; what was noted and shown last
-    stands too. The version is the oldest.
+    A signal for a whole turn becomes one for its tokens. The first reason not to train stands; what was noted and shown
+    last stands too. The version is the oldest.
     """
     first, last = turns[0], turns[-1]
     if len(turns) == 1:

@@ -12,8 +12,9 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
 
-Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several judgements of one
-candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is ``functional/aggregate.py``.
+Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several
+judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
+``functional/aggregate.py``.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def probabilities(turn: Turn) -> tuple[float, ...]:
     """P(Yes) at each verdict of a parsed turn, or P(A) of a comparison: [K] for steps, else [1]; [] for numbers.
 
     p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two words
-    are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The turn's
-    ``parsed`` must be ok.
+    are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The
+    turn's ``parsed`` must be ok.
     """
     said = turn.parsed.steps or (turn.parsed.final,)
     p = [turn.chat.probability(span) for span in turn.parsed.spans]

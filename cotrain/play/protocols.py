@@ -94,8 +94,9 @@ async def review(
 async def review_all(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, n: int = 1, tool: str = "none"
 ) -> list[list[Turn]]:
-    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the programs in
-    them while they are written (``calls.py``, for roles of ``judges.genprm``) and gives the last turn of each, parsed with all of it."""
+    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the
+    programs in them while they are written (``calls.py``, for roles of ``judges.genprm``) and gives the last turn of
+    each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
     asked = [_asked(task, roles, roles.verifier, s, s.text) for s in solutions]
@@ -149,9 +150,10 @@ async def solve_then_verify(
 
     Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal ``truth``
     carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
-    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the step
-    right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets none.
-    A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in ``review_all``.
+    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
+    step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
+    none. A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in
+    ``review_all``.
     """
     solution = await solve(task, roles, step_rewards=step_rewards)
     if not solution.parsed.ok or solution.failed:

@@ -1,7 +1,7 @@
 """A tool that runs Python: ``use_tools(chat, {"python": python})``.
 
-A program runs in a process with limits (``tasks/script_worker.py``); **that is no security boundary**. The same program prints the same.
-Left out: names that one program leaves to the next.
+A program runs in a process with limits (``tasks/script_worker.py``); **that is no security boundary**. The same program
+prints the same. Left out: names that one program leaves to the next.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _REASONS = frozenset(
 async def python(program: str) -> str:
     """What a program prints, with or without a fence of ``` around it.
 
-    Raises ToolError: "timeout" (``DEADLINE_S`` of CPU time, or four times as long by the clock), "program died" (it ended its
-    process, or said what is not readable), "program too long", "syntax error", "no output", a built-in exception or "error".
+    Raises ToolError: "timeout" (``DEADLINE_S`` of CPU time, or four times as long by the clock), "program died" (it
+    ended its process, or said what is not readable), "program too long", "syntax error", "no output", a built-in
+    exception or "error".
     """
     return await asyncio.get_running_loop().run_in_executor(None, _run, program)
 

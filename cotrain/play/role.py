@@ -60,8 +60,8 @@ class Turn:
         chat: Conversation | None = None,
         first: Turn | None = None,
     ) -> None:
-        """``stop``: strings after which its text ends. ``chat``: what it is a turn of. ``first``: the turn whose training sequence
-        it extends; None begins one."""
+        """``stop``: strings after which its text ends. ``chat``: what it is a turn of. ``first``: the turn whose
+        training sequence it extends; None begins one."""
         self.address, self.group, self.parent = address, group, parent
         self.prompt_ids, self.completion = prompt_ids, completion
         text = renderer.decode(completion.token_ids)
@@ -162,8 +162,8 @@ class Turn:
         return math.exp(math.fsum(self.completion.logprobs[start:end]))
 
     def trace(self) -> Trace:
-        """Seal the turn, as a sequence of its own with all before it as its prompt (``Conversation.traces`` joins them). The
-        same trace each time; after the first, nothing can be added."""
+        """Seal the turn, as a sequence of its own with all before it as its prompt (``Conversation.traces`` joins
+        them). The same trace each time; after the first, nothing can be added."""
         if self._trace is None:
             self._trace = Trace(
                 address=self.address,

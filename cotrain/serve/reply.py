@@ -1,5 +1,5 @@
-"""The text of a reply while its tokens come in, and what of it may be shown already: it ends before its stop string, which the
-engine ends the tokens with. What could still become a stop string, or the rest of a character, is held back.
+"""The text of a reply while its tokens come in, and what of it may be shown already: it ends before its stop string,
+which the engine ends the tokens with. What could still become a stop string, or the rest of a character, is held back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Messages of a conversation, and what becomes of those that a chat template does not know.
 
-Templates know some of these roles. ``environment`` is nobody's role: it speaks as a user. A template that never mentions
-tools was not written for their messages, whatever it makes of them; there, and where it refuses them, what a tool printed
-is a user message between the markers of ``TOOL_MARKERS``. A system message that is refused stands in front of the first
-user message, and neighbours of one role become one message.
+Templates know some of these roles. ``environment`` is nobody's role: it speaks as a user. A template that never
+mentions tools was not written for their messages, whatever it makes of them; there, and where it refuses them, what a
+tool printed is a user message between the markers of ``TOOL_MARKERS``. A system message that is refused stands in front
+of the first user message, and neighbours of one role become one message.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class ByteRenderer:
     stop_ids: tuple[int, ...] = (STOP,)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The contents of the messages, a reply behind its prompt and others on a line of their own, as bytes [P]; a single stop
-        token where there are none."""
+        """The contents of the messages, a reply behind its prompt and others on a line of their own, as bytes [P]; a
+        single stop token where there are none."""
         return self.encode_pieces(self.pieces(messages))
 
     def pieces(self, messages: Sequence[Message]) -> list[Piece]:

@@ -13,11 +13,11 @@ control nothing (``<step>``) stay single tokens.
 Harmless contents are encoded in one stretch with the template around them, which gives the same ids as the
 tokenizer's own ``apply_chat_template``. Replies are encoded alone, because a sampled reply begins on a token boundary.
 
-Some templates look into contents: those of models that think drop the thoughts of earlier turns. What such a template makes
-of a conversation is taken from its own rendering of it, with the control tokens in contents hidden from it.
+Some templates look into contents: those of models that think drop the thoughts of earlier turns. What such a template
+makes of a conversation is taken from its own rendering of it, with the control tokens in contents hidden from it.
 
-Left out: descriptions of tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such marks cannot
-be told from contents that imitate them.
+Left out: descriptions of tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
+marks cannot be told from contents that imitate them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Renderer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P] up to and including the opening of the assistant's next turn.
 
-        A template that refuses roles gets plainer ones (``text/messages.py``). Raises ModelError when it refuses these too.
+        A template that refuses roles gets plainer ones (``text/messages.py``). Raises ModelError when it refuses these
+        too.
         """
         return self.encode_pieces(self.pieces(messages))
 
@@ -262,8 +263,8 @@ class Renderer:
         return self._layouts[key]
 
     def _plain_layout(self, roles: tuple[str, ...]) -> _Layout:
-        """Without a template: contents with a blank line between; a reply follows its prompt directly, and ends with the end
-        of the sequence where something follows it."""
+        """Without a template: contents with a blank line between; a reply follows its prompt directly, and ends with
+        the end of the sequence where something follows it."""
         layout: _Layout = [self.tokenizer.bos_token or ""]
         for i, role in enumerate(roles):
             if i > 0 and role != "assistant":
@@ -303,7 +304,8 @@ class Renderer:
         return text
 
     def _hidden(self, template: str, messages: Sequence[Message]) -> list[Piece]:
-        """The pieces of a prompt whose template looks into contents. These show it no control token: a mark stands for each."""
+        """The pieces of a prompt whose template looks into contents. These show it no control token: a mark stands for
+        each."""
         shown = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
         control = re.compile("|".join(map(re.escape, shown)))
         hidden: list[str] = []

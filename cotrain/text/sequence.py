@@ -6,10 +6,10 @@
     prompt     <user>2 + 2?<end><assistant>4<end>\n<user>Sure?<end><assistant>
     new                                          \n<user>Sure?<end><assistant>
 
-The rule compares *texts*: of the prompt as the template renders it now, and of the tokens that are there, with the control
-tokens in both. Only what is new is encoded. So no token is ever made twice: what was sampled stays as it was sampled,
-also where the tokenizer would cut its text otherwise. A template that rewrites earlier turns (drops a thought, trims a
-reply, moves the system message) makes a prompt that does not begin so, and a new sequence begins.
+The rule compares *texts*: of the prompt as the template renders it now, and of the tokens that are there, with the
+control tokens in both. Only what is new is encoded. So no token is ever made twice: what was sampled stays as it was
+sampled, also where the tokenizer would cut its text otherwise. A template that rewrites earlier turns (drops a thought,
+trims a reply, moves the system message) makes a prompt that does not begin so, and a new sequence begins.
 """
 
 from __future__ import annotations

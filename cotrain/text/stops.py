@@ -24,23 +24,26 @@ def stop_in(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
 
 
 class StopWatch:
-    """Reads a completion as it grows, in windows: linear in its tokens."""
+    """Reads a completion as it grows, through a window: linear in its tokens."""
 
     def __init__(self, stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
         """``decode``: ids → text."""
         self._stops, self._decode = tuple(stops), decode
         self._longest = max(map(len, stops))
-        self._read = self._first = 0  # tokens that were read; first token of the window
+        self._window: list[int] = []
+        self.seen = 0  # tokens that were read
         self.count: int | None = None  # tokens up to and with the one that completes a stop string
 
     def read(self, ids: Sequence[int]) -> int | None:
-        """Take all ids so far; returns ``count``."""
-        while self.count is None and self._read < len(ids):
-            self._read += 1
-            text = self._decode(ids[self._first : self._read])
+        """Take the next ids; returns ``count``."""
+        for token in ids if self.count is None else ():
+            self._window.append(token)
+            self.seen += 1
+            text = self._decode(self._window)
             if stop_in(text, self._stops) is not None:
-                self.count = self._read
-            elif len(text) > 2 * (self._longest + _SLACK):
-                while len(self._decode(ids[self._first + _STRIDE : self._read])) > self._longest + _SLACK:
-                    self._first += _STRIDE
+                self.count = self.seen
+                break
+            if len(text) > 2 * (self._longest + _SLACK):
+                while len(self._decode(self._window[_STRIDE:])) > self._longest + _SLACK:
+                    del self._window[:_STRIDE]
         return self.count

@@ -90,7 +90,8 @@ def test_log_probabilities_and_gradients_equal_a_forward_pass_over_everything(sh
 
 
 def test_credit_and_its_totals_see_the_sampled_tokens_alone():
-    """Two answers of 3 and 6 sampled tokens, one with a tool between: the advantages of a plain group of these lengths."""
+    """Two answers of 3 and 6 sampled tokens, one with a tool between: the advantages of a plain group of these
+    lengths."""
     turns = replace(trace(length=8, signals=[("outcome", 1.0)]), turns=parts((0, 2), (7, 8)))
     plain = trace(length=6, call=1, signals=[("outcome", 0.0)])
     told = [Annotated(trace=t, given=g) for t, g in map(spoken, (turns, plain))]

@@ -1,4 +1,5 @@
-"""Chat templates that write what those of well-known models write, reduced to messages of text; one tokenizer for all."""
+"""Chat templates that write what those of well-known models write, reduced to messages of text; one tokenizer for
+all."""
 
 from __future__ import annotations
 
@@ -22,12 +23,14 @@ QWEN_3 = (  # thoughts stand in the answers since the user last spoke, and nowhe
     "{%- for m in messages %}{%- if m.role == 'assistant' %}{%- set thought = '' %}{%- set said = m.content %}"
     "{%- if '</think>' in said %}{%- set thought = said.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
     "{%- set said = said.split('</think>')[-1].lstrip('\n') %}{%- endif %}{{- '<|im_start|>assistant\n' }}"
-    "{%- if loop.index0 > last.user and (loop.last or thought) %}{{- '<think>\n' + thought + '\n</think>\n\n' }}{%- endif %}"
+    "{%- if loop.index0 > last.user and (loop.last or thought) %}"
+    "{{- '<think>\n' + thought + '\n</think>\n\n' }}{%- endif %}"
     "{{- said + '<|im_end|>\n' }}{%- elif m.role == 'tool' %}"
     "{{- '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}"
     "{%- else %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
-    "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}"
 )
 QWEN_3_THINKING = (
     QWEN_3[: QWEN_3.index("{%- if enable_thinking")] + "{{- '<think>\n' }}{%- endif %}"
@@ -58,7 +61,8 @@ MISTRAL = (  # the system message stands before the last message of the user; a 
     "{%- else %}{{- m.content + eos_token }}{%- endif %}{%- endfor %}"
 )
 SMOLLM_2 = (  # whatever the role; made without tools in mind
-    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nBe helpful.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}"
+    "{% if loop.first and m.role != 'system' %}<|im_start|>system\nBe helpful.<|im_end|>\n{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )

@@ -174,7 +174,8 @@ parts = st.lists(st.sampled_from([*"ab <|>/\n日🙂", *CONTROL, "</think>", "<t
     said=st.lists(st.tuples(st.sampled_from(["user", "tool", "environment"]), parts, parts), min_size=1, max_size=3),
 )
 def test_a_sequence_says_what_the_prompt_says_and_begins_with_what_was_there(name, said):
-    """Whatever is said: where turns go on, the tokens read as the prompt does, with the template's control tokens alone."""
+    """Whatever is said: where turns go on, the tokens read as the prompt does, with the template's control tokens
+    alone."""
     renderer, messages = RENDERERS[name], [Message("user", "Q")]
     special = control_of(renderer)
     for role, reply, answer in said:
