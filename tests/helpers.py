@@ -22,8 +22,8 @@ from cotrain.loop.cast import Cast
 from cotrain.loop.policies import Policy, program
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.tasks.words.source import study_problems
+from cotrain.text.messages import Message
 from cotrain.text.plain import ByteRenderer
-from cotrain.text.render import Message
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
 VOCABULARY = 96
@@ -138,7 +138,16 @@ class CharRenderer:
     stop_ids = (0,)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return tuple(ord(char) - 31 for message in messages for char in message.content)
+        return self.encode_pieces(self.pieces(messages))
+
+    def pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+        return [(message.content, "content") for message in messages]
+
+    def encode_pieces(self, pieces: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+        return tuple(i for text, _ in pieces for i in self.encode(text))
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token])
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(ord(char) - 31 for char in text)

@@ -21,6 +21,7 @@ from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.learn.contract import Learner, Term, UpdateReport
 from cotrain.learn.scorer import sequence_scores
+from cotrain.learn.spoken import Given
 from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, save_model
 from cotrain.text.render import Renderer, Rendering
@@ -97,8 +98,11 @@ class PolicyHandle:
         """What it says to a request. Errors: see ``Engine.sample``."""
         raise self._refusal("is not asked anything")
 
-    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
-        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic."""
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic.
+        ``given``: what stands between the tokens of each."""
         raise self._refusal("has no probabilities")
 
     def update(self, terms: Sequence[Term]) -> UpdateReport:
@@ -165,7 +169,9 @@ class ModelHandle(PolicyHandle):
     async def sample(self, request: Request) -> Completion:
         return await self.engine.sample(request)
 
-    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
         return sequence_scores(
             self.model,
             sequences,
@@ -174,6 +180,7 @@ class ModelHandle(PolicyHandle):
             temperature=temperature,
             autocast=bool(self.spec.autocast),
             activate=self.activate,
+            given=given,
         )
 
     @torch.inference_mode()
@@ -239,8 +246,10 @@ class LearnerHandle(ModelHandle):
     def update(self, terms: Sequence[Term]) -> UpdateReport:
         return self.learner.update(terms)
 
-    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
-        return self.learner.logprobs(sequences, temperature=temperature)
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        return self.learner.logprobs(sequences, temperature=temperature, given=given)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self.learner.weights()

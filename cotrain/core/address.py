@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Part = str | int | float | bool | None
 
@@ -40,12 +40,22 @@ class Address:
     member: int  # which of the G episodes on this task
     role: str  # who spoke
     call: int  # how many calls this role had before in the episode
+    path: tuple[
+        int, ...
+    ] = ()  # () for the first turn of a call; further turns: (turn,), in forks (turn, fork, turn) and so on
 
     def __str__(self) -> str:
-        return f"{self.step}:{self.task}:{self.member}:{self.role}:{self.call}"
+        call = ".".join(str(number) for number in (self.call, *self.path))
+        return f"{self.step}:{self.task}:{self.member}:{self.role}:{call}"
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """The inverse of ``str(address)``; raises ValueError on anything else."""
-        step, task, member, role, call = text.split(":")
-        return cls(step=int(step), task=int(task), member=int(member), role=role, call=int(call))
+        step, task, member, role, place = text.split(":")
+        call, *path = (int(number) for number in place.split("."))
+        return cls(step=int(step), task=int(task), member=int(member), role=role, call=call, path=tuple(path))
+
+    def after(self, turns: int) -> Address:
+        """Of the turn that comes so many turns later in the same conversation."""
+        *fork, turn = self.path or (0,)
+        return replace(self, path=(*fork, turn + turns) if fork or turn + turns else ())

@@ -1,7 +1,8 @@
 """The carriers that travel through one step of co-training: Task → Completion → Trace (with Rewards) → Episode.
 
-All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` sampled tokens of one turn. Ground truth
-(``Trace.truth``) is for telemetry and evaluation; an algorithm never reads it.
+All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` all tokens from the first sampled one on:
+in a conversation of several turns also what was given between them (``Trace.mask``). Ground truth (``Trace.truth``) is
+for telemetry and evaluation; an algorithm never reads it.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class Sampling:
     max_tokens: int
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
+    stop: tuple[str, ...] = ()  # a completion ends with the token by which its text contains one of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,7 @@ class Completion:
 
     token_ids: tuple[int, ...]  # [T] sampled tokens, the stop token included
     logprobs: tuple[float, ...]  # [T] log-probability of each under the distribution it was drawn from
-    finish: str  # "stop" (a stop token was sampled), "length", or "failed"
+    finish: str  # "stop" (a stop token was sampled, or a stop string completed), "length", or "failed"
     policy: str  # who answered
     version: int  # with which weights
     score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
@@ -140,25 +142,60 @@ class Reward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One turn of a trace that has several."""
+
+    start: int  # [start, end) in token_ids
+    end: int
+    finish: str  # "stop" or "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Everything one role said in one call, token by token."""
+    """One training sequence: what one role said, in one turn or in several turns that extend each other, token by
+    token.
+
+    ::
+
+        prompt_ids                │ token_ids
+        system user … <assistant> │ 6 * 7 = ? <stop> │ <tool> 42 <assistant> │ So 42. <stop>
+                            mask  │ T …              │ F …                   │ T …
+    """
 
     address: Address
     role: str
     policy: str
     version: int  # of the policy when it spoke
     group: str  # pool key: traces of one role with the same key are compared with each other
-    prompt_ids: tuple[int, ...]  # [P]
-    token_ids: tuple[int, ...]  # [T] sampled, stop token included
-    logprobs: tuple[float, ...]  # [T] behaviour log-probabilities
-    text: str  # decoded sampled text without control tokens
-    finish: str  # "stop" or "length"
+    prompt_ids: tuple[int, ...]  # [P] everything before the first sampled token
+    token_ids: tuple[
+        int, ...
+    ]  # [T] all after it: sampled, stop tokens included, and given in between; the last is sampled
+    logprobs: tuple[float, ...]  # [T] behaviour log-probabilities; 0 where given
+    text: str  # decoded text of token_ids without control tokens
+    finish: str  # "stop" or "length", of the last turn
     signals: tuple[Reward, ...]
     failure: str | None = None  # reason this trace may not be trained on, or None
     parsed: Mapping[str, Any] = field(default_factory=dict)  # JSON view of what the parser found, for ledger and report
     truth: Mapping[str, Any] = field(default_factory=dict)  # what the oracle knows; telemetry only, never training
     parent: str | None = None  # address of the trace this one judges, if any
     score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
+    turns: tuple[Part, ...] = ()  # where each turn stands; () where one turn is all of token_ids
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """[T] True where the policy sampled."""
+        if not self.turns:
+            return (True,) * len(self.token_ids)
+        mask = [False] * len(self.token_ids)
+        for turn in self.turns:
+            mask[turn.start : turn.end] = [True] * (turn.end - turn.start)
+        return tuple(mask)
+
+    @property
+    def sampled(self) -> int:
+        """Number of sampled tokens."""
+        return sum(turn.end - turn.start for turn in self.turns) if self.turns else len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ episodes alone (no time, no name), so a run cut back by ``truncate_after`` and r
 
 Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f4:" before float32, 4 bytes per token
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
-``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``parsed`` and ``truth`` must be JSON; a tuple in
-them comes back as a list. NaN and infinities there, and in signals, are Python's JSON literals.
+``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
+[start, end, finish], where they are not all. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
+list. NaN and infinities there, and in signals, are Python's JSON literals.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
@@ -34,7 +35,7 @@ from typing import Any
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError, UserError
 from cotrain.core.state import State, take
-from cotrain.core.types import Episode, Reward, Trace
+from cotrain.core.types import Episode, Part, Reward, Trace
 from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, write_all
 from cotrain.disk.jsonl import check_json
 
@@ -280,7 +281,7 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 _ADDRESS = ("step", "task", "member", "role", "call")
 _PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns")
 
 
 def trace_to_json(trace: Trace) -> State:
@@ -289,27 +290,29 @@ def trace_to_json(trace: Trace) -> State:
     check_json(trace.parsed, f"trace {at}: parsed", finite=False)
     check_json(trace.truth, f"trace {at}: truth", finite=False)
     return {
-        "address": [at.step, at.task, at.member, at.role, at.call],
+        "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in _PLAIN},
         "signals": [[s.name, s.value, s.tokens] for s in trace.signals],
         "prompt_ids": trace.prompt_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
+        "turns": [[turn.start, turn.end, turn.finish] for turn in trace.turns],
     }
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
-    """The inverse; what a trace did not have when the ledger was written is None. Raises StateError for missing and
-    unknown fields."""
-    state = {"score": None, **state}
+    """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
+    missing and unknown fields."""
+    state = {"score": None, "turns": (), **state}
     state.pop("learn_ids", None)  # older ledgers have it
-    address, prompt_ids, token_ids, logprobs, signals = take(
+    address, prompt_ids, token_ids, logprobs, signals, turns = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
     plain = take("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
     return Trace(
-        address=Address(**dict(zip(_ADDRESS, address, strict=True))),
+        address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
         prompt_ids=tuple(prompt_ids),
+        turns=tuple(Part(start=start, end=end, finish=finish) for start, end, finish in turns),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),

@@ -187,6 +187,21 @@ class Columns(Cache):
         self.tiles = [moved.get(tile, tile) for tile in self.tiles]
         self._layers = []
 
+    def taken(self, row: int, drawn: int) -> list[tuple[Tensor, Tensor]]:
+        """Copies of a row's keys and values in every layer, each ``[kv_heads, P + drawn, …]``: of its prompt and of the
+        first ``drawn`` tokens that were fed after it."""
+        tile, start = self.tiles[row], self.starts[row]
+        prompt, own = slice(-self.lengths[tile], None), slice(start, start + drawn)
+        pairs = zip(
+            zip(self.prompts.keys, self.own.keys, strict=True),
+            zip(self.prompts.values, self.own.values, strict=True),
+            strict=True,
+        )
+        return [
+            (torch.cat([k[tile, :, prompt], ok[row, :, own]], 1), torch.cat([v[tile, :, prompt], ov[row, :, own]], 1))
+            for (k, ok), (v, ov) in pairs
+        ]
+
     def prepare(self, device: torch.device) -> None:
         """See to it that the coming decode step has a column to write and knows what to read."""
         if self.cursor == self.own.columns:

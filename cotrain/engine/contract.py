@@ -7,7 +7,7 @@ can run on: what shares a batch then depends on the work and not on the clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,6 +29,13 @@ class Request:
     fields: Mapping[str, Any] = field(
         default_factory=dict, repr=False, compare=False
     )  # what the call gave; for programs
+    decode: Callable[[Sequence[int]], str] | None = field(
+        default=None, repr=False, compare=False
+    )  # ids → text, for engines that look for stop strings themselves
+    continues: Address | None = (
+        None  # of the request that this one goes on from: its prompt begins with all of that one's tokens
+    )
+    keep: bool = False  # another request may continue this one: its keys and values are worth keeping
 
 
 class SpeakerError(RuntimeError):
@@ -40,7 +47,10 @@ class Engine(Protocol):
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request. Raises UnknownName for a policy that is not loaded, ConfigError
-        when prompt and max_tokens exceed the policy's context."""
+        when prompt and max_tokens exceed the policy's context.
+
+        A completion ends with a stop token, with the token by which its text contains a stop string, or at
+        max_tokens."""
         ...
 
     def advance(self) -> bool:

@@ -9,7 +9,8 @@ Float rounding does depend on the batch that a row shares, so other requests may
 digits.
 
 Left out, as a model that fits one device beside its optimiser does not need them: paged memory, speculative decoding,
-several devices. Prompts are shared only within one admission; there is no prefix cache, which new weights would empty.
+several devices. Prompts are shared only within one admission; what goes on is a conversation (``kept.py``), until new
+weights.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from cotrain.engine.graphs import StaticLane, recorder_for
 from cotrain.engine.lane import Lane
 from cotrain.engine.rows import Row
 from cotrain.engine.scoring import ScoringLane
+from cotrain.text.stops import StopWatch
 
 
 class EmbeddedEngine:
@@ -88,7 +90,8 @@ class EmbeddedEngine:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
         lane = self._lane(request.policy)
         lane.check(request)
-        row = Row(request=request, future=asyncio.get_running_loop().create_future())
+        watch = StopWatch(stop, request.decode) if (stop := request.sampling.stop) and request.decode else None
+        row = Row(request=request, future=asyncio.get_running_loop().create_future(), watch=watch)
         lane.waiting.append(row)
         return await row.future
 
@@ -155,10 +158,11 @@ class EmbeddedEngine:
         lane.drop_cancelled()
         if lane.running:
             raise RuntimeError(f"policy {policy!r} was published while {len(lane.running)} of its rows were running")
-        lane.version = version
+        lane.publish(version)
 
     def counts(self) -> dict[str, float]:
         """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
+        ``…/reused_tokens`` (kept from the turn before),
         ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``; on a GPU
         also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
         return {

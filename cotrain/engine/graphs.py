@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from cotrain.engine.attention import attention
 from cotrain.engine.copies import Copies
 from cotrain.engine.lane import Counts, Lane
-from cotrain.engine.rows import DRAWN, LAST, MOST, Row, Rows
+from cotrain.engine.rows import DRAWN, LAST, Row, Rows
 from cotrain.engine.sampling import draw
 from cotrain.engine.slots import SLOTS, Slots, columns_for, lines_for
 
@@ -85,8 +85,11 @@ class Held(Rows):
 
     def finished(self) -> list[int]:
         """The rows with nothing more to draw; they get their tokens. Raises FloatingPointError for logits that were not
-        numbers. The one place where the host waits for the device."""
+        numbers. The one place where the host waits for the device; a stop string is seen here, and what was drawn after
+        it is thrown away."""
+        stopped = self.stopped()
         done = self._done()
+        done[list(stopped)] = True
         flags = torch.stack([done, self._logprobs.isnan().any(1)]).tolist()
         if any(flags[1]):
             address = self.items[flags[1].index(True)].request.address
@@ -96,13 +99,8 @@ class Held(Rows):
             counts: list[int] = self._state[done, DRAWN].tolist()
             drawn = (x[done, : max(counts)].tolist() for x in (self._tokens, self._logprobs))
             for i, count, ids, values in zip(finished, counts, *drawn, strict=True):
-                self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
+                self._take(i, stopped.get(i, count), ids, values)
         return finished
-
-    def _done(self) -> Tensor:
-        """[R] bool."""
-        last = self._state[:, LAST : LAST + 1]
-        return (self._state[:, DRAWN] == self._state[:, MOST]) | (self._stops == last).any(1)
 
 
 class StaticLane(Lane):

@@ -14,9 +14,10 @@ for the length of a forward pass, and found as it was left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ from cotrain.engine.attention import DECODE, attention
 from cotrain.engine.cache import TILE, Columns, gaps
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
-from cotrain.engine.prefill import prefill
+from cotrain.engine.kept import Kept, Past
+from cotrain.engine.prefill import go_on, prefill
 from cotrain.engine.rows import Row, Rows
 from cotrain.engine.sampling import draw
 
@@ -43,6 +45,7 @@ class Counts:
     requests: int = 0  # finished
     prompt_tokens: int = 0  # of all requests
     prefill_tokens: int = 0  # of the prompts that were computed, without padding
+    reused_tokens: int = 0  # of the prompts that were kept from an earlier turn
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps
@@ -77,6 +80,7 @@ class Lane:
         self._modules = list(model.modules())
         self.version = 0
         self.waiting: list[Row] = []
+        self._kept = Kept()
         self._reset()
         self._verify()
 
@@ -99,6 +103,11 @@ class Lane:
             (
                 bool(prompt) and not 0 <= min(prompt) <= max(prompt) < self.vocabulary,
                 f"a prompt id is outside of the vocabulary of {self.vocabulary}; use the renderer of this policy",
+            ),
+            ("" in sampling.stop, "a stop string is empty; leave it out"),
+            (
+                bool(sampling.stop) and request.decode is None,
+                "it has stop strings and no decode to find them in its text",
             ),
         ):
             if wrong:
@@ -137,10 +146,16 @@ class Lane:
                 self._decode()
         finished = self.running.finished()
         rows = [self.running.items[i] for i in finished]
+        self._keep(finished)
         self._leave(set(finished))
         self.counts.requests += len(rows)
         self.counts.seconds += time.perf_counter() - started
         return rows
+
+    def publish(self, version: int) -> None:
+        """The weights have changed: what was computed with the old ones is forgotten."""
+        self.version = version
+        self._kept.clear()
 
     def completion(self, row: Row) -> Completion:
         return Completion(
@@ -162,8 +177,12 @@ class Lane:
     def _admit(self, rows: list[Row]) -> None:
         """Prefill the rows' distinct prompts and draw each row's first token."""
         members: dict[tuple[int, ...], list[Row]] = {}
+        pasts: dict[tuple[int, ...], Past] = {}
         for row in rows:
             members.setdefault(row.request.prompt_ids, []).append(row)
+            past = self._kept.find(row.request.continues, row.request.prompt_ids)
+            if past is not None:
+                pasts.setdefault(row.request.prompt_ids, past)
         tiles = {prompt: [group[i : i + TILE] for i in range(0, len(group), TILE)] for prompt, group in members.items()}
         self._cache.make_room(
             len(rows),
@@ -171,7 +190,10 @@ class Lane:
             max(map(len, tiles)),
             max(row.request.sampling.max_tokens for row in rows),
         )
-        for part in prefill(self.model, self.config, list(members)):
+        fresh = [prompt for prompt in members if prompt not in pasts]
+        for part in chain(
+            prefill(self.model, self.config, fresh), go_on(self.model, self.config, pasts, self.autocast)
+        ):
             entering = [(i, tile) for i, prompt in enumerate(part.prompts) for tile in tiles[prompt]]
             self._cache.enter(
                 part.layers,
@@ -185,6 +207,15 @@ class Lane:
             self._draw(part.logits.index_select(0, index), first)
             self.counts.prefill_tokens += part.computed
         self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in rows)
+        self.counts.reused_tokens += sum(len(past.ids) for past in pasts.values())
+
+    def _keep(self, finished: Sequence[int]) -> None:
+        """Keep what has been computed of those that may be continued: all but their last token."""
+        for i in finished:
+            row = self.running.items[i]
+            if row.request.keep:
+                ids = (*row.request.prompt_ids, *row.token_ids[:-1])
+                self._kept.put(row.request.address, Past(ids=ids, layers=self._cache.taken(i, len(row.token_ids) - 1)))
 
     def _decode(self) -> None:
         """One token for every running row."""

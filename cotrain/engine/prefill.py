@@ -1,24 +1,27 @@
 """Prompts → keys, values and the logits that follow them.
 
-Reviews of the eight solutions to one problem begin alike: the problem is half of each prompt. Where the model's attention
-can be replaced (``models.branches``), prompts that begin alike are computed as one beginning and their endings, without
-padding; elsewhere each on its own, in rows padded on the left.
+Reviews of the eight solutions to one problem begin alike: the problem is half of each prompt. Where the model's
+attention can be replaced (``models.branches``), prompts that begin alike are computed as one beginning and their
+endings, without padding; elsewhere each on its own, in rows padded on the left. Of a conversation that goes on
+(``kept.py``) only what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from cotrain.core.errors import ModelError
 from cotrain.engine.attention import attention
+from cotrain.engine.kept import Past
 from cotrain.models.branches import BRANCHES, branches_of, can_branch
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
@@ -43,12 +46,78 @@ def prefill(model: nn.Module, config: PreTrainedConfig, prompts: Sequence[Prompt
     """All of these different prompts, some at a time, in an order that depends on them alone."""
     device = next(model.parameters()).device
     budget = TOKENS.get(device.type, TOKENS["cpu"])
+    if not prompts:
+        return
     if can_branch(model):
         for families in _cut(_families(prompts), budget):
             yield _branching(model, config, families, device)
     else:
         for batch in _batches(sorted(prompts, key=lambda ids: (len(ids), ids)), budget):
             yield _padded(model, config, batch, device)
+
+
+def go_on(
+    model: nn.Module, config: PreTrainedConfig, prompts: Mapping[Prompt, Past], dtype: torch.dtype | None
+) -> Iterator[Prefilled]:
+    """As ``prefill`` for prompts that begin with tokens whose keys and values are kept: only what is new is computed.
+
+    ``dtype``: of the keys that the model computes, where it is not that in which they are kept.
+    """
+    device = next(model.parameters()).device
+    budget = TOKENS.get(device.type, TOKENS["cpu"])
+    order = sorted(prompts, key=lambda ids: (len(ids) - len(prompts[ids].ids), len(ids), ids))
+    while order:
+        count = 1
+        while count < len(order) and (count + 1) * max(map(len, order[: count + 1])) <= budget:
+            count += 1
+        yield _going_on(model, config, [(ids, prompts[ids]) for ids in order[:count]], device, dtype)
+        order = order[count:]
+
+
+def _going_on(
+    model: nn.Module,
+    config: PreTrainedConfig,
+    prompts: list[tuple[Prompt, Past]],
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> Prefilled:
+    """Kept and new tokens are each padded on the left; no query sees a pad but the pad itself."""
+    olds = [len(past.ids) for _, past in prompts]
+    news = [len(prompt) - old for (prompt, _), old in zip(prompts, olds, strict=True)]
+    old, new = max(olds), max(news)
+    ids = torch.tensor([(0,) * (new - n) + prompt[-n:] for (prompt, _), n in zip(prompts, news, strict=True)])
+    hidden_old, hidden_new = torch.tensor([[old - o, new - n] for o, n in zip(olds, news, strict=True)]).T
+    columns = torch.arange(new)
+    past_seen = (torch.arange(old) >= hidden_old[:, None])[:, None].expand(-1, new, -1)  # [U, new, old]
+    own_seen = (columns[:, None] >= columns) & (columns >= hidden_new[:, None, None])  # [U, new, new]
+    mask = torch.cat([past_seen, own_seen | torch.eye(new, dtype=torch.bool)], -1)[:, None].to(device)
+    positions = (torch.tensor(olds)[:, None] + columns - hidden_new[:, None]).clamp(min=0)
+    cache = DynamicCache()
+    for layer in range(len(prompts[0][1].layers)):
+        keys, values = (
+            torch.stack(
+                [F.pad(past.layers[layer][k], (0, 0, old - o, 0)) for (_, past), o in zip(prompts, olds, strict=True)]
+            )
+            for k in (0, 1)
+        )
+        cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
+    output = _masked(model, config, ids.to(device), positions.to(device), mask, cache)
+    longest = max(map(sum, zip(olds, news, strict=True)))
+    index = torch.tensor(
+        [
+            [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
+            for o, n in zip(olds, news, strict=True)
+        ],
+        device=device,
+    )  # [U, L]
+    rows = torch.arange(len(prompts), device=device)[:, None]
+    layers = [
+        (keys[rows, :, index].transpose(1, 2), values[rows, :, index].transpose(1, 2))
+        for keys, values in map(_stored, cache.layers)
+    ]
+    return Prefilled(
+        prompts=[prompt for prompt, _ in prompts], logits=output.logits[:, -1], layers=layers, computed=sum(news)
+    )
 
 
 def _families(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
@@ -128,21 +197,28 @@ def _padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], d
         seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
         mask = (seen | torch.eye(longest, dtype=torch.bool, device=device))[:, None]
     cache = DynamicCache()
+    output = _masked(model, config, ids, (columns - pads[:, None]).clamp(min=0), mask, cache)
+    layers = [_stored(layer) for layer in cache.layers]
+    return Prefilled(prompts=prompts, logits=output.logits[:, -1], layers=layers, computed=sum(map(len, prompts)))
+
+
+def _masked(
+    model: nn.Module, config: PreTrainedConfig, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: DynamicCache
+) -> Any:
+    """The model's output for tokens [U, L]; ``mask`` [U, 1, L, …] is True where a query looks."""
     kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # of models that sdpa cannot compute, too
     if mask is not None and kind == "eager":  # which adds it to the scores
         dtype = next(model.parameters()).dtype
-        mask = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(~mask, torch.finfo(dtype).min)
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
     with attention(config, kind):
-        output: Any = model(
+        return model(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=(columns - pads[:, None]).clamp(min=0),
+            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
-    layers = [_stored(layer) for layer in cache.layers]
-    return Prefilled(prompts=prompts, logits=output.logits[:, -1], layers=layers, computed=sum(map(len, prompts)))
 
 
 def _batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 
 from cotrain.core.address import Address
 from cotrain.core.errors import DataError, UnknownName
@@ -25,7 +26,8 @@ class ReplayEngine:
         for trace in traces:
             if trace.address in self._recorded:
                 raise DataError(f"replay: two recorded traces have the address {trace.address}; give one run's ledger")
-            self._recorded[trace.address] = trace
+            for number, turn in enumerate(turns_of(trace)):
+                self._recorded[trace.address.after(number)] = turn
         self._replayed = {trace.policy: 0 for trace in self._recorded.values()}
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
 
@@ -75,3 +77,20 @@ class ReplayEngine:
 
     def counts(self) -> dict[str, float]:
         return {f"{policy}/sampled_tokens": float(count) for policy, count in self._replayed.items()}
+
+
+def turns_of(trace: Trace) -> list[Trace]:
+    """Each turn of a trace as a trace of its own, with everything before it as its prompt."""
+    if not trace.turns:
+        return [trace]
+    return [
+        replace(
+            trace,
+            prompt_ids=(*trace.prompt_ids, *trace.token_ids[: turn.start]),
+            token_ids=trace.token_ids[turn.start : turn.end],
+            logprobs=trace.logprobs[turn.start : turn.end],
+            finish=turn.finish,
+            turns=(),
+        )
+        for turn in trace.turns
+    ]

@@ -18,6 +18,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.cache import fill
 from cotrain.engine.contract import Request
 from cotrain.engine.sampling import uniforms
+from cotrain.text.stops import StopWatch
 
 LAST, DRAWN, MOST, PROMPT, SEED = range(5)  # last token; tokens drawn, to draw at most, in the prompt; seed
 _NO_TOKEN = -1
@@ -32,6 +33,7 @@ class Row:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     score: float | None = None
+    watch: StopWatch | None = None  # for stop strings
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -40,7 +42,8 @@ class Row:
     @property
     def finish(self) -> str:
         """ "stop" or "length", of a row that has finished."""
-        return "stop" if self.token_ids[-1] in self.request.stop_ids else "length"
+        stopped = self.watch is not None and self.watch.count is not None
+        return "stop" if stopped or self.token_ids[-1] in self.request.stop_ids else "length"
 
 
 class Rows:
@@ -99,14 +102,40 @@ class Rows:
 
     def finished(self) -> list[int]:
         """The rows with nothing more to draw; they get their tokens."""
-        last, full = self._state[:, LAST], self._state[:, DRAWN] == self._state[:, MOST]
-        done = (full | (self._stops == last[:, None]).any(1)).nonzero()[:, 0]
-        finished: list[int] = done.tolist()
+        stopped = self.stopped()
+        done = self._done()
+        done[list(stopped)] = True
+        found = done.nonzero()[:, 0]
+        finished: list[int] = found.tolist()
         if finished:
-            drawn = (x[done].tolist() for x in (self._state[:, DRAWN], self._tokens, self._logprobs))
+            drawn = (x[found].tolist() for x in (self._state[:, DRAWN], self._tokens, self._logprobs))
             for i, count, ids, values in zip(finished, *drawn, strict=True):
-                self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
+                self._take(i, stopped.get(i, count), ids, values)
         return finished
+
+    def stopped(self) -> dict[int, int]:
+        """The rows whose text contains a stop string, with the number of their tokens up to and with its end."""
+        watched = [(i, row.watch) for i, row in enumerate(self.items) if row.watch is not None]
+        if not watched:
+            return {}
+        rows, first = [i for i, _ in watched], min(watch.seen for _, watch in watched)
+        counts: list[int] = self._state[rows, DRAWN].tolist()
+        tokens = self._tokens[rows, first : max(counts)].tolist()
+        found = {}
+        for (i, watch), count, ids in zip(watched, counts, tokens, strict=True):
+            end = watch.read(ids[watch.seen - first : count - first])
+            if end is not None:
+                found[i] = end
+        return found
+
+    def _take(self, i: int, count: int, ids: list[int], values: list[float]) -> None:
+        """Give a row that has finished its first ``count`` tokens."""
+        self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
+
+    def _done(self) -> Tensor:
+        """[R] bool: has as many tokens as it may, or a stop token."""
+        last, full = self._state[:, LAST : LAST + 1], self._state[:, DRAWN] == self._state[:, MOST]
+        return full | (self._stops == last).any(1)
 
     def drawn(self) -> list[list[int]]:
         """The tokens of every row so far."""

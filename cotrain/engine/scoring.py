@@ -50,6 +50,9 @@ class ScoringLane:
         """All at once, and only when no other lane has rows to go on with: the batch is as large as it can be."""
         return 0 if patient else len(self.waiting)
 
+    def publish(self, version: int) -> None:
+        self.version = version
+
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
         """Score so many of the waiting requests, in the order of their addresses; all of them have finished."""

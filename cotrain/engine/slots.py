@@ -50,6 +50,7 @@ class Slots(Cache):
         super().__init__(layers=[])
         self.dtype = dtype
         self.store = Store()
+        self.lengths: list[int] = []  # [R] tokens of each row's prompt
         self.filled: list[int] = []  # [R] tokens of each row that are stored; an upper bound between two looks
         self.lines = self.columns = 0  # of the present view
         self._at: Tensor = torch.empty(0)  # [lines, 1, 1, 1] the column that each line writes
@@ -89,6 +90,7 @@ class Slots(Cache):
             for source, target in zip(new, (keys, values), strict=True):
                 target[lines, :, :width] = source[which, :, columns].transpose(1, 2)
         self.filled += tokens
+        self.lengths += tokens
 
     def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
@@ -98,6 +100,15 @@ class Slots(Cache):
             for tensor in (*self.store.keys, *self.store.values):
                 tensor[:, :, :used].index_copy_(0, to, tensor[:, :, :used].index_select(0, source))
         fill(self.filled, holes, movers, keep)
+        fill(self.lengths, holes, movers, keep)
+
+    def taken(self, row: int, drawn: int) -> list[tuple[Tensor, Tensor]]:
+        """As ``Columns.taken``."""
+        end = self.lengths[row] + drawn
+        return [
+            (keys[row, :, :end].clone(), values[row, :, :end].clone())
+            for keys, values in zip(self.store.keys, self.store.values, strict=True)
+        ]
 
     def view(self, positions: Tensor, columns: int) -> Tensor:
         """Choose what the coming step looks at: the first lines, as many as ``positions`` ``[lines, 1]`` has, and the

@@ -64,7 +64,7 @@ class ClassBalance:
         return weighed, list(counts), metrics
 
     def _label(self, sample: Sample) -> bool | None:
-        given = sample.given(self.label)
+        given = sample.of(self.label)
         if given and given[0].value not in (0.0, 1.0):
             raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
         return bool(given[0].value) if given else None

@@ -6,9 +6,10 @@
              about half of the tokens with groups of eight, for models whose attention can be replaced
 
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
-micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality
-of prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
-only. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of
+prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
+only. What was given between sampled tokens (``spoken.py``) is an input like any other, from which nothing is read. The
+last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Sample
+from cotrain.learn.spoken import Given, woven
 from cotrain.models.branches import Branches, branches_of
 
-Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt_ids [P], token_ids [T])
+Ids = tuple[int, ...]
+Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
 Carrier = TypeVar("Carrier", "Rows", MicroBatch)
 RECTANGLE = 4  # shared layout: sequences × longest, which attention pads to, over the budget of tokens
 
@@ -88,8 +91,11 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
     return [tuple(batch) for batch in batches]
 
 
-def rows_of(sequences: Sequences, temperatures: Sequence[float], *, shared: bool = False) -> Rows:
-    """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side.
+def rows_of(
+    sequences: Sequences, temperatures: Sequence[float], *, given: Sequence[Given] = (), shared: bool = False
+) -> Rows:
+    """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side. ``given``: what
+    stands between the sampled tokens of each; it is an input, and nothing is predicted there.
 
     Raises ConfigError for a sequence without a prompt or without a sampled token, or a temperature that is not
     positive: a token drawn greedily has no log-probability to learn from.
@@ -102,17 +108,18 @@ def rows_of(sequences: Sequences, temperatures: Sequence[float], *, shared: bool
             raise ConfigError(f"cannot learn from tokens sampled at temperature {temperature}; it must be positive")
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
+    whole = [(p, *woven(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)]
     if shared:
-        input_ids, column, branches = _shared(sequences)
+        input_ids, column, branches = _shared(whole)
         row = torch.zeros(len(column), dtype=torch.int64)
     else:
         branches = None
-        input_ids = torch.zeros(len(sequences), max(width(p, t) for p, t in sequences), dtype=torch.int64)
-        for b, (prompt_ids, token_ids) in enumerate(sequences):
-            inputs = (*prompt_ids, *token_ids[:-1])
+        input_ids = torch.zeros(len(whole), max(width(p, ids) for p, ids, _ in whole), dtype=torch.int64)
+        for b, (prompt_ids, ids, _) in enumerate(whole):
+            inputs = (*prompt_ids, *ids[:-1])
             input_ids[b, : len(inputs)] = torch.tensor(inputs)
         row = torch.arange(len(sequences)).repeat_interleave(counts)
-        column = torch.cat([torch.arange(len(p) - 1, width(p, t)) for p, t in sequences])
+        column = torch.cat([torch.tensor(places) + len(p) - 1 for p, _, places in whole])
     plain = all(temperature == 1.0 for temperature in temperatures)
     return Rows(
         input_ids=input_ids,
@@ -125,22 +132,24 @@ def rows_of(sequences: Sequences, temperatures: Sequence[float], *, shared: bool
     )
 
 
-def _shared(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, Branches]:
-    """Input ids ``[1, L]``, the place ``[N]`` from which each sampled token is predicted, and the branches."""
+def _shared(whole: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, torch.Tensor, Branches]:
+    """Input ids ``[1, L]``, the place ``[N]`` from which each sampled token is predicted, and the branches.
+
+    ``whole``: prompts, all tokens after them, and the places of the sampled ones among these."""
     ids: list[int] = []
-    places: list[torch.Tensor] = []
+    columns: list[torch.Tensor] = []
     prompts: list[tuple[int, ...]] = []
     answers: list[tuple[int, int]] = []
     last = 0  # place of the last token of the present prompt
-    for prompt_ids, token_ids in sequences:
+    for prompt_ids, token_ids, places in whole:
         if not prompts or prompts[-1] != prompt_ids:
             prompts.append(prompt_ids)
             ids += prompt_ids
             last = len(ids) - 1
         answers.append((len(prompts) - 1, len(token_ids) - 1))
-        places += [torch.tensor([last]), torch.arange(len(ids), len(ids) + len(token_ids) - 1)]
+        columns += [torch.tensor([last]), torch.tensor(places[1:], dtype=torch.int64) + len(ids) - 1]
         ids += token_ids[:-1]
-    return torch.tensor([ids]), torch.cat(places), branches_of([len(prompt) for prompt in prompts], answers)
+    return torch.tensor([ids]), torch.cat(columns), branches_of([len(prompt) for prompt in prompts], answers)
 
 
 def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, MicroBatch]:
@@ -148,7 +157,12 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, M
 
     Raises ConfigError when a per-token field is not as long as the sampled tokens, or only some samples have it.
     """
-    rows = rows_of([(s.prompt_ids, s.token_ids) for s in samples], [s.temperature for s in samples], shared=shared)
+    rows = rows_of(
+        [(s.prompt_ids, s.token_ids) for s in samples],
+        [s.temperature for s in samples],
+        given=[s.given for s in samples],
+        shared=shared,
+    )
     batch = MicroBatch(
         token_ids=torch.zeros(rows.mask.shape, dtype=torch.int64).masked_scatter(rows.mask, rows.targets),
         mask=rows.mask.float(),

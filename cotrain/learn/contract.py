@@ -19,6 +19,7 @@ import torch
 from cotrain.core.signals import Signal
 from cotrain.core.state import State
 from cotrain.core.types import Reward
+from cotrain.learn.spoken import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Needs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One trajectory as training data: tokens, what was said of them, and what they are worth, token by token.
+    ``[T]`` runs over the sampled tokens alone.
 
     The trainer makes one of every trace (``learn/samples.py``); credit keeps some and sets what the loss reads.
     """
@@ -60,8 +62,9 @@ class Sample:
     rewards: tuple[Reward, ...] = ()  # what the protocol gave, in that order
     score: float | None = None  # what a scoring policy said
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
+    given: Given = ()  # what stands between the sampled tokens: context, without credit or loss
 
-    def given(self, signal: Signal) -> tuple[Reward, ...]:
+    def of(self, signal: Signal) -> tuple[Reward, ...]:
         """What it was given of this signal."""
         return tuple(reward for reward in self.rewards if reward.name == signal.name)
 
@@ -170,9 +173,15 @@ class Learner(Protocol):
         ...
 
     def logprobs(
-        self, samples: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, temperature: float = 1.0
+        self,
+        samples: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+        *,
+        temperature: float = 1.0,
+        given: Sequence[Given] = (),
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities (or values) without gradient."""
+        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities (or values) without gradient.
+
+        ``given``: what stands between the tokens of each; () for nothing anywhere."""
         ...
 
     def state(self) -> State: ...

@@ -208,7 +208,7 @@ def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, Placed]
         if signal.per == "answer":
             metrics[f"reward/{signal.name}"] = sum(channel.values.tolist()) / len(samples)
             continue
-        counts = [len({reward.tokens for reward in sample.given(signal)}) for sample in samples]
+        counts = [len({reward.tokens for reward in sample.of(signal)}) for sample in samples]
         judged = [count for count in counts if count]
         metrics[f"coverage/{signal.name}"] = len(judged) / len(samples)
         if judged:

@@ -20,6 +20,7 @@ from cotrain.core.types import Trace
 from cotrain.functional.credit import place
 from cotrain.learn.contract import Sample
 from cotrain.learn.mixing import Mixing
+from cotrain.learn.spoken import Given
 
 StepScale = Literal["1/K", "one"]
 STEP_SCALES: tuple[StepScale, ...] = ("1/K", "one")
@@ -32,13 +33,16 @@ def sample_of(
     temperature: float = 1.0,
     values: torch.Tensor | None = None,
     scores: Mapping[str, torch.Tensor] | None = None,
+    given: Given = (),
 ) -> Sample:
     """The sample that a trace becomes, before credit.
 
     Args:
+        trace: its sampled tokens alone (``spoken.py``).
         temperature: at which its role samples.
         values: ``[T]`` float32 predictions before each token.
         scores: policy → ``[T]`` float32 log-probabilities.
+        given: what stands between its tokens.
     """
     return Sample(
         key=str(trace.address),
@@ -53,6 +57,7 @@ def sample_of(
         rewards=trace.signals,
         score=trace.score,
         scores=scores or {},
+        given=given,
     )
 
 
@@ -99,7 +104,7 @@ def _unusable(sample: Sample, signals: Collection[Signal]) -> str | None:
     if not sample.token_ids:
         return "no tokens"
     for signal in signals:
-        if signal.per == "answer" and not sample.given(signal):
+        if signal.per == "answer" and not sample.of(signal):
             return f"no {signal.name}"
     read = {signal.name for signal in signals}
     for reward in sample.rewards:
@@ -110,7 +115,7 @@ def _unusable(sample: Sample, signals: Collection[Signal]) -> str | None:
 
 def value_of(sample: Sample, signal: Signal) -> float:
     """The value of a per-answer signal, on a sample that has it."""
-    return sample.given(signal)[0].value
+    return sample.of(signal)[0].value
 
 
 class Placed(NamedTuple):
@@ -129,7 +134,7 @@ def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") 
     ends: list[int] = []
     owners: list[int] = []
     for index, sample in enumerate(samples):
-        given = sample.given(signal)
+        given = sample.of(signal)
         length = len(sample.token_ids)
         spans = [reward.tokens or (0, length) for reward in given]
         if any(not 0 <= start < end <= length for start, end in spans):

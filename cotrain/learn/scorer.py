@@ -16,7 +16,7 @@ experts are balanced in pretraining; they are no part of log π.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import Rows, Sequences, move, rows_of
+from cotrain.learn.spoken import Given, woven
 from cotrain.learn.update_plan import batches_of
 from cotrain.models.branches import branching, can_branch
 from cotrain.models.recompute import check_recompute, recomputing
@@ -100,14 +101,18 @@ class Scorer:
             return predictions, None
         return predictions, flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat_entropy)
 
-    def logprobs(self, sequences: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
-        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in the order given."""
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
+        what stands between the tokens of each."""
+        between = given or [()] * len(sequences)
         results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
         self.model.eval()
         with torch.no_grad():
-            for indices in self.plan(sequences):
-                chosen = [sequences[i] for i in indices]
-                rows = move(rows_of(chosen, [temperature] * len(chosen), shared=self.shared), self.device)
+            for indices in self.plan([(p, woven(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)]):
+                chosen, own = [sequences[i] for i in indices], [between[i] for i in indices]
+                rows = move(rows_of(chosen, [temperature] * len(chosen), given=own, shared=self.shared), self.device)
                 predictions = self.predict(rows)[0].float().cpu()
                 for b, i in enumerate(indices):
                     results[i] = predictions[b, : len(sequences[i][1])].clone()
@@ -179,6 +184,7 @@ def sequence_scores(
     temperature: float = 1.0,
     autocast: bool = False,
     activate: Callable[[], object] | None = None,
+    given: Sequence[Given] = (),
 ) -> list[torch.Tensor]:
     """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``.
 
@@ -187,7 +193,7 @@ def sequence_scores(
     if activate is not None:
         activate()
     scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
-    return scorer.logprobs(sequences, temperature=temperature)
+    return scorer.logprobs(sequences, temperature=temperature, given=given)
 
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1

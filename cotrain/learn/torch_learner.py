@@ -28,6 +28,7 @@ from cotrain.core.state import State, take
 from cotrain.learn.collate import Sequences, collate, move
 from cotrain.learn.contract import Term, UpdateReport
 from cotrain.learn.scorer import Scorer
+from cotrain.learn.spoken import Given
 from cotrain.learn.update_plan import PlannedTerm, plan_update
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
 
@@ -165,10 +166,12 @@ class TorchLearner:
         """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them here."""
         return ((name, parameter.detach()) for name, parameter in self._trained.items())
 
-    def logprobs(self, samples: Sequences, *, temperature: float = 1.0) -> list[torch.Tensor]:
+    def logprobs(
+        self, samples: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
         """See ``Scorer.logprobs``: float32 ``[T]`` for each sequence, without gradient."""
         self._activate()
-        return self.scorer.logprobs(samples, temperature=temperature)
+        return self.scorer.logprobs(samples, temperature=temperature, given=given)
 
     def state(self) -> State:
         return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cotrain.learn.collate import Sequences, plan, plan_shared, width
 from cotrain.learn.contract import Normaliser, Term
+from cotrain.learn.spoken import woven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ def plan_update(terms: Sequence[Term], *, micro_tokens: int, shared: bool) -> tu
         if not term.samples:
             continue
         tokens = sum(len(s.token_ids) for s in term.samples)
-        sequences = [(s.prompt_ids, s.token_ids) for s in term.samples]
+        sequences = [(s.prompt_ids, woven(s.token_ids, s.given)[0]) for s in term.samples]
         planned.append(
             PlannedTerm(
                 term=term,

@@ -357,7 +357,7 @@ def _rates(result: StepResult) -> dict[str, float]:
     spoken: dict[str, int] = {}
     for episode in result.episodes:
         for trace in episode.traces:
-            spoken[trace.role] = spoken.get(trace.role, 0) + len(trace.token_ids)
+            spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
     return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}
 
 

@@ -24,6 +24,7 @@ from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, Sample, Term
 from cotrain.learn.samples import sample_of
+from cotrain.learn.spoken import spoken
 from cotrain.loop.cast import Cast
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.recipe import Recipe
@@ -156,7 +157,7 @@ class CoTrainer:
         for due in batches:
             row |= self._learn(due, episodes, clock)
         speaking = {handle.name for handle in self.cast if handle.spec.speaks}
-        self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy in speaking)
+        self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
         row["tokens"] = self.tokens
         self.finished += 1
         return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
@@ -206,12 +207,14 @@ class CoTrainer:
         """A sample of each trace, with what credit has to know beforehand."""
         needs = self._by(name).needs()
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
-        pairs = [(t.prompt_ids, t.token_ids) for t in traces]
-        values = self.cast[needs.values].logprobs(pairs) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self.cast[p].logprobs(pairs, temperature=warmth) for p in needs.scores if pairs}
+        told = [spoken(trace) for trace in traces]
+        pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
+        given = [between for _, between in told]
+        values = self.cast[needs.values].logprobs(pairs, given=given) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self.cast[p].logprobs(pairs, temperature=warmth, given=given) for p in needs.scores if pairs}
         return tuple(
-            sample_of(t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
-            for i, (t, v) in enumerate(zip(traces, values, strict=True))
+            sample_of(t, given=g, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
+            for i, ((t, g), v) in enumerate(zip(told, values, strict=True))
         )
 
     def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
@@ -222,8 +225,8 @@ class CoTrainer:
         scores: dict[str, torch.Tensor] = {}
         for temperature in sorted({s.temperature for s in samples}):
             mine = [s for s in samples if s.temperature == temperature]
-            pairs = [(s.prompt_ids, s.token_ids) for s in mine]
-            found = self.cast[reference].logprobs(pairs, temperature=temperature)
+            pairs, given = [(s.prompt_ids, s.token_ids) for s in mine], [s.given for s in mine]
+            found = self.cast[reference].logprobs(pairs, temperature=temperature, given=given)
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
 

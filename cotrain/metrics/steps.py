@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, MEASURED, PROGRAM, STEP_OK, VERDICTS
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import agreement, elected
 from cotrain.metrics.clusters import sums_of
@@ -73,10 +73,10 @@ def judges(traces: Sequence[Trace]) -> bool:
 
 
 def said(traces: Sequence[Trace]) -> Figures:
-    """Turns, tokens, what was cut off and what could not be read, and how programs in the turns ended."""
-    n, tokens = len(traces), sum(len(t.token_ids) for t in traces)
+    """Turns, tokens, what was cut off and what could not be read, and how calls of tools ended."""
+    n, tokens = len(traces), sum(t.sampled for t in traces)
     unread = Counter(reason for t in traces if (reason := FAILURE.of(t)))
-    ran = Counter(outcome for t in traces if (outcome := PROGRAM.of(t)))
+    called = Counter(outcome for t in traces for outcome in CALLS.of(t) or ())
     return {
         "traces": n,
         "tokens": tokens,
@@ -84,7 +84,7 @@ def said(traces: Sequence[Trace]) -> Figures:
         "truncated": sum(t.finish == "length" for t in traces) / n,
         "parse_failures": sum(unread.values()) / n,
         **{f"parse_failure/{reason}": count for reason, count in sorted(unread.items())},
-        **{f"program/{outcome}": count for outcome, count in sorted(ran.items())},
+        **{f"call/{outcome}": count for outcome, count in sorted(called.items())},
     }
 
 
@@ -185,7 +185,7 @@ def scores(traces: Sequence[Trace]) -> Figures:
 
 def lengths(traces: Sequence[Trace]) -> Figures:
     """Sampled tokens: ``length/p10``, ``p50``, ``p90`` (interpolated), ``length/right`` and ``length/wrong``."""
-    counts = [(float(len(trace.token_ids)), trace) for trace in traces]
+    counts = [(float(trace.sampled), trace) for trace in traces]
     cuts = np.percentile([count for count, _ in counts], QUANTILES)
     row = {f"length/p{q}": float(cut) for q, cut in zip(QUANTILES, cuts, strict=True)}
     return row | _by_truth("length", counts)

@@ -72,8 +72,8 @@ SAID = (
     ),
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(
-        key="{role}/program/{outcome}", label="programs: {outcome}", unit=COUNT, trend='mostly "printed"',
-        meaning='programs of its turns that were run, by how that ended: "printed", "no output", "timeout", "NameError" …',
+        key="{role}/call/{outcome}", label="calls: {outcome}", unit=COUNT, trend='mostly "ok"',
+        meaning='calls of tools in its answers, by how they ended: "ok", "no output", "timeout", "bad call", "NameError" …',
     ),
     Metric(
         key="{role}/reward/{signal}", label="reward: {signal}", unit=UNKNOWN,

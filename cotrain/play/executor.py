@@ -2,7 +2,7 @@
 
 ::
 
-    play ─▶ one coroutine per (task, member) ─▶ roles.solver(…) ─▶ render ─▶ engine.sample ─▶ Turn ─▶ … ─▶ Episode
+    play ─▶ one coroutine per (task, member) ─▶ roles.solver(…) ─▶ Conversation ─▶ engine.sample ─▶ Turn ─▶ … ─▶ Episode
 
 Everything has an address, and the seed of a request is a hash of it, so the episodes do not depend on which
 coroutine was faster. Call indexes are handed out when a role is called, in program order, not when it is awaited.
@@ -26,11 +26,12 @@ from cotrain.core.errors import ConfigError, CotrainError, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
+from cotrain.play.conversation import Conversation
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.play.role import Role, Turn
 from cotrain.text.nonce import nonce
-from cotrain.text.prompts import fields_of, fill
-from cotrain.text.render import Message, Rendering
+from cotrain.text.prompts import fields_of
+from cotrain.text.render import Rendering
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
@@ -62,7 +63,7 @@ class Roles:
     def __init__(self, stage: Stage, task: int, member: int, declared: Declared) -> None:
         self._stage, self._task, self._member, self._declared = stage, task, member, declared
         self._calls = dict.fromkeys(stage.roles, 0)
-        self._turns: list[Turn] = []
+        self._chats: list[Conversation] = []
         self._over = False
 
     def __getattr__(self, name: str) -> RoleHandle:
@@ -94,37 +95,38 @@ class Roles:
         self._calls[name] += 1
         return Address(step=self._stage.step, task=self._task, member=self._member, role=name, call=call)
 
-    async def _ask(
-        self, address: Address, group: str | None, parent: Turn | None, begin: str, fields: Mapping[str, Any]
-    ) -> Turn:
-        stage, role = self._stage, self._stage.roles[address.role]
-        renderer = stage.renderers[role.policy]
-        system = [] if role.system is None else [Message("system", role.system)]
-        asked = fields_of(role.prompt)  # what else the call gives is for the parser alone
-        prompt = fill(role.prompt, **{name: value for name, value in fields.items() if name in asked})
-        prompt_ids = (*renderer.render([*system, Message("user", prompt)]), *renderer.encode(begin))
-        completion = await self._answer(address, role, prompt_ids, fields)
-        turn = Turn(
+    def _begin(
+        self, name: str, group: str | None, parent: Turn | None, fields: Mapping[str, Any], *, keep: bool
+    ) -> Conversation:
+        address, role = self._next(name), self._stage.roles[name]
+        return Conversation(
+            role=role,
             address=address,
             group=f"{address.task}:{address.role}" if group is None else group,
             parent=parent,
-            prompt_ids=prompt_ids,
-            completion=completion,
-            renderer=renderer,
+            fields=fields,
+            renderer=self._stage.renderers[role.policy],
+            mark=nonce(self._stage.seed, f"{self._stage.split}:{address}"),
+            answer=self._answer,
+            opened=self._chats,
+            keep=keep,
             declared=self._declared,
         )
-        self._turns.append(turn)
-        if completion.failure is not None:
-            turn.fail(completion.failure)
-        if role.parse is not None:
-            turn.parsed = role.parse(turn.text, fields)
-        return turn
 
     async def _answer(
-        self, address: Address, role: Role, prompt_ids: tuple[int, ...], fields: Mapping[str, Any]
+        self,
+        address: Address,
+        role: Role,
+        prompt_ids: tuple[int, ...],
+        fields: Mapping[str, Any],
+        *,
+        keep: bool,
+        continues: Address | None,
     ) -> Completion:
         """What the role's policy says."""
         stage, renderer = self._stage, self._stage.renderers[role.policy]
+        if self._over:
+            raise RuntimeError(f"role {address.role!r} was to speak after its episode was over")
         request = Request(
             policy=role.policy,
             prompt_ids=prompt_ids,
@@ -133,6 +135,9 @@ class Roles:
             seed=seed_of(stage.seed, stage.split, str(address)),
             address=address,
             fields=fields,
+            decode=renderer.decode,
+            keep=keep,
+            continues=continues,
         )
         try:
             return await stage.engine.sample(request)
@@ -147,9 +152,9 @@ class Roles:
         """The episode's end; ``task_id`` is filled in by the executor."""
         self._over = True
         if failure is not None:
-            for turn in self._turns:
+            for turn in (turn for chat in self._chats for turn in chat.turns):
                 turn.fail(FAILED)
-        traces = sorted((turn.trace() for turn in self._turns), key=lambda trace: trace.address)
+        traces = sorted((trace for chat in self._chats for trace in chat.traces()), key=lambda trace: trace.address)
         return Episode(
             step=self._stage.step,
             task=self._task,
@@ -172,27 +177,30 @@ class RoleHandle:
         """Names of the fields that the role's template has."""
         return fields_of(self._roles._stage.roles[self._name].prompt)
 
+    def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
+        """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""
+        return self._roles._begin(self._name, group, parent, fields, keep=True)
+
     def __call__(
-        self, *, group: str | None = None, parent: Turn | None = None, begin: str = "", **fields: Any
-    ) -> Awaitable[Turn]:
-        """Ask once.
+        self, *, group: str | None = None, parent: Turn | None = None, **fields: Any
+    ) -> Coroutine[Any, Any, Turn]:
+        """Ask once: a conversation of one turn.
 
         Args:
             group: pool key of the trace; by default all members' traces of this role on this task are one pool.
             parent: the turn that this one judges or answers.
-            begin: text that the answer begins with; the turn holds what follows it.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 
-        Errors, when awaited: ConfigError for a field of the template that is not given, or a prompt that is too long.
+        Raises ConfigError for a field of the template that is not given; when awaited, for a prompt that is too long.
         """
-        return self._roles._ask(self._roles._next(self._name), group, parent, begin, fields)
+        return self._roles._begin(self._name, group, parent, fields, keep=False).say()
 
     def many(
-        self, n: int, *, group: str | None = None, parent: Turn | None = None, begin: str = "", **fields: Any
-    ) -> Awaitable[list[Turn]]:
+        self, n: int, *, group: str | None = None, parent: Turn | None = None, **fields: Any
+    ) -> Coroutine[Any, Any, list[Turn]]:
         """Ask ``n`` times at once; the turns come in the order of their calls."""
-        calls = (self._roles._next(self._name) for _ in range(n))
-        return together([self._roles._ask(address, group, parent, begin, fields) for address in calls])
+        chats = [self._roles._begin(self._name, group, parent, fields, keep=False) for _ in range(n)]
+        return together([chat.say() for chat in chats])
 
 
 class Executor:

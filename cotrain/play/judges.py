@@ -12,13 +12,14 @@ not know which one it plays with. Fields of the prompts, besides ``problem`` and
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
 
-Programs inside of a GenPRM review are run by ``tools.py``, where the protocol asks for it. Left out: several judgements of one
-candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is ``functional/aggregate.py``.
+Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several
+judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
+``functional/aggregate.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,11 +54,11 @@ def probabilities(turn: Turn) -> tuple[float, ...]:
     """P(Yes) at each verdict of a parsed turn, or P(A) of a comparison: [K] for steps, else [1]; [] for numbers.
 
     p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two words
-    are taken to be all there is. Temperature and top-p have been applied to p (``Turn.probability``). The turn's
-    ``parsed`` must be ok.
+    are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The
+    turn's ``parsed`` must be ok.
     """
     said = turn.parsed.steps or (turn.parsed.final,)
-    p = [turn.probability(span) for span in turn.parsed.spans]
+    p = [turn.chat.probability(span) for span in turn.parsed.spans]
     return tuple(p_k if yes else 1.0 - p_k for p_k, yes in zip(p, said[: len(p)], strict=True))
 
 
@@ -66,7 +67,7 @@ def confidence(turn: Turn) -> float | None:
     the product over the words of its steps, else the score that it wrote; None for a tie."""
     span = getattr(turn.parsed, "final_span", None)
     if span is not None:
-        said = turn.probability(span)
+        said = turn.chat.probability(span)
         return said if turn.parsed.final else 1.0 - said
     score: float | None = turn.parsed.score
     found = probabilities(turn)
@@ -84,7 +85,7 @@ class BothOrders:
 
 
 async def both_orders(
-    judge: Callable[..., Awaitable[Turn]], mark: str, first: str, second: str, **fields: Any
+    judge: Callable[..., Coroutine[Any, Any, Turn]], mark: str, first: str, second: str, **fields: Any
 ) -> BothOrders:
     """Ask a comparing role twice at once, with the responses swapped the second time, and compare the verdicts.
 
@@ -96,7 +97,7 @@ async def both_orders(
     """
     ahead = judge(**fields, **shown(mark, first=first, second=second))
     swapped = judge(**fields, **shown(mark, first=second, second=first))
-    one, two = await together([_turn(ahead), _turn(swapped)])
+    one, two = await together([ahead, swapped])
     finals, scores = [], []
     for turn, turned in ((one, False), (two, True)):
         said = turn.parsed
@@ -110,10 +111,6 @@ async def both_orders(
         final=finals[0] if agree else None,
         score=sum(scores) / len(scores) if scores else None,
     )
-
-
-async def _turn(asked: Awaitable[Turn]) -> Turn:
-    return await asked
 
 
 # -- the roles; ``reference`` adds a field of that name to the prompt

@@ -31,7 +31,7 @@ from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.protocols import closed
+from cotrain.play.protocols import begun, closed
 from cotrain.play.role import Role, Turn
 
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
@@ -110,7 +110,8 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
 
     async def value(begin: str, group: str) -> float:
         found = []
-        for turn in await roles.completer.many(rollouts, group=group, begin=begin, problem=task.prompt):
+        chats = [roles.completer.begin(group=group, problem=task.prompt) for _ in range(rollouts)]
+        for turn in await together([begun(chat, begin) for chat in chats]):
             grade = await roles.grade(task, begin + turn.text)
             if grade.value is None:
                 turn.fail(grade.reason or "ungraded")

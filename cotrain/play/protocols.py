@@ -7,8 +7,8 @@ as a *note* is ground truth for telemetry and evaluation, and no algorithm reads
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import (
@@ -28,13 +28,18 @@ from cotrain.core.notes import (
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, gives
 from cotrain.core.types import Span, Task
 from cotrain.functional.aggregate import aggregate
+from cotrain.play.calls import tagged, use_tools
+from cotrain.play.conversation import Conversation
 from cotrain.play.executor import RoleHandle, Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import confidence, shown
+from cotrain.play.python_tool import python
 from cotrain.play.role import Turn
-from cotrain.play.tools import TOOLS, go_on
 
 CLOSING = "</step>"
+Tool = Literal["none", "python"]
+TOOLS: tuple[str, ...] = get_args(Tool)
+PROGRAMS = tagged("verify", "ran")  # how GenPRM writes them
 SOLVED = (OUTCOME.to("solver"), FORMAT.to("solver"), STEP.to("solver"))
 REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
 
@@ -111,23 +116,27 @@ async def review(
 async def review_all(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, n: int = 1, tool: str = "none"
 ) -> list[list[Turn]]:
-    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the programs in
-    them (``tools.py``, for roles of ``judges.genprm``) and gives the last turn of each."""
+    """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them; ``tool`` "python" runs the
+    programs in them while they are written (``calls.py``, for roles of ``judges.genprm``) and gives the last turn of
+    each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
     asked = [_asked(task, roles, roles.verifier, s, s.text) for s in solutions]
-    sheets = await together(
-        [_all(roles.verifier.many(n, group=s.id, parent=s, **f)) for s, f in zip(solutions, asked, strict=True)]
-    )
-    if tool == "python":
-        fields = [f for f in asked for _ in range(n)]
-        last = await go_on(roles.verifier, [turn for sheet in sheets for turn in sheet], fields)
-        sheets = [last[i : i + n] for i in range(0, len(last), n)]
+    if tool == "none":
+        sheets = await together(
+            [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, asked, strict=True)]
+        )
+    else:
+        sheets = await together(
+            [_with_programs(roles.verifier, n, s, f) for s, f in zip(solutions, asked, strict=True)]
+        )
     return [_noted(s, sheet) for s, sheet in zip(solutions, sheets, strict=True)]
 
 
-async def _all(asked: Awaitable[list[Turn]]) -> list[Turn]:
-    return await asked
+async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
+    chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
+    tools = {"python": python}
+    return await together([use_tools(chat, tools, form=PROGRAMS, mark=fields["nonce"]) for chat in chats])
 
 
 def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
@@ -166,10 +175,10 @@ async def solve_then_verify(
 
     Verifier rewards: ``agreement`` 1 when its final verdict is the truth, ``format`` in [0, 1]; the signal ``truth``
     carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
-    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the step
-    right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets none.
-    A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in ``review_all``;
-    only the last turn of a review is rewarded here.
+    verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
+    step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
+    none. A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in
+    ``review_all``.
     """
     solution = await solve(task, roles, step_rewards=step_rewards)
     if not solution.parsed.ok or solution.failed:
@@ -185,11 +194,18 @@ async def solve_then_verify(
                 solution.reward(STEP, 2.0 * share - 1.0, span=closed(span))
 
 
+async def begun(chat: Conversation, beginning: str) -> Turn:
+    """The role goes on from a beginning of its answer, which is given."""
+    if beginning:
+        chat.assistant(beginning)
+    return await chat.say()
+
+
 def reward_review(turn: Turn, label: bool) -> None:
     """``agreement`` with a label of the whole solution, ``format``, and the label itself as the signal ``truth``."""
-    turn.reward(TRUTH, float(label))
-    turn.reward(FORMAT, turn.parsed.format_score)
-    turn.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))
+    turn.chat.reward(TRUTH, float(label))
+    turn.chat.reward(FORMAT, turn.parsed.format_score)
+    turn.chat.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))
 
 
 def plurality(turns: Sequence[Turn]) -> str | None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
@@ -28,6 +28,10 @@ from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
+from cotrain.text.stops import stop_in
+
+if TYPE_CHECKING:
+    from cotrain.play.conversation import Conversation
 
 Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) → a value with ``.ok``
 
@@ -56,20 +60,34 @@ class Turn:
         completion: Completion,
         renderer: Rendering,
         declared: Declared,
+        stop: tuple[str, ...] = (),
+        chat: Conversation | None = None,
+        first: Turn | None = None,
     ) -> None:
+        """``stop``: strings after which its text ends. ``chat``: what it is a turn of. ``first``: the turn whose
+        training sequence it extends; None begins one."""
         self.address, self.group, self.parent = address, group, parent
         self.prompt_ids, self.completion = prompt_ids, completion
-        self.text = renderer.decode(completion.token_ids)
+        text = renderer.decode(completion.token_ids)
+        found = stop_in(text, stop)
+        self.text = text if found is None else text[: found[1]]  # what else its last token held is not said
+        self.first = first or self
         self.parsed: Any = None  # what the role's parser returned
         self.truth: dict[str, Any] = {}  # what ``note`` said
-        self.before: tuple[Turn, ...] = ()  # turns that this one goes on from, as parts of one answer (``tools.py``)
-        self._renderer = renderer
+        self._renderer, self._chat = renderer, chat
         self._offsets: list[int] | None = None
         self._declared = declared  # what the protocol gives
         self._signals: list[Reward] = []
         self._shown: dict[str, Any] = {}
         self._failure: str | None = None
         self._trace: Trace | None = None
+
+    @property
+    def chat(self) -> Conversation:
+        """The conversation that it is a turn of; raises RuntimeError for one that was made without."""
+        if self._chat is None:
+            raise RuntimeError(f"turn {self.id} is of no conversation")
+        return self._chat
 
     @property
     def id(self) -> str:
@@ -99,16 +117,19 @@ class Turn:
         Raises ConfigError, which ends the run, for a signal that the protocol does not declare or that is of the other kind,
         or a second value for an answer; ValueError when the value is not finite, or the span is not of this turn's text.
         """
-        self._open()
-        self._declared.check(signal, self.address.role, span=span is not None)
-        if not math.isfinite(value):
-            raise ValueError(f"reward {signal.name!r} of {self.id} is {value}")
         if span is None and any(given.name == signal.name for given in self._signals):
             raise ConfigError(
                 f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
             )
-        tokens = None if span is None else self.tokens(span)
-        self._signals.append(Reward(name=signal.name, value=float(value), tokens=tokens))
+        self._signals.append(self.valued(signal, value, span=span))
+
+    def valued(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward:
+        """What ``reward`` adds, without adding it."""
+        self._open()
+        self._declared.check(signal, self.address.role, span=span is not None)
+        if not math.isfinite(value):
+            raise ValueError(f"reward {signal.name!r} of {self.id} is {value}")
+        return Reward(name=signal.name, value=float(value), tokens=None if span is None else self.tokens(span))
 
     def note(self, key: Note[Any], value: Any) -> None:
         """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
@@ -129,21 +150,6 @@ class Turn:
         self._open()
         self._failure = self._failure or reason
 
-    def cut(self, end: int) -> None:
-        """Keep the text before character ``end``, with the tokens that hold it, as if sampling had stopped there.
-
-        What was sampled behind it is thrown away: it is no part of the trace, so nothing can learn it. Where ``end`` is the
-        first place of its kind, such as a closing tag, the tokens kept are distributed as under a stop string. A token across
-        the edge stays whole. Raises ValueError where nothing is left, RuntimeError when a signal has been given.
-        """
-        self._open()
-        if self._signals:
-            raise RuntimeError(f"turn {self.id} has been rewarded and cannot be cut any more")
-        _, kept = self.tokens(Span(start=0, end=end, text=self.text[:end]))
-        told = self.completion
-        self.completion = replace(told, token_ids=told.token_ids[:kept], logprobs=told.logprobs[:kept], finish="stop")
-        self.text, self._offsets = self._renderer.decode(self.completion.token_ids), None
-
     def tokens(self, span: Span) -> tuple[int, int]:
         """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
         if not span.text or len(span.text) != span.end - span.start or self.text[span.start : span.end] != span.text:
@@ -158,7 +164,8 @@ class Turn:
         return math.exp(math.fsum(self.completion.logprobs[start:end]))
 
     def trace(self) -> Trace:
-        """Seal the turn. The same trace each time; after the first, nothing can be added."""
+        """Seal the turn, as a sequence of its own with all before it as its prompt (``Conversation.traces`` joins
+        them). The same trace each time; after the first, nothing can be added."""
         if self._trace is None:
             self._trace = Trace(
                 address=self.address,
@@ -175,7 +182,7 @@ class Turn:
                 failure=self._failure,
                 parsed=dict(self._shown),
                 truth=dict(self.truth),
-                parent=None if self.parent is None else self.parent.id,
+                parent=None if self.parent is None else self.parent.first.id,
                 score=self.completion.score,
             )
         return self._trace

@@ -35,7 +35,7 @@ from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.protocols import closed, review, solve_then_verify
+from cotrain.play.protocols import begun, closed, review, solve_then_verify
 from cotrain.play.role import Turn
 from cotrain.play.votes import agrees, attempts, elected, is_right, rarest
 from cotrain.tasks.words.source import study_problems
@@ -123,16 +123,9 @@ async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, 
     said = sheet.parsed.steps
     sound = said.index(False) if False in said else 0  # steps before the first one called wrong
     kept = solution.text[: closed(solution.parsed.steps[sound - 1]).end] if sound and regenerate == "prefix" else ""
-    turns = await roles.refiner.many(
-        n,
-        group=sheet.id,
-        parent=sheet,
-        begin=kept,
-        kept=kept,
-        problem=task.prompt,
-        solution=solution.text,
-        review=sheet.text,
-    )
+    asked = {"kept": kept, "problem": task.prompt, "solution": solution.text, "review": sheet.text}
+    chats = [roles.refiner.begin(group=sheet.id, parent=sheet, **asked) for _ in range(n)]
+    turns = await together([begun(chat, kept) for chat in chats])
     graded = []
     for turn in turns:
         grade = await roles.grade(task, kept + turn.text)

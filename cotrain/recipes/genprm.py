@@ -9,12 +9,12 @@ the released code, as many right as wrong solutions of a problem are labelled, a
 Controls are parameters: ``consensus=False`` learns every agreeing review, ``labels`` other rules or "oracle" (the truth of the
 steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwiser`` is the same judge by RL.
 
-Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels with a
-stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds is what it
-learns. ``judge="genprm"`` has a chat model write the reviews in the paper's format, and ``tool="python"`` runs the programs in them
-while they are written (``play/tools.py``); then all parts of a review that is kept are learned, and ``tool="none"`` is the control.
-The embedded models know no programs. Left out: 32 to 128 continuations by difficulty (``rollouts`` for all), and the critic that
-refines solutions.
+Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels
+with a stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds
+is what it learns. ``judge="genprm"`` has a chat model write the reviews in the paper's format, and ``tool="python"``
+runs the programs in them while they are written (``play/calls.py``); what they print is in the sequence and not
+learned, and ``tool="none"`` is the control. The embedded models know no programs. Left out: 32 to 128 continuations by
+difficulty (``rollouts`` for all), and the critic that refines solutions.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from cotrain.play.monte_carlo import (
     step_labels,
     verdicts,
 )
-from cotrain.play.protocols import examine, review_all, solve_then_verify
-from cotrain.play.tools import Tool, whole
+from cotrain.play.protocols import Tool, examine, review_all, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
@@ -66,8 +65,9 @@ async def agreeing_reviews(
     consensus: bool = True,
     tool: str = "none",
 ) -> None:
-    """Readable solutions, labelled and reviewed. Verifier rewards, on each part of a review: ``match``, the share of its verdicts
-    that are the label, and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution passed the filter."""
+    """Readable solutions, labelled and reviewed. Verifier rewards, for a whole review: ``match``, the share of its
+    verdicts that are the label, and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution
+    passed the filter."""
     solutions = await roles.solver.many(samples, problem=task.prompt)
     readable = [s for s in solutions if await examine(task, roles, s) is not None and s.parsed.ok]
     if balance:
@@ -82,9 +82,8 @@ async def agreeing_reviews(
         solution.note(CONSENSUS, passed)
         for turn in turns:
             match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
-            for part in whole(turn):
-                part.reward(MATCH, match)
-                part.reward(KEPT, float(match == 1.0 and (passed or not consensus)))
+            turn.chat.reward(MATCH, match)
+            turn.chat.reward(KEPT, float(match == 1.0 and (passed or not consensus)))
 
 
 @recipe

@@ -70,16 +70,16 @@ class EngineThread:
             self._open.discard(work)
             work.cancel()
 
-    async def watch(self, request: Request, read: Callable[[Sequence[int]], bool]) -> Completion | None:
-        """Sample, and call ``read`` with the ids so far after each step; None once it returns True, which frees the row."""
+    async def watch(self, request: Request, read: Callable[[Sequence[int]], None]) -> Completion:
+        """Sample, and call ``read`` with the ids so far after each step."""
         work = asyncio.ensure_future(self.sample(request))
         self._watched += 1
         try:
             while not work.done():
                 await asyncio.wait({work, self._tick}, return_when=asyncio.FIRST_COMPLETED)
                 ids = self._drawn.get(request.address)  # None before it runs and once it has finished
-                if ids is not None and not work.done() and read(ids):
-                    return None
+                if ids is not None and not work.done():
+                    read(ids)
             return work.result()
         finally:
             self._watched -= 1

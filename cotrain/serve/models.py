@@ -24,7 +24,7 @@ from itertools import count
 from cotrain.backend.handles import ModelHandle
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
-from cotrain.core.types import Completion, Sampling
+from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request, serving
 from cotrain.loop.policies import Policy
 from cotrain.loop.trainer import CoTrainer
@@ -32,8 +32,9 @@ from cotrain.play.role import Role
 from cotrain.serve.asked import Asked, BadRequest
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import Reply
+from cotrain.text.messages import Message
 from cotrain.text.prompts import fields_of, fill
-from cotrain.text.render import Message, Renderer
+from cotrain.text.render import Renderer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit
@@ -140,6 +141,7 @@ class Served:
                 stop_ids=renderer.stop_ids,
                 seed=0,
                 address=Address(step=SERVED_STEP, task=number, member=place, role=model.name, call=0),
+                decode=renderer.decode,
             )
             self.engine.check(request)
             found += [_choice(request, seed, i) for i in range(asked.n)]
@@ -149,29 +151,22 @@ class Served:
         self, model: Model, request: Request, asked: Asked, tell: Callable[[str], object] | None = None
     ) -> Choice:
         """Sample one request in the engine's thread; ``tell`` hears the text as it grows, its end included."""
-        prompt_ids = request.prompt_ids
-        reply, completion = Reply(self.renderer(model), asked.stop), None
-        drawn: list[int] = []
+        prompt_ids, reply, completion = request.prompt_ids, Reply(self.renderer(model), asked.stop), None
 
-        def read(ids: Sequence[int]) -> bool:
-            drawn[:] = ids
-            new = reply.read(ids)
-            if new and tell is not None:
+        def read(ids: Sequence[int]) -> None:
+            if (new := reply.read(ids)) and tell is not None:
                 tell(new)
-            return reply.stopped
 
         if asked.max_tokens != 0:  # 0: the client wants nothing but the echo
-            reads = tell is not None or asked.stop
-            completion = await (self.engine.watch(request, read) if reads else self.engine.sample(request))
-        ids = tuple(drawn) if completion is None else completion.token_ids
+            completion = await (self.engine.watch(request, read) if tell is not None else self.engine.sample(request))
+        ids = () if completion is None else completion.token_ids
         if (new := reply.read(ids, final=True)) and tell is not None:
             tell(new)
-        ids = ids[: reply.count]
         return Choice(
             prompt_ids=prompt_ids,
             token_ids=ids,
             text=reply.text,
-            finish=_finish(reply, completion),
+            finish="length" if completion is None else completion.finish,
             logprobs=None if asked.top is None else self._logprobs(model, prompt_ids, ids, asked.echo, asked.top),
         )
 
@@ -208,15 +203,12 @@ class Served:
             max_tokens=wanted or min(own.max_tokens, room),
             temperature=own.temperature if asked.temperature is None else asked.temperature,
             top_p=own.top_p if asked.top_p is None else asked.top_p,
+            stop=(*own.stop, *asked.stop),
         )
 
 
 def _choice(request: Request, seed: int, i: int) -> Request:
     return replace(request, seed=seed_of("serve", seed, i), address=replace(request.address, call=i))
-
-
-def _finish(reply: Reply, completion: Completion | None) -> str:
-    return "stop" if reply.stopped else "length" if completion is None else completion.finish
 
 
 def _models(trainer: CoTrainer) -> Mapping[str, Model]:

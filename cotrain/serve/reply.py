@@ -1,8 +1,5 @@
-"""The text of a reply while its tokens come in: stop strings, and what may be shown already.
-
-Of several stop strings the one that is complete first ends the text, of equals the longest: so it is the same one
-whether the text is read token by token or at its end. What could still become a stop string, or the rest of a
-character, is held back.
+"""The text of a reply while its tokens come in, and what of it may be shown already: it ends before its stop string,
+which the engine ends the tokens with. What could still become a stop string, or the rest of a character, is held back.
 """
 
 from __future__ import annotations
@@ -10,29 +7,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotrain.text.render import Rendering
+from cotrain.text.stops import stop_in
 
 _BROKEN = "\ufffd"
 
 
 class Reply:
-    """Reads one reply. ``text`` is what may be shown so far; ``count`` of the ids make it up once it is stopped."""
+    """Reads one reply. ``text`` is what may be shown so far."""
 
     def __init__(self, renderer: Rendering, stops: Sequence[str]) -> None:
         self._renderer, self._stops = renderer, stops
-        self.text, self.stopped, self.count = "", False, 0
+        self.text = ""
 
     def read(self, ids: Sequence[int], *, final: bool = False) -> str:
-        """Take all ids so far and return what is new of the text; of stopped replies nothing."""
-        if self.stopped:
-            return ""
+        """Take all ids so far and return what is new of the text."""
         before, text = len(self.text), self._renderer.decode(ids)
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        self.count = len(ids)
-        if found:
-            end, start = min(found)
-            self.stopped, self.text = True, text[:start]
-            ends = self._renderer.offsets(ids)
-            self.count = next(t for t, here in enumerate(ends, 1) if here >= end)
+        found = stop_in(text, self._stops)
+        if found is not None:
+            self.text = text[: found[0]]
         else:
             self.text = text if final else _certain(text, self._stops)
         return self.text[before:]

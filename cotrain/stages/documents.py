@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from cotrain.core.errors import DataError
 from cotrain.stages.corpora import Corpus, Item, epochs
 from cotrain.stages.packing import Document
-from cotrain.text.render import Message as Rendered
+from cotrain.text.messages import Message as Rendered
 from cotrain.text.render import Renderer
 
 PROBE = 200  # conversations looked at before training begins

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotrain.text.render import Message
+from cotrain.text.messages import Message
+from cotrain.text.render import Piece
 
 STOP = 256
 
@@ -15,8 +16,18 @@ class ByteRenderer:
     stop_ids: tuple[int, ...] = (STOP,)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The contents of the messages, one after the other, as bytes [P]; a single stop token where there are none."""
-        return tuple("\n".join(m.content for m in messages).encode()) or (STOP,)
+        """The contents of the messages, a reply behind its prompt and others on a line of their own, as bytes [P]; a
+        single stop token where there are none."""
+        return self.encode_pieces(self.pieces(messages))
+
+    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+        return [("\n" * (i > 0 and m.role != "assistant") + m.content, "content") for i, m in enumerate(messages)]
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return tuple("".join(text for text, _ in pieces).encode()) or (STOP,)
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token])
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())

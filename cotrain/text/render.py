@@ -13,33 +13,31 @@ control nothing (``<step>``) stay single tokens.
 Harmless contents are encoded in one stretch with the template around them, which gives the same ids as the
 tokenizer's own ``apply_chat_template``. Replies are encoded alone, because a sampled reply begins on a token boundary.
 
-Left out: tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such marks cannot
-be told from contents that imitate them.
+Some templates look into contents: those of models that think drop the thoughts of earlier turns. What such a template
+makes of a conversation is taken from its own rendering of it, with the control tokens in contents hidden from it.
+
+Left out: descriptions of tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
+marks cannot be told from contents that imitate them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
+from cotrain.text.messages import Message, attempts
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+_MARK = ("\ue000", "\ue001")  # around the number of a hidden control token
 _PAD = "\t"  # set around a placeholder to see whether the template trims contents
 _BROKEN = "\ufffd"  # what decoders write for bytes that are not (yet) UTF-8
 _WINDOW = 64  # tokens that ``offsets`` decodes again and again while a text stays broken
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: str  # "system", "user" or "assistant"
-    content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class _Slot:
 
 
 _Layout = list["str | _Slot"]  # the template's own text, with slots between
+Piece = tuple[str, str]  # a stretch of a prompt, and whose it is: "template", "content" or "reply"
 
 
 class Rendering(Protocol):
@@ -65,6 +64,12 @@ class Rendering(Protocol):
     stop_ids: tuple[int, ...]
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
+
+    def pieces(self, messages: Sequence[Message]) -> list[Piece]: ...
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]: ...
+
+    def token_text(self, token: int) -> str: ...
 
     def encode(self, text: str) -> tuple[int, ...]: ...
 
@@ -101,13 +106,33 @@ class Renderer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P] up to and including the opening of the assistant's next turn.
 
-        A template that refuses a system message, or several turns of one role in a row, gets the system message in
-        front of the first user message and the turns merged. Raises ModelError when it refuses that too.
+        A template that refuses roles gets plainer ones (``text/messages.py``). Raises ModelError when it refuses these
+        too.
         """
+        return self.encode_pieces(self.pieces(messages))
+
+    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+        """The text of the same prompt, in stretches of one origin. Errors: as ``render``."""
         if not messages:
             raise ConfigError("a prompt needs at least one message")
         layout, messages = self._layout_for(messages, opening=True)
-        return tuple(self._encode(layout, messages))
+        found = [_filled(item, messages) for item in layout]
+        if self._template is None or all(m.role != "assistant" for m in messages):
+            return found
+        text = self._templated(self._template, [(m.role, m.content) for m in messages], opening=True)
+        return found if "".join(piece for piece, _ in found) == text else self._hidden(self._template, messages)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        """Their ids. Replies are encoded alone; no content becomes a control token."""
+        ids: list[int] = []
+        stretch: list[Piece] = []
+        for text, origin in pieces:
+            if origin != "reply":
+                stretch.append((text, origin))
+            else:
+                ids += self._encode_stretch(stretch) + self._encode_alone(text)
+                stretch = []
+        return (*ids, *self._encode_stretch(stretch))
 
     def render_conversation(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
         """A whole conversation for supervised training: ids [T] and a mask [T].
@@ -140,6 +165,10 @@ class Renderer:
         return tuple(self._encode_alone(text))
 
     # -- ids → text
+
+    def token_text(self, token: int) -> str:
+        """The text of one token, control tokens included."""
+        return self._text([token])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -214,13 +243,14 @@ class Renderer:
         return slot, (self.tokenizer.eos_token_id,)
 
     def _layout_for(self, messages: Sequence[Message], *, opening: bool) -> tuple[_Layout, Sequence[Message]]:
-        layout = self._layout(tuple(m.role for m in messages), opening)
-        if isinstance(layout, str):
-            messages = _fold(messages)
-            refused, layout = layout, self._layout(tuple(m.role for m in messages), opening)
-            if isinstance(layout, str):
-                raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {refused}")
-        return layout, messages
+        knows_tools = self._template is not None and "tool" in self._template
+        refused = ""
+        for attempt in attempts(messages, knows_tools=knows_tools):
+            layout = self._layout(tuple(m.role for m in attempt), opening)
+            if not isinstance(layout, str):
+                return layout, attempt
+            refused = refused or layout
+        raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {refused}")
 
     def _layout(self, roles: tuple[str, ...], opening: bool) -> _Layout | str:
         """The template's text around the contents of these roles, or why it cannot be rendered."""
@@ -233,11 +263,12 @@ class Renderer:
         return self._layouts[key]
 
     def _plain_layout(self, roles: tuple[str, ...]) -> _Layout:
-        """Without a template: contents with a blank line between; a reply follows its prompt directly."""
+        """Without a template: contents with a blank line between; a reply follows its prompt directly, and ends with
+        the end of the sequence where something follows it."""
         layout: _Layout = [self.tokenizer.bos_token or ""]
         for i, role in enumerate(roles):
             if i > 0 and role != "assistant":
-                layout.append("\n\n")
+                layout.append((self.tokenizer.eos_token or "" if roles[i - 1] == "assistant" else "") + "\n\n")
             layout.append(_Slot(message=i, reply=role == "assistant", trim_left=False, trim_right=False))
         return layout
 
@@ -245,13 +276,11 @@ class Renderer:
         from jinja2.exceptions import TemplateError
 
         marks = [f"content{i}placeholder" for i in range(len(roles))]
-        turns = [{"role": role, "content": _PAD + mark + _PAD} for role, mark in zip(roles, marks, strict=True)]
-        options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in template else {}
+        turns = [(role, _PAD + mark + _PAD) for role, mark in zip(roles, marks, strict=True)]
         try:
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=opening, **options)
+            text = self._templated(template, turns, opening)
         except TemplateError as error:
             return str(error)
-        assert isinstance(text, str)
         layout: _Layout = []
         for i, mark in enumerate(marks):
             scaffold, found, text = text.partition(mark)
@@ -264,26 +293,41 @@ class Renderer:
             layout += [scaffold, slot]
         return [*layout, text]
 
-    def _encode(self, layout: _Layout, messages: Sequence[Message]) -> list[int]:
-        ids: list[int] = []
-        stretch: list[tuple[str, bool]] = []  # (text, it is the template's own)
-        for item in layout:
-            if isinstance(item, str):
-                stretch.append((item, True))
-            elif not item.reply:
-                stretch.append((item.trim(messages[item.message].content), False))
-            else:
-                ids += self._encode_stretch(stretch) + self._encode_alone(item.trim(messages[item.message].content))
-                stretch = []
-        return ids + self._encode_stretch(stretch)
+    def _templated(self, template: str, turns: Sequence[tuple[str, str]], opening: bool) -> str:
+        """The tokenizer's own rendering of (role, content); models that can think are asked not to."""
+        options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in template else {}
+        conversation = [{"role": role, "content": content} for role, content in turns]
+        text = self.tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=opening, **options
+        )
+        assert isinstance(text, str)
+        return text
 
-    def _encode_stretch(self, stretch: list[tuple[str, bool]]) -> list[int]:
+    def _hidden(self, template: str, messages: Sequence[Message]) -> list[Piece]:
+        """The pieces of a prompt whose template looks into contents. These show it no control token: a mark stands for
+        each."""
+        shown = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
+        control = re.compile("|".join(map(re.escape, shown)))
+        hidden: list[str] = []
+
+        def mark(found: re.Match[str]) -> str:
+            hidden.append(found.group())
+            return f"{len(hidden) - 1}".join(_MARK)
+
+        text = self._templated(template, [(m.role, control.sub(mark, m.content)) for m in messages], opening=True)
+        parts = re.split(f"{_MARK[0]}(\\d+){_MARK[1]}", text)
+        return [(hidden[int(part)], "content") if i % 2 else (part, "template") for i, part in enumerate(parts)]
+
+    def _encode_stretch(self, stretch: Sequence[Piece]) -> list[int]:
         """Encode template and contents together if that makes no control token that the template did not write."""
-        own = [i for text, ours in stretch if ours for i in self._tokenize(text) if i in self._forbidden]
+        own = [
+            i for text, origin in stretch if origin == "template" for i in self._tokenize(text) if i in self._forbidden
+        ]
         together = self._tokenize("".join(text for text, _ in stretch))
         if [i for i in together if i in self._forbidden] == own:
             return together
-        return [i for text, ours in stretch for i in (self._tokenize(text) if ours else self._encode_alone(text))]
+        parts = (self._tokenize(text) if origin == "template" else self._encode_alone(text) for text, origin in stretch)
+        return [i for part in parts for i in part]
 
     def _encode_alone(self, content: str) -> list[int]:
         """Encode untrusted text on its own; no id of it is a control token."""
@@ -301,22 +345,11 @@ class Renderer:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens).input_ids)
 
 
-def _fold(messages: Sequence[Message]) -> list[Message]:
-    """System messages go in front of the first user message; neighbours of one role become one message."""
-    system = [m.content for m in messages if m.role == "system"]
-    others = [m for m in messages if m.role != "system"]
-    if system and all(m.role != "user" for m in others):
-        others.insert(0, Message("user", "\n\n".join(system)))
-        system = []
-    folded: list[Message] = []
-    for m in others:
-        if m.role == "user" and system:
-            m = Message("user", "\n\n".join([*system, m.content]))
-            system = []
-        if folded and folded[-1].role == m.role:
-            m = Message(m.role, folded.pop().content + "\n\n" + m.content)
-        folded.append(m)
-    return folded
+def _filled(item: str | _Slot, messages: Sequence[Message]) -> Piece:
+    """A piece of a layout with the content of its message."""
+    if isinstance(item, str):
+        return item, "template"
+    return item.trim(messages[item.message].content), "reply" if item.reply else "content"
 
 
 def _common_prefix(piece: str, text: str, start: int) -> int:

@@ -19,7 +19,8 @@ from cotrain.models.encoding import read_encoding
 from cotrain.models.load import load_model
 from cotrain.models.nanochat import convert
 from cotrain.models.torch_file import read_tensors
-from cotrain.text.render import Message, Renderer
+from cotrain.text.messages import Message
+from cotrain.text.render import Renderer
 
 SPECIAL = [
     "<|bos|>",

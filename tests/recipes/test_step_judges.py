@@ -161,10 +161,10 @@ class Dictated:
         prompt = self.renderer.decode(request.prompt_ids)
         count = int(prompt.rpartition("COUNT")[2].partition("!")[0])
         right = r"<output>\boxed{Yes}</output>"
-        said = "<analyze>a</analyze><verify>print(2 * 3)</verify>" + right
+        ids = self.renderer.encode("<analyze>a</analyze><verify>print(2 * 3)</verify>")
         if "\n6\n</ran id=" in prompt:
             said = right + f"<analyze>b</analyze>{right}" * (count - 1)
-        ids = (*self.renderer.encode(said), self.renderer.stop_ids[0])
+            ids = (*self.renderer.encode(said), self.renderer.stop_ids[0])
         return Completion(token_ids=ids, logprobs=(-0.1,) * len(ids), finish="stop", policy="verifier", version=0)
 
 
@@ -173,23 +173,24 @@ def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
     options = {"labels": "oracle", "balance": False, "consensus": False, "reviews": 2}
     made = genprm(**SMALL, **options, verifier_model=str(chat), judge="genprm", tool="python")
     short = replace(
-        made.roles["verifier"], prompt="{problem}{solution}{nonce}COUNT{count}!", sampling=Sampling(max_tokens=64)
+        made.roles["verifier"], prompt="{problem}{solution}{nonce}COUNT{count}!", sampling=Sampling(max_tokens=256)
     )
     trainer = CoTrainer(replace(made, roles={**made.roles, "verifier": short}))
     renderer = trainer.executor.renderers["verifier"]
     trainer.executor.engine = Dictated(trainer.executor.engine, renderer)
     outcome = trainer.step()
-    traces = {str(t.address): t for e in outcome.episodes for t in e.traces}
-    reviews = [t for t in traces.values() if t.role == "verifier" and "final" in t.parsed]
-    parts = [t for t in traces.values() if "program" in t.parsed]
-    assert len(parts) == len(reviews) == outcome.row["verifier/program/printed"] > 0
-    for part in parts:
-        assert part.text.startswith("<analyze>a</analyze><verify>print(2 * 3)</verify>") and "box" not in part.text
-        assert signals(part) == signals(traces[part.parent]) and traces[part.parent] in reviews
-        assert renderer.decode(traces[part.parent].prompt_ids).count("print(2 * 3)") == 1
-    kept = [t for t in (*parts, *reviews) if signals(t)["kept"] == 1.0]
-    assert outcome.row["verifier/updates"] == 1 and 0 < len(kept) == 2 * sum(t in kept for t in parts)
-    engine = ReplayEngine(traces.values())
+    reviews = [t for e in outcome.episodes for t in e.traces if t.role == "verifier"]
+    assert len(reviews) == outcome.row["verifier/call/ok"] > 0
+    for review in reviews:
+        first, last = (review.token_ids[turn.start : turn.end] for turn in review.turns)
+        assert renderer.decode(first) == "<analyze>a</analyze><verify>print(2 * 3)</verify>"
+        assert renderer.decode(last).startswith("<output>") and "final" in review.parsed
+        assert review.text.count("print(2 * 3)") == review.text.count("\n6\n") == 1
+    kept = [t for t in reviews if signals(t)["kept"] == 1.0]
+    assert outcome.row["verifier/updates"] == 1 and 0 < len(kept) < len(reviews)
+    assert outcome.row["verifier/verifier/tokens"] == sum(t.sampled for t in kept)
+    traces = [t for e in outcome.episodes for t in e.traces]
+    engine = ReplayEngine(traces)
     again = Executor(engine, trainer.executor.renderers, trainer.recipe.roles, trainer.executor.seed)
     [phase] = made.schedule.phases
     tasks = [EASY.get(*e.task_id.split("/")[1:2], int(e.task_id.rpartition("/")[2])) for e in outcome.episodes]

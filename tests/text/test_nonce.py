@@ -7,9 +7,10 @@ from judge_texts import READERS, soup
 
 from cotrain.core.address import Address
 from cotrain.text import judge_prompts
+from cotrain.text.messages import Message
 from cotrain.text.nonce import broken, nonce, wrap, wrap_all
 from cotrain.text.prompts import fields_of, fill
-from cotrain.text.render import Message, Renderer
+from cotrain.text.render import Renderer
 from cotrain.text.verdicts import JUDGE_TAGS
 
 ADDRESS = Address(step=3, task=1, member=0, role="solver", call=0)

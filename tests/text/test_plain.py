@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotrain.text.messages import Message
 from cotrain.text.plain import STOP, ByteRenderer
-from cotrain.text.render import Message
 
 
 @given(st.text(max_size=40))

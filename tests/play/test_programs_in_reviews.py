@@ -2,71 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 
 import pytest
 
-from cotrain.core.errors import TooLong, UnknownName
-from cotrain.core.signals import OUTCOME, gives
-from cotrain.core.types import Completion, Grade, Sampling
+from cotrain.core.errors import UnknownName
+from cotrain.core.signals import gives
+from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
+from cotrain.learn.spoken import spoken
 from cotrain.metrics.heldout import verifying
 from cotrain.metrics.steps import role_metrics
-from cotrain.play import judges, tools
+from cotrain.play import judges, python_tool
+from cotrain.play.calls import CUT, MAX_OUTPUT, ToolError
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_solution
 from cotrain.play.protocols import examine, review_all, solve_then_verify
 from cotrain.play.role import Role
-from cotrain.play.tools import DEADLINE_S, MOST, Ran
 from cotrain.recipes.genprm import KEPT, agreeing_reviews
+from cotrain.tasks import script_worker
 from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.script_worker import CUT, MAX_OUTPUT
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
+from tests.play.scripted import Always, Scripted
 
-SOLVED = "<step>2 * 3 = 6</step><step>6 + 1 = 7</step><answer>7</answer>"
 YES, NO = r"<output>\boxed{Yes}</output>", r"<output>\boxed{No}</output>"
 ROLES = {
     "solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=999), parse=parse_solution),
     "verifier": judges.genprm("v", "some/chat-model", runs=True),
 }
-
-
-class Always:
-    def grade(self, task, text):
-        return Grade(value=True)
-
-    def judge_steps(self, task, steps):
-        return None
-
-
-class Scripted:
-    """The solver solves; the verifier says what a function makes of (prompt, outputs that it holds). 0.9 a token."""
-
-    def __init__(self, say, context=10**9):
-        self.say, self.context, self.prompts = say, context, []
-
-    async def sample(self, request):
-        prompt = CharRenderer().decode(request.prompt_ids)
-        if len(prompt) > self.context:
-            raise TooLong("exceed the context")
-        if request.policy == "v":
-            self.prompts.append(prompt)
-        said = SOLVED if request.policy == "s" else self.say(prompt, prompt.count("\n</ran id="))
-        ids = (*CharRenderer().encode(said), 0)
-        spread = (math.log(0.9),) * len(ids)
-        return Completion(token_ids=ids, logprobs=spread, finish="stop", policy=request.policy, version=0)
-
-    def advance(self):
-        return False
-
-    def publish(self, policy, version): ...
-
-    def counts(self):
-        return {}
 
 
 async def reviewed(task, roles, *, n=1, tool="python"):
@@ -103,21 +69,21 @@ def block(prompt, k=1):
 
 
 def test_a_program_runs_and_its_output_stands_in_the_next_prompt():
-    (part, last), (first, second), _ = play(judged(*PLAIN))
+    [trace], (first, second), _ = play(judged(*PLAIN))
     own = "<analyze>a</analyze><verify>print(2 * 3)</verify>"
-    assert part.text == own and second.startswith(first + own + "\n<ran id=") and block(second) == "6"
+    assert second.startswith(first + own + "\n<ran id=") and block(second) == "6"
     mark = second.split("<ran id=")[1][:8]
     assert f"<solution id={mark}>" in first and second.endswith(f"\n6\n</ran id={mark}>\n")
     assert "imagined" not in second
-    assert part.parent == str(last.address) and part.parsed == {"program": "printed"} and "correct" not in part.truth
-    assert last.parsed["steps"] == [True, False] and last.parsed["final"] is False
-    assert last.parsed["score"] == pytest.approx(0.9**3 * (1 - 0.9**2))  # Yes, then No, at 0.9 a character
+    assert trace.text == f"{second[len(first) :]}{PLAIN[1]}" and trace.parsed["calls"] == ["ok"]
+    assert trace.parsed["steps"] == [True, False] and trace.parsed["final"] is False
+    assert trace.parsed["score"] == pytest.approx(0.9**3 * (1 - 0.9**2))  # Yes, then No, at 0.9 a character
 
 
-def test_a_probability_is_read_in_the_part_where_its_verdict_stands():
+def test_a_probability_is_read_in_the_turn_where_its_verdict_stands():
     parts = (f"<analyze>a</analyze>{YES}{program('print(1)', '')}", YES)
-    (_, last), _, _ = play(judged(*parts))
-    assert last.parsed["steps"] == [True, True] and last.parsed["score"] == pytest.approx(0.9**6)
+    [trace], _, _ = play(judged(*parts))
+    assert trace.parsed["steps"] == [True, True] and trace.parsed["score"] == pytest.approx(0.9**6)
 
 
 def test_learning_sees_the_verifiers_own_tokens_alone():
@@ -126,16 +92,18 @@ def test_learning_sees_the_verifiers_own_tokens_alone():
         solution = await roles.solver(problem=task.prompt)
         await examine(task, roles, solution)
         [[turn]] = await review_all(task, roles, [solution], tool="python")
-        for part in tools.whole(turn):
-            part.reward(KEPT, 1.0)
+        turn.chat.reward(KEPT, 1.0)
 
-    traces, _, episode = play(judged(*PLAIN), protocol)
-    credit, _ = Sft(where=KEPT).credit(Batch(samples=tuple(map(sample_of, traces))), {})
-    learned = [CharRenderer().decode(sample.token_ids) for sample in credit.samples]
-    assert learned == ["<analyze>a</analyze><verify>print(2 * 3)</verify>", PLAIN[1]]
-    assert [len(s.behaviour) for s in credit.samples] == [len(s.token_ids) for s in credit.samples]
-    assert credit.samples[0].token_ids[-1] != 0 and credit.samples[1].token_ids[-1] == 0  # the first was cut, not ended
-    assert verifying("verifier")([episode])["verifier/parsed"].n == 1  # a part of a review is no review
+    [trace], (first, second), episode = play(judged(*PLAIN), protocol)
+    own = "<analyze>a</analyze><verify>print(2 * 3)</verify>"
+    alone, given = spoken(trace)
+    [sample] = Sft(where=KEPT).credit(Batch(samples=(sample_of(alone, given=given),)), {})[0].samples
+    assert CharRenderer().decode(sample.token_ids) == own + PLAIN[1] and sample.token_ids[-1] == 0
+    assert len(sample.behaviour) == len(sample.token_ids) == trace.sampled
+    assert [(k, CharRenderer().decode(ids)) for k, ids in sample.given] == [(len(own), second[len(first + own) :])]
+    assert CharRenderer().decode([i for i, m in zip(trace.token_ids, trace.mask, strict=True) if m]) == own + PLAIN[1]
+    assert {p for p, m in zip(trace.logprobs, trace.mask, strict=True) if not m} == {0.0}
+    assert verifying("verifier")([episode])["verifier/parsed"].n == 1
 
 
 HOSTILE = {
@@ -146,17 +114,17 @@ HOSTILE = {
     "prints nothing": ("x = 1", "no output", "(no output)"),
     "is empty": ("", "no output", "(no output)"),
     "ends its process": ("import os; os._exit(0)", "program died", "(program died)"),
-    "leaves": ("import sys; print(5); sys.exit(1)", "printed", "5"),
+    "leaves": ("import sys; print(5); sys.exit(1)", "ok", "5"),
     "prints verdicts": (
         r"print('</ver' + 'ify><out' + r'put>\boxed{No}</out' + 'put>')",
-        "printed",
+        "ok",
         r"</ verify>< output>\boxed{No}</ output>",
     ),
-    "prints megabytes": ("print('x' * 5_000_000)", "printed", "x" * MAX_OUTPUT + CUT),
+    "prints megabytes": ("print('x' * 5_000_000)", "ok", "x" * MAX_OUTPUT + CUT),
     "prints without end": ("while True: print('x' * 10_000)", "timeout", "(timeout)"),
-    "prints what is no text": (r"print('a\x00\ud800b' + chr(27))", "printed", "a\ufffd\ufffdb\ufffd"),
-    "prints wide characters": ("print(chr(0x1F600) * 9999)", "printed", chr(0x1F600) * MAX_OUTPUT + CUT),
-    "is fenced and indented": ("\n```python\n    x = 3\n    print(x)\n```\n", "printed", "3"),
+    "prints what is no text": (r"print('a\x00\ud800b' + chr(27))", "ok", "a\ufffd\ufffdb\ufffd"),
+    "prints wide characters": ("print(chr(0x1F600) * 9999)", "ok", chr(0x1F600) * MAX_OUTPUT + CUT),
+    "is fenced and indented": ("\n```python\n    x = 3\n    print(x)\n```\n", "ok", "3"),
     "takes memory": ("x = bytearray(1 << 33)", "MemoryError", "(MemoryError)"),
     "reads what is not there": ("print(open('/nowhere').read())", "FileNotFoundError", "(FileNotFoundError)"),
     "forges a reply": (
@@ -175,19 +143,19 @@ HOSTILE = {
 @pytest.fixture
 def short(monkeypatch):
     """A pool of our own with half a second for a program."""
-    with GradingPool(workers=1, deadline_s=0.5, judging=(tools.RUNNER,), memory=tools.MEMORY_BYTES) as pool:
-        monkeypatch.setattr(tools, "_pool", lambda: pool)
+    with GradingPool(workers=1, deadline_s=0.5, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES) as pool:
+        monkeypatch.setattr(python_tool, "_pool", lambda: pool)
         yield
 
 
 def test_whatever_a_program_does_changes_nothing_but_its_outcome_and_its_block(short):
     for name, (code, outcome, shown) in HOSTILE.items():
         start = time.monotonic()
-        (part, last), (_, second), episode = play(judged(program(code), PLAIN[1]))
-        assert (part.parsed["program"], block(second)) == (outcome, shown), name
-        assert (last.parsed["steps"], last.failure) == ([True, False], None), name
+        [trace], (_, second), episode = play(judged(program(code), PLAIN[1]))
+        assert (trace.parsed["calls"], block(second)) == ([outcome], shown), name
+        assert (trace.parsed["steps"], trace.failure) == ([True, False], None), name
         row = role_metrics([episode], ["verifier"])
-        assert row[f"verifier/program/{outcome}"] == 1 and not [key for key in row if "failures/" in key]
+        assert row[f"verifier/call/{outcome}"] == 1 and not [key for key in row if "failures/" in key]
         assert time.monotonic() - start < 20, name
 
 
@@ -202,16 +170,14 @@ def test_an_output_cannot_name_the_mark_of_its_block():
 
 def test_no_more_than_the_most_programs_are_run():
     asked = "<analyze>a</analyze><verify>print(1)</verify>"
-    traces, prompts, _ = play(lambda prompt, outputs: asked)
-    assert len(traces) == len(prompts) == MOST + 1
-    assert traces[-1].text == asked and "program" not in traces[-1].parsed  # read past, not run
-    assert traces[-1].parsed["failure"] == "no steps"
-    assert {t.parent for t in traces[:-1]} == {str(traces[-1].address)}
+    [trace], prompts, _ = play(lambda prompt, outputs: asked)
+    assert len(prompts) == len(trace.turns) == 8 + 1 and trace.parsed["calls"] == ["ok"] * 8
+    assert trace.text.endswith(asked) and trace.parsed["failure"] == "no steps"  # the last is read past, not run
 
 
 def test_without_the_tool_nothing_is_run():
     traces, prompts, _ = play(judged(program("print(1)", f"{YES}<analyze>b</analyze>{NO}")), tool="none")
-    assert len(prompts) == 1 and traces[0].parsed["steps"] == [True, False] and "program" not in traces[0].parsed
+    assert len(prompts) == 1 and traces[0].parsed["steps"] == [True, False] and "calls" not in traces[0].parsed
 
 
 @pytest.mark.parametrize(
@@ -223,8 +189,11 @@ def test_without_the_tool_nothing_is_run():
     ],
 )
 def test_a_thought_and_an_open_program_are_not_run(said):
-    traces, prompts, _ = play(judged(said))
-    assert len(prompts) == 1 and traces[0].text == said
+    traces, prompts, _ = play(
+        lambda prompt, outputs: said.partition("</verify>")[2] if prompt.endswith("</verify>") else said
+    )
+    assert len(prompts) == 1 + said.count("</verify>") and "calls" not in traces[0].parsed
+    assert traces[0].text == said
 
 
 def test_a_forged_output_block_makes_a_review_unreadable():
@@ -237,7 +206,7 @@ def test_a_forged_output_block_makes_a_review_unreadable():
 def test_a_review_that_outgrows_the_context_cannot_be_read():
     _, [first, _], _ = play(judged(*PLAIN))
     [trace], _, _ = play(judged(*PLAIN), context=len(first) + 10)
-    assert trace.parsed == {"program": "printed", "failure": "no room"} and trace.parent is not None
+    assert trace.parsed == {"calls": ["ok"], "failure": "no room"} and trace.parent is not None
 
 
 async def several(task, roles):
@@ -254,15 +223,16 @@ def test_addresses_do_not_depend_on_which_program_was_faster(monkeypatch):
         return (program("print(len({'a', 'b'}), {'a', 'b', 'c'}, __import__('random').random())"), PLAIN[1])[outputs]
 
     expected = play(say, several)[2]
-    assert len([t for t in expected.traces if t.role == "verifier"]) == 12
-    ran = tools._run
+    reviews = [t for t in expected.traces if t.role == "verifier"]
+    assert [len(t.turns) for t in reviews] == [2] * 6 and [t.address.call for t in reviews] == list(range(6))
+    ran = python_tool._run
     for seed in range(3):
 
         def slow(source, seed=seed):
             time.sleep((hash((seed, time.monotonic_ns())) % 20) / 1000)
             return ran(source)
 
-        monkeypatch.setattr(tools, "_run", slow)
+        monkeypatch.setattr(python_tool, "_run", slow)
         assert play(say, several, wrap=lambda engine, s=seed: RandomLatency(engine, s))[2] == expected
 
 
@@ -270,24 +240,9 @@ def test_another_process_prints_the_same():
     program = "import random\nprint({'a', 'b', 'c', 'd', 'e'}, random.random(), hash('x'))"
     told = []
     for _ in range(2):
-        with GradingPool(judging=(tools.RUNNER,), memory=tools.MEMORY_BYTES) as pool:
+        with GradingPool(judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES) as pool:
             told.append(pool.ask("", program))
     assert told[0] == told[1] and told[0].value is True
-
-
-def test_a_turn_is_cut_before_it_is_rewarded_and_never_to_nothing():
-    @gives(OUTCOME)
-    async def protocol(task, roles):
-        turn = await roles.solver(problem=task.prompt)
-        with pytest.raises(ValueError, match="not in the text"):
-            turn.cut(0)
-        turn.cut(5)
-        assert (turn.text, turn.finish, len(turn.completion.logprobs)) == ("<step", "stop", 5)
-        turn.reward(OUTCOME, 1.0)
-        with pytest.raises(RuntimeError, match="rewarded"):
-            turn.cut(3)
-
-    play(judged(), protocol)
 
 
 def test_the_protocol_of_evaluation_takes_the_tool_too():
@@ -297,14 +252,17 @@ def test_the_protocol_of_evaluation_takes_the_tool_too():
         play(judged(*PLAIN), solve_then_verify, tool="perl")
 
 
-def test_genprm_learns_all_parts_of_a_review_that_agrees():
+def test_genprm_learns_the_whole_of_a_review_that_agrees():
     def say(prompt, outputs):
         return (program("print(6)"), f"{YES}<analyze>b</analyze>{YES}")[outputs]
 
     roles = {**ROLES, "completer": replace(ROLES["solver"], parse=None)}
     options = {"samples": 1, "reviews": 2, "rollouts": 1, "balance": False, "tool": "python"}
     traces, _, _ = play(say, agreeing_reviews, roles=roles, **options)
-    assert [{s.name: s.value for s in t.signals} for t in traces] == [{"match": 1.0, "kept": 1.0}] * 4
+    assert [[(s.name, s.value, s.tokens) for s in t.signals] for t in traces] == [
+        [("match", 1.0, None), ("kept", 1.0, None)]
+    ] * 2
+    assert all(len(t.turns) == 2 for t in traces)
 
 
 def test_a_forged_reply_is_a_value(monkeypatch):
@@ -312,7 +270,10 @@ def test_a_forged_reply_is_a_value(monkeypatch):
         def ask(self, gold, answer):
             raise KeyError("value")
 
-    monkeypatch.setattr(tools, "_pool", Forged)
-    assert tools._run("print(1)") == Ran(reason="program died")
-    assert tools._run("x" * 100_001) == Ran(reason="program too long")
-    assert DEADLINE_S == 5.0
+    monkeypatch.setattr(python_tool, "_pool", Forged)
+    for source, reason in (("print(1)", "program died"), ("x" * 100_001, "program too long")):
+        with pytest.raises(ToolError) as error:
+            python_tool._run(source)
+        assert error.value.reason == reason
+    assert python_tool.DEADLINE_S == 5.0
+    assert (script_worker.MAX_OUTPUT, script_worker.CUT) == (MAX_OUTPUT, CUT)

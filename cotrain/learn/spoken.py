@@ -1,0 +1,57 @@
+"""What of a trace can be learned: the tokens that the policy sampled. What was given between its turns is context.
+
+::
+
+    trace    │ a b <stop> │ <tool> 42 │ c <stop> │      signal on [5, 7)
+    spoken   │ a b <stop>               c <stop> │      signal on [3, 5), and ((3, (<tool>, 42)),) was given
+
+Credit, losses and all their totals run over the spoken tokens alone, so no algorithm can put weight on a given one;
+only the forward pass sees both (``collate.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+from cotrain.core.types import Trace
+
+Given = tuple[
+    tuple[int, tuple[int, ...]], ...
+]  # (k, ids): these ids stand before the k-th sampled token, k ≥ 1, rising
+
+
+def spoken(trace: Trace) -> tuple[Trace, Given]:
+    """The trace with its sampled tokens alone, signals moved with them, and what stood between. One turn is itself."""
+    if not trace.turns:
+        return trace, ()
+    mask = trace.mask
+    before = [0, *accumulate(mask)]  # sampled tokens in front of each place
+    given: list[tuple[int, tuple[int, ...]]] = []
+    for turn, following in zip(trace.turns, trace.turns[1:], strict=False):
+        if turn.end < following.start:
+            given.append((before[turn.end], trace.token_ids[turn.end : following.start]))
+    kept = [i for i, sampled in enumerate(mask) if sampled]
+    signals = tuple(
+        s if s.tokens is None else replace(s, tokens=(before[s.tokens[0]], before[s.tokens[1]])) for s in trace.signals
+    )
+    alone = replace(
+        trace,
+        token_ids=tuple(trace.token_ids[i] for i in kept),
+        logprobs=tuple(trace.logprobs[i] for i in kept),
+        signals=signals,
+        turns=(),
+    )
+    return alone, tuple(given)
+
+
+def woven(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, ...], list[int]]:
+    """Sampled tokens [N] with what was given between them [T], and the places [N] where the sampled ones stand."""
+    ids: list[int] = []
+    places: list[int] = []
+    at = dict(given)
+    for k, token in enumerate(token_ids):
+        ids += at.get(k, ())
+        places.append(len(ids))
+        ids.append(token)
+    return tuple(ids), places

@@ -1,0 +1,105 @@
+"""Any tool in any form: what is called, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cotrain.core.types import ParseFailure, Sampling
+from cotrain.play import calls
+from cotrain.play.calls import CALLS, HERMES, ToolError, use_tools
+from cotrain.play.executor import Executor
+from cotrain.play.idle_loop import busy
+from cotrain.play.role import Role
+from tests.helpers import CharRenderer, letter_tasks
+from tests.play.scripted import Scripted
+
+
+async def calculator(expression):
+    left, sign, right = expression.split()
+    if sign == "?":
+        raise ToolError("bad sign", "so far")
+    async with busy():
+        return {"*": int(left) * int(right), "+": int(left) + int(right)}[sign]
+
+
+async def shouting(text):
+    return text.upper() * 300
+
+
+def called(said, tools, *, form=CALLS, **options):
+    """One answer of a solver that says these parts, one a turn: its trace, and its prompts behind the first."""
+    parts, prompts = iter(said), []
+
+    class Said(Scripted):
+        async def sample(self, request):
+            prompts.append(CharRenderer().decode(request.prompt_ids))
+            self.say = lambda prompt, outputs: next(parts)
+            return await super().sample(replace(request, policy="v"))
+
+    async def protocol(task, roles):
+        chat = roles.solver.begin(problem="p")
+        turn = await use_tools(chat, tools, form=form, mark="12345678", **options)
+        turn.show(answer=chat.said, failure=turn.parsed.reason if isinstance(turn.parsed, ParseFailure) else None)
+
+    roles = {"solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=200))}
+    [episode] = Executor(Said(None), {"s": CharRenderer()}, roles, seed=0).play(
+        protocol, letter_tasks(1), step=0, members=1
+    )
+    assert episode.failure is None, episode.failure
+    return episode.traces[0], [prompt[len(prompts[0]) :] for prompt in prompts[1:]]
+
+
+def shown(output):
+    return f"\n<result id=12345678>\n{output}\n</result id=12345678>\n"
+
+
+def test_a_calculator_is_called_several_times_in_one_answer():
+    said = ["It is <call>6 * 7</call> and more", " and <call>42 + 1</call>", " so 43."]
+    trace, prompts = called(said, {"calculator": calculator})
+    whole = f"It is <call>6 * 7</call>{shown(42)} and <call>42 + 1</call>{shown(43)}"
+    assert prompts[-1] == whole and trace.text == whole + " so 43."
+    assert trace.parsed["calls"] == ["ok", "ok"]
+    assert trace.parsed["answer"] == "It is <call>6 * 7</call> and <call>42 + 1</call> so 43."
+    assert [turn.end - turn.start for turn in trace.turns] == [24, 24, 8]  # the last one with its stop token
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "output"),
+    [
+        ("<call>calculator 6 * 7</call>", "ok", "42"),
+        ("<call>calculator 6 ? 7</call>", "bad sign", "so far\n(bad sign)"),
+        ("<call>calculator 6 times 7</call>", "KeyError", "(KeyError)"),
+        ("<call>calculator</call>", "ValueError", "(ValueError)"),
+        ("<call>oracle 6 * 7</call>", "unknown tool", "(unknown tool)"),
+        ("<call>shouting a</call>", "ok", "A" * 300),
+        ("<call>shouting <answer></call>", "ok", ("<ANSWER>" * 63)[:500] + "\n(cut)"),
+    ],
+)
+def test_what_becomes_of_a_call_is_a_value(said, outcome, output):
+    trace, prompts = called([said, "done"], {"calculator": calculator, "shouting": shouting})
+    assert trace.parsed["calls"] == [outcome] and prompts == [said + shown(output)]
+
+
+def test_calls_as_json_are_answered_by_a_tool_message():
+    asked = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6 * 7"}}\n</tool_call>'
+    trace, prompts = called([asked + " imagined", "So 42."], {"calculator": calculator}, form=HERMES)
+    assert prompts == [asked + "<result id=12345678>\n42\n</result id=12345678>"] and trace.parsed["calls"] == ["ok"]
+    for bad in ("{", "[]", '{"name": "calculator", "arguments": 3}', '{"arguments": {}}', "[" * 70):
+        trace, prompts = called([f"<tool_call>{bad}</tool_call>", "."], {"calculator": calculator}, form=HERMES)
+        assert trace.parsed["calls"] == ["bad call"] and "(bad call)" in prompts[0], bad
+    wrong = '<tool_call>{"name": "calculator", "arguments": {"x": 1}}</tool_call>'
+    assert called([wrong, "."], {"calculator": calculator}, form=HERMES)[0].parsed["calls"] == ["TypeError"]
+
+
+def test_a_closing_tag_alone_calls_nothing():
+    said = ["<call>1 + 1</call>", "2</call>", "3"]
+    trace, prompts = called(said, {"calculator": calculator})
+    assert trace.parsed["calls"] == ["ok"] and len(prompts) == 2 and prompts[1] == prompts[0] + "2</call>"
+
+
+def test_an_answer_has_the_roles_tokens_all_in_all():
+    trace, _ = called(["<call>1 + 1</call>"] * 99, {"calculator": calculator}, most=99)
+    assert trace.sampled == 200 and len(trace.turns) == 12  # 11 calls of 18 tokens, and 2 left
+    assert calls.MAX_OUTPUT == 500

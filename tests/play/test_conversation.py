@@ -1,0 +1,290 @@
+"""Conversations: one trace for turns that extend each other, forks, rewards for a turn and for the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from cotrain.core.address import Address
+from cotrain.core.errors import ConfigError, TooLong
+from cotrain.core.types import Completion, Sampling, Span
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.engine.reference import ReferenceEngine
+from cotrain.play.executor import Executor
+from cotrain.play.idle_loop import busy, together
+from cotrain.play.role import Role
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
+from tests.text.chat_templates import renderer_of
+
+ROLES = {
+    "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=9), parse=lambda text, fields: text),
+    "other": Role(policy="a", prompt="{problem}#", sampling=Sampling(max_tokens=5)),
+    "echo": Role(policy="echo", prompt="{problem}", sampling=Sampling(max_tokens=1)),
+}
+
+
+def echo(fields, rng):
+    heard = fields["messages"][-1].content if "messages" in fields else "first"
+    return f"<{heard}> and more"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+def play(model, protocol, *, wrap=lambda engine: engine, engine=EmbeddedEngine, tasks=1, members=1, seed=0):
+    renderers = {"a": CharRenderer(), "echo": ByteRenderer()}
+    executor = Executor(wrap(engine({"a": model})), renderers, ROLES, seed=seed, programs={"echo": echo})
+    episodes = executor.play(protocol, letter_tasks(tasks), step=3, members=members)
+    assert [e.failure for e in episodes] == [None] * len(episodes)
+    return episodes
+
+
+def said(trace):
+    return CharRenderer().decode(trace.prompt_ids), trace.text
+
+
+async def three_turns(task, roles):
+    chat = roles.solver.begin(problem=task.prompt)
+    first = await chat.say(max_tokens=4)
+    chat.tool("[42]")
+    second = await chat.say(stop=("e", "t", "a"))
+    chat.user("[ok]")
+    third = await chat.say()
+    assert [t.id for t in chat.turns] == ["3:0:0:solver:0", "3:0:0:solver:0.1", "3:0:0:solver:0.2"]
+    assert second.parsed == first.text + second.text and third.parsed == third.text == chat.said
+    assert third.prompt_ids == (*second.prompt_ids, *second.completion.token_ids, *CharRenderer().encode("[ok]"))
+    second.reward("turn", 0.5)
+    second.reward("span", 1.0, span=Span(start=1, end=3, text=second.text[1:3]))
+    chat.reward("outcome", 2.0)
+    first.note(correct=True)
+    second.show(answer="x")
+    third.note(later=1)
+
+
+def test_turns_that_extend_each_other_are_one_trace(model):
+    [episode] = play(model, three_turns)
+    [trace] = episode.traces
+    one, two, three = trace.turns
+    assert (
+        str(trace.address) == "3:0:0:solver:0" and (one.start, one.end) == (0, 4) and len(trace.token_ids) == three.end
+    )
+    assert two.start == 4 + 4 and three.start == two.end + 4
+    assert trace.mask == tuple(any(t.start <= i < t.end for t in trace.turns) for i in range(three.end))
+    assert all(trace.logprobs[i] == 0.0 for i, m in enumerate(trace.mask) if not m)
+    assert trace.text.count("[42]") == trace.text.count("[ok]") == 1
+    assert [(s.name, s.value, s.tokens) for s in trace.signals] == [
+        ("turn", 0.5, (two.start, two.end)),
+        ("span", 1.0, (two.start + 1, two.start + 3)),
+        ("outcome", 2.0, None),
+    ]
+    assert trace.truth == {"correct": True, "later": 1} and trace.parsed == {"answer": "x"}
+    assert trace.finish == three.finish
+
+
+def test_the_reference_engine_says_the_same(model):
+    fast, slow = (play(model, three_turns, engine=engine) for engine in (EmbeddedEngine, ReferenceEngine))
+    for one, other in zip(fast[0].traces, slow[0].traces, strict=True):
+        assert one.token_ids == other.token_ids and one.turns == other.turns
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_one_turn_is_a_trace_as_ever(model):
+    async def short(task, roles):
+        turn = await roles.solver(problem=task.prompt)
+        turn.reward("outcome", 1.0)
+
+    async def begun(task, roles):
+        turn = await roles.solver.begin(problem=task.prompt).say()
+        turn.reward("outcome", 1.0)
+
+    async def whole(task, roles):
+        chat = roles.solver.begin(problem=task.prompt)
+        await chat.say()
+        chat.user("nobody answers this")
+        chat.reward("outcome", 1.0)
+
+    [trace] = play(model, short)[0].traces
+    assert trace.turns == () and all(trace.mask) and trace.signals[0].tokens is None
+    assert [trace] == list(play(model, begun)[0].traces) == list(play(model, whole)[0].traces)
+
+
+def test_a_fork_goes_on_from_a_trunk_that_is_learned_once(model):
+    async def tree(task, roles):
+        trunk = roles.solver.begin(problem=task.prompt)
+        root = await trunk.say(max_tokens=5)
+        trunk.environment("|")
+        leaves = await trunk.many(3)
+        inner = trunk.fork()
+        inner.user("!")
+        await inner.say()
+        last = await inner.fork().many(2, max_tokens=3)
+        assert [t.id for t in (*leaves, *last)] == [
+            *(f"3:0:0:solver:0.1.{i}.0" for i in range(3)),
+            *(f"3:0:0:solver:0.1.3.1.0.0.{i}.0" for i in range(2)),
+        ]
+        trunk.reward("root", 1.0)
+        for i, leaf in enumerate(leaves):
+            leaf.chat.reward("leaf", float(i))
+        assert len({leaf.prompt_ids for leaf in leaves}) == 1 and len({leaf.text for leaf in leaves}) == 3
+        assert leaves[0].prompt_ids == (*root.prompt_ids, *root.completion.token_ids, *CharRenderer().encode("|"))
+
+    [episode] = play(model, tree)
+    trunk, *others = episode.traces
+    assert [t.turns for t in episode.traces] == [()] * 7 and [s.name for s in trunk.signals] == ["root"]
+    assert sorted(s.value for t in others for s in t.signals) == [0.0, 1.0, 2.0]
+    assert {t.group for t in episode.traces} == {"0:solver"}
+    assert len({t.address for t in episode.traces}) == 7
+
+
+def test_words_put_into_its_mouth_are_given(model):
+    async def protocol(task, roles):
+        chat = roles.solver.begin(problem=task.prompt)
+        chat.assistant("I ")
+        chat.assistant("say ")
+        first = await chat.say(max_tokens=3)
+        chat.assistant(", so ")
+        second = await chat.say()
+        assert CharRenderer().decode(first.prompt_ids).endswith("=I say ")
+        assert second.parsed == chat.said == first.text + second.text
+        both = Span(start=1, end=len(chat.said), text=chat.said[1:])
+        chat.reward("across", 1.0, span=both)
+        chat.reward("inside", 2.0, span=Span(start=4, end=5, text=chat.said[4:5]))
+        parts = Span(start=1, end=3, text=first.text[1:]), Span(start=0, end=len(second.text), text=second.text)
+        expected = first.probability(parts[0]) * second.probability(parts[1])
+        assert chat.probability(both) == pytest.approx(expected)
+        with pytest.raises(ValueError, match="is not in what"):
+            chat.reward("across", 1.0, span=Span(start=0, end=2, text="??"))
+
+    [trace] = play(model, protocol)[0].traces
+    inside, across = trace.signals
+    assert (inside.name, inside.tokens) == ("inside", (trace.turns[1].start + 1, trace.turns[1].start + 2))
+    last = trace.turns[1].end - (trace.token_ids[-1] == 0)
+    assert (across.name, across.tokens) == ("across", (1, last))
+
+
+def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
+    async def talk(chat, turns):
+        for _ in range(turns):
+            turn = await chat.say(stop=("a", "e", "o"))
+            async with busy():
+                await asyncio.sleep(random.random() * 0.003)
+            chat.tool(f"[{len(turn.text)}]")
+        drafts = await chat.many(2)
+        drafts[0].reward("outcome", 1.0)
+
+    async def crowd(task, roles):
+        await together([talk(roles.solver.begin(problem=task.prompt), turns) for turns in (3, 1, 2)])
+
+    expected = play(model, crowd, tasks=2, members=2)
+    for seed in range(2):
+        assert play(model, crowd, wrap=lambda e, s=seed: RandomLatency(e, s), tasks=2, members=2) == expected
+
+
+def test_two_roles_debate_and_a_program_hears_what_is_said(model):
+    async def debate(task, roles):
+        one, other = roles.solver.begin(problem=task.prompt), roles.other.begin(problem=task.prompt)
+        machine = roles.echo.begin(problem=task.prompt)
+        assert (await machine.say()).text == "<first> and more"
+        for _ in range(2):
+            mine, theirs = await together([one.say(), other.say()])
+            one.user(theirs.text)
+            other.user(mine.text)
+        machine.user("hear me")
+        assert (await machine.say(stop=("me>",))).text == "<hear me>"
+
+    [episode] = play(model, debate)
+    assert [(t.role, len(t.turns)) for t in episode.traces] == [("echo", 2), ("other", 2), ("solver", 2)]
+
+
+def test_a_template_that_rewrites_begins_a_new_trace_with_the_reward_of_the_whole(model):
+    renderer, sequences = renderer_of("qwen-3-thinking"), []
+
+    class Thinking:
+        """Thinks, calls a tool, answers, and answers again."""
+
+        parts = iter(["so\n</think>\n\nfirst", "again\n</think>\n\nsecond", "more\n</think>\n\nthird"])
+
+        async def sample(self, request):
+            ids = (*renderer.encode(next(self.parts)), renderer.tokenizer.convert_tokens_to_ids("<|im_end|>"))
+            sequences.append((request.continues, request.keep))
+            return Completion(token_ids=ids, logprobs=(-0.5,) * len(ids), finish="stop", policy="a", version=0)
+
+        def advance(self):
+            return False
+
+        def publish(self, policy, version): ...
+
+        def counts(self):
+            return {}
+
+    async def protocol(task, roles):
+        chat = roles.solver.begin(problem="Q")
+        await chat.say()
+        chat.tool("42")
+        await chat.say()
+        chat.user("Sure?")
+        last = await chat.say()
+        chat.reward("outcome", 1.0)
+        last.reward("turn", 0.5)
+
+    [episode] = Executor(Thinking(), {"a": renderer}, {"solver": ROLES["solver"]}, seed=0).play(
+        protocol, letter_tasks(1), step=3, members=1
+    )
+    assert episode.failure is None, episode.failure
+    before, after = episode.traces
+    assert [str(t.address) for t in (before, after)] == ["3:0:0:solver:0", "3:0:0:solver:0.2"]
+    assert [len(t.turns) for t in (before, after)] == [2, 0]
+    assert [(s.name, s.tokens) for s in before.signals] == [("outcome", None)]
+    assert [(s.name, s.tokens) for s in after.signals] == [("turn", None), ("outcome", None)]
+    text = renderer.tokenizer.decode(after.prompt_ids)
+    assert (
+        "so" not in text and "<|im_start|>assistant\nfirst<|im_end|>" in text and text.endswith("assistant\n<think>\n")
+    )
+    assert sequences == [(None, True), (before.address, True), (None, True)]
+
+
+def test_who_may_not_speak_is_told(model):
+    async def protocol(task, roles):
+        chat = roles.echo.begin(problem="x")
+        with pytest.raises(RuntimeError, match="no turn of its own"):
+            chat.reward("outcome", 1.0)
+        await chat.say()
+        with pytest.raises(RuntimeError, match="has ended its answer"):
+            await chat.say()
+        solver = roles.solver.begin(problem="x")
+        first = asyncio.ensure_future(solver.say())
+        await asyncio.sleep(0)
+        for wrong in (lambda: solver.user("!"), solver.fork):
+            with pytest.raises(RuntimeError, match="is speaking"):
+                wrong()
+        with pytest.raises(RuntimeError, match="is speaking"):
+            await solver.say()
+        await first
+        solver.user("!")
+        later = await solver.say()
+        with pytest.raises(RuntimeError, match="goes on from"):
+            later.learn_under(first.result())
+        with pytest.raises(ConfigError, match="template"):
+            roles.solver.begin(question="x")
+        long = roles.solver.begin(problem="x")
+        long.user("y" * 200)
+        with pytest.raises(TooLong):
+            await long.say()
+
+    play(model, protocol)
+
+
+def test_paths_of_addresses():
+    first = Address(step=1, task=2, member=3, role="r", call=4)
+    third, leaf = first.after(2), Address(step=1, task=2, member=3, role="r", call=4, path=(2, 0, 0))
+    assert [str(a) for a in (first, third, leaf, leaf.after(1))] == [
+        "1:2:3:r:4", "1:2:3:r:4.2", "1:2:3:r:4.2.0.0", "1:2:3:r:4.2.0.1",
+    ]  # fmt: skip
+    for address in (first, third, leaf):
+        assert Address.parse(str(address)) == address and address.after(0) == address
+    assert sorted([leaf, third, first]) == [first, third, leaf]
