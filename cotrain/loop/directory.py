@@ -9,6 +9,7 @@
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
     before.json       figures before the first step
     before_counts.json  what they were counted from, problem by problem: the end is paired with it
+    after_problems.json  what each problem says of each figure at the end: runs are compared by it
     checkpoints/      transactions over all policies
     episodes/         the ledger: every rollout, token by token
     summary.json      before, after and the change paired by problem, and the alarms; written at the end

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,10 @@ from cotrain.loop.directory import (
     weights_hash,
 )
 from cotrain.loop.evaluation import has_split
+from cotrain.loop.flops import flops_of
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.measures import counts_json, paired_changes
+from cotrain.loop.problems import problems_json
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.tasks.reading import NAME as QUARANTINE
@@ -195,8 +197,19 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
         )
     for path in (directory.metrics, directory.timings):
         truncate_after(path, trainer.finished - 1)
+    trainer.flops = sum(flops_of(row) for row in _rows(directory.metrics))
+    trainer.seconds = sum(seconds_of(row) for row in _rows(directory.timings))
     with Ledger(directory.episodes) as ledger:
         ledger.truncate_after(trainer.finished - 1)
+
+
+def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
+    return read_jsonl(path) if path.exists() else ()
+
+
+def seconds_of(row: Mapping[str, Any]) -> float:
+    """Seconds of one step, from its row of timings.jsonl: the stages, of which the engine's seconds are a part."""
+    return sum(value for key, value in row.items() if key != "step" and "/" not in key)
 
 
 def _saved_step(directory: RunDirectory) -> int:
@@ -257,12 +270,14 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "seed": recipe.seed,
         "steps": trainer.finished,
         "tokens": trainer.tokens,
+        "flops": trainer.flops,
         "updates": dict(trainer.cast.updates),
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
         "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
     }
+    directory.write("after_problems.json", problems_json(after), indent=None)
     directory.write("summary.json", summary)
     return Outcome(directory=directory.path, summary=summary)
 
@@ -301,17 +316,15 @@ def _durable_on_exit(*files: JsonlWriter | Ledger) -> Iterator[None]:
 
 def _last_measured(directory: RunDirectory) -> int:
     """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
-    if not directory.metrics.exists():
-        return -1
     return max(
-        (int(row["step"]) + 1 for row in read_jsonl(directory.metrics) if row.get("kind") == "evaluation"), default=-1
+        (int(row["step"]) + 1 for row in _rows(directory.metrics) if row.get("kind") == "evaluation"), default=-1
     )
 
 
 def _monitor(directory: RunDirectory) -> Monitor:
     """The health bands, with what the metrics file holds already read."""
     monitor = Monitor()
-    for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
+    for row in _rows(directory.metrics):
         monitor.add(row)
     return monitor
 

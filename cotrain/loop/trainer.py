@@ -24,6 +24,7 @@ from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.contract import Annotated, Sample, Term
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
+from cotrain.loop.flops import Meter, Sequences, flops_of
 from cotrain.loop.metrics import Row, reward_gap, role_metrics
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
@@ -94,6 +95,8 @@ class CoTrainer:
         self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
+        self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
+        self.meter = Meter(self.cast)
         self.algorithms = {name: copy.deepcopy(objective.by) for name, objective in recipe.objectives.items()}
         for name, objective in recipe.objectives.items():
             needs = objective.by.needs()
@@ -112,9 +115,10 @@ class CoTrainer:
 
     @property
     def done(self) -> bool:
-        """Are all steps done, or all tokens spent?"""
-        budget = self.recipe.tokens
-        return self.finished >= self.recipe.steps or (budget is not None and self.tokens >= budget)
+        """Are all steps done, or one of the budgets spent?"""
+        made, spent = self.recipe, (self.tokens, self.flops, self.seconds)
+        budgets = zip((made.tokens, made.flops, made.seconds), spent, strict=True)
+        return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
 
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
@@ -127,6 +131,7 @@ class CoTrainer:
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         self._refuse_mass_failure(step, episodes)
+        self.meter.spoken(episodes)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
@@ -136,7 +141,9 @@ class CoTrainer:
             row |= self._learn(due, episodes, clock)
         silent = {*self.cast.programs(), *self.cast.scoring()}
         self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy not in silent)
-        row["tokens"] = self.tokens
+        row |= {"tokens": self.tokens, **self.meter.row()}
+        self.flops += flops_of(row)
+        self.seconds += sum(clock.laps.values())
         self.finished += 1
         return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
 
@@ -164,6 +171,8 @@ class CoTrainer:
             clock.lap("reference")
         for policy, mine in terms.items():
             report = self.cast.learners[policy].update(mine)
+            for term in mine:
+                self.meter.learned(policy, term.samples)
             if report.stepped:
                 self.cast.updates[policy] += 1
                 changed = [policy, *self.cast.follow(policy, self.planned[policy])]
@@ -174,19 +183,19 @@ class CoTrainer:
         return row
 
     def draw(self, phase: Phase, step: int) -> list[Task]:
-        """The step's problems. Addressed by (first objective due, how often it was due): the n-th generator step of two
-        recipes with one seed draws the same problems."""
+        """The step's problems: the same for all recipes with one seed, see ``Schedule.draw``."""
         count = phase.tasks or self.recipe.tasks_per_step
-        first = self.recipe.schedule.occurrence(step) * count
-        return [train_task(self.recipe.tasks, self.recipe.seed, phase.objectives[0], first + i) for i in range(count)]
+        stream, earlier = self.recipe.schedule.draw(step, self.recipe.leading)
+        first = earlier * count
+        return [train_task(self.recipe.tasks, self.recipe.seed, stream, first + i) for i in range(count)]
 
     def _annotate(self, name: str, traces: Sequence[Trace]) -> list[Annotated]:
         """The traces with what credit has to know beforehand."""
         needs = self.algorithms[name].needs()
         warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
         pairs = [(t.prompt_ids if t.learn_ids is None else t.learn_ids, t.token_ids) for t in traces]
-        values = self.cast.score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self.cast.score(p, pairs, temperature=warmth) for p in needs.scores if pairs}
+        values = self._score(needs.values, pairs) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self._score(p, pairs, warmth) for p in needs.scores if pairs}
         return [
             Annotated(trace=t, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
             for i, (t, v) in enumerate(zip(traces, values, strict=True))
@@ -200,9 +209,14 @@ class CoTrainer:
         scores: dict[str, torch.Tensor] = {}
         for temperature in sorted({s.temperature for s in samples}):
             mine = [s for s in samples if s.temperature == temperature]
-            found = self.cast.score(reference, [(s.prompt_ids, s.token_ids) for s in mine], temperature=temperature)
+            found = self._score(reference, [(s.prompt_ids, s.token_ids) for s in mine], temperature)
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
+
+    def _score(self, policy: str, pairs: Sequences, temperature: float = 1.0) -> list[torch.Tensor]:
+        """As ``Cast.score``, and on the bill."""
+        self.meter.scored(policy, pairs)
+        return self.cast.score(policy, pairs, temperature=temperature)
 
     def _scored(self, name: str, annotated: Sequence[Annotated], samples: Sequence[Sample]) -> Row:
         """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
@@ -235,9 +249,9 @@ class CoTrainer:
     def evaluate(
         self, split: str, count: int, *, members: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Figures on the first ``count`` problems of a held-out split."""
+        """Figures on ``count`` problems of a held-out split, those of the recipe's seed."""
         evaluation = self.recipe.evaluation
-        tasks = held_out(self.recipe.tasks, split, count)
+        tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         return evaluate(evaluation, self.judge, tasks, split=split, members=members or evaluation.members)
 
     def evaluate_fixed(self, split: str, count: int) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
@@ -249,7 +263,7 @@ class CoTrainer:
         }
         seed, programs = evaluation_seed(self.recipe.seed), self.cast.programs()
         still = Executor(self._stoppable, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
-        tasks = held_out(self.recipe.tasks, split, count)
+        tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         figures, played = evaluate(
             evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False
         )

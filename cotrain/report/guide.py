@@ -99,7 +99,7 @@ SPLITS = {
     "fixed": "on what the frozen start says",
 }
 FAMILIES = frozenset(
-    {"reward", "advantage", "coverage", "count", "mix", "balance", "dropped", "parse_failure", "truth"}
+    {"reward", "advantage", "coverage", "count", "mix", "balance", "dropped", "parse_failure", "truth", "flops"}
 )
 PARTS = {"right": ", where right", "wrong": ", where wrong", "at_max": ", share at the maximum"}  # of one metric
 PLAIN = frozenset(
