@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cotrain.commands.common import quiet
+from cotrain.commands.comparing import compare
 from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
-from cotrain.commands.running import compare, demo, resume, run
+from cotrain.commands.running import demo, resume, run
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 
 USAGE = """\

@@ -110,6 +110,16 @@ class RunDirectory:
             os.fsync(stream.fileno())
         staging.replace(target)
 
+    def extend(self, ends: Mapping[str, Any]) -> None:
+        """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from then on;
+        decays do not stretch where it has a horizon."""
+        saved: Any = self.read("recipe.json")
+        (self.path / "summary.json").unlink(missing_ok=True)
+        saved["settings"] |= ends
+        saved["steps"] = saved["settings"]["steps"]
+        saved["origin"]["settings"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
+        self.write("recipe.json", saved)
+
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
         target = self.path / name

@@ -24,6 +24,7 @@ from cotrain.disk import transaction
 from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.loop.costs import seconds_of
 from cotrain.loop.directory import (
     RunDirectory,
     estimates_json,
@@ -205,11 +206,6 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
 
 def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
     return read_jsonl(path) if path.exists() else ()
-
-
-def seconds_of(row: Mapping[str, Any]) -> float:
-    """Seconds of one step, from its row of timings.jsonl: the stages, of which the engine's seconds are a part."""
-    return sum(value for key, value in row.items() if key != "step" and "/" not in key)
 
 
 def _saved_step(directory: RunDirectory) -> int:

@@ -6,12 +6,12 @@ mixed into the advantage with a weight α that decays over the generator's own u
 
 Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` replaces its step verdicts
 by the truth (the ceiling; each verdict is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class weights,
-``simultaneous=True`` trains both from the same episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is that of both: "grpo", "rloo" or "reinforce++"
-(for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper clip. ``lora=16`` makes generator and verifier
-adapters of that rank, at α = 2 · rank, which share one base with each other and with the KL reference when the models are
-one. ``judge`` is the verifier's format ("steps", "genrm", "genprm", "scored": ``play/judges.py``), ``votes`` how many of its
-reviews pay a solution's steps, put together by ``combine``. Left out of the paper: the bonus for several answers in a
-generator's format (its weight is 0 there).
+``simultaneous=True`` trains both from the same episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is
+that of both: "grpo", "rloo" or "reinforce++" (for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper
+clip. ``lora=16`` makes generator and verifier adapters of that rank, at α = 2 · rank, which share one base with each other and
+with the KL reference when the models are one. ``judge`` is the verifier's format ("steps", "genrm", "genprm", "scored":
+``play/judges.py``), ``votes`` how many of its reviews pay a solution's steps, put together by ``combine``. Left out of the
+paper: the bonus for several answers in a generator's format (its weight is 0 there).
 """
 
 from __future__ import annotations
