@@ -83,6 +83,25 @@ def compare(words: Sequence[str]) -> int:
     return _told(work, Path(given.out))
 
 
+def study(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain study", description="Run a study that was written down before, or go on with it.")
+    parser.add_argument("file", metavar="FILE.toml", help="hypothesis, arms, measure, seeds, gate; see docs/studies")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
+    parser.add_argument("--dry-run", action="store_true", help="check the file, print how many runs it takes, and stop")
+    given = parser.strict(words)
+    quiet()
+    from cotrain.comparison.study import run_study, runs_of_study
+    from cotrain.comparison.study_file import committed, read_study
+
+    read = read_study(Path(given.file), workers=given.workers, device=given.device)
+    if given.dry_run:
+        for line in (*runs_of_study(read), committed(read.path)["words"]):
+            print(line)
+        return 0
+    return _told(lambda: run_study(read, say=functools.partial(print, flush=True)), read.out)
+
+
 def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
     from cotrain.loop.run import Interrupted

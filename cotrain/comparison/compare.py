@@ -45,6 +45,7 @@ from cotrain.report.compare_words import AXES
 from cotrain.report.training_svg import training_svg
 from cotrain.tasks.sources import problems
 
+Place = tuple[str, int]  # (arm's label, seed)
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
 
 
@@ -97,7 +98,11 @@ class Plan:
         """What ends a run of the first wave."""
         if self.equal == "batches" or self.budget is None:
             return {"steps": self.batches}
-        return {"steps": ENDLESS, self.equal: self.budget}
+        return self.until(self.budget)
+
+    def until(self, budget: float) -> dict[str, float]:
+        """What ends a run at a budget: tokens are whole."""
+        return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
 
 
 def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     source = {"tasks": problems(**given)} if any(given.values()) else {}
     recipes = {arm.label: recipe_of(arm, source, plan.common) for arm in arms}
     _refuse_unlike(recipes)
-    _claim(plan, arms)
+    claim(plan, arms)
     count = plan.workers or cores()
     say(
         f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, {count} "
@@ -149,14 +154,10 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     }
     result["budget"] = plan.budget
     if plan.equal != "batches" and plan.budget is None:
-        dearest, result["budget"] = _dearest(plan, places)
-        result["dearest"] = dearest
-        going_on: list[Job] = []
-        for (label, seed), folder in places.items():
-            if label != dearest and costs_of(folder)[-1][plan.equal] < result["budget"]:
-                RunDirectory.open(folder).extend({"steps": ENDLESS, plan.equal: result["budget"]})
-                going_on.append((folder, command(by_label[label], seed, folder, {}, ())))
-        work(going_on, count, say)
+        result["dearest"], result["budget"], short = still_short(plan, places)
+        for place in short:
+            RunDirectory.open(places[place]).extend(plan.until(result["budget"]))
+        work([(places[p], command(by_label[p[0]], p[1], places[p], {}, ())) for p in short], count, say)
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
@@ -189,15 +190,17 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
 
 
-def _dearest(plan: Plan, places: Mapping[tuple[str, int], Path]) -> tuple[str, float]:
-    """The arm whose runs have spent most in ``plan.batches``, on average over seeds, and how much that is."""
+def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[str, float, list[Place]]:
+    """The arm whose runs have spent most in ``plan.batches``, on average over seeds, how much that is, and the runs of other
+    arms that have not spent as much."""
     spent: dict[str, list[float]] = {}
     for (label, _), folder in places.items():
         steps = costs_of(folder)
         spent.setdefault(label, []).append(steps[min(plan.batches, len(steps) - 1)][plan.equal])
     means = {label: sum(values) / len(values) for label, values in spent.items()}
     dearest = max(means, key=lambda label: means[label])
-    return dearest, means[dearest]
+    others = [place for place in places if place[0] != dearest]
+    return dearest, means[dearest], [p for p in others if costs_of(places[p])[-1][plan.equal] < means[dearest]]
 
 
 def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
@@ -212,7 +215,7 @@ def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
             )
 
 
-def _claim(plan: Plan, arms: Sequence[Arm]) -> None:
+def claim(plan: Plan, arms: Sequence[Arm]) -> None:
     """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
     free = {"arms", "seeds", "out", "workers", "device"}
     names = [name for name in Plan.__dataclass_fields__ if name not in free]

@@ -38,8 +38,8 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     roles = roles_in({row["metric"] for row in rows})
     wanted = [row for row in rows if _is_shown(row, roles)]
     parts = [f"# {', '.join(text(name) for name in runs)}", _setting(compare, runs)]
-    parts += _section("At the start and at the end", headlines(compare))
-    parts += _section("What it cost, means over seeds", costs(compare))
+    parts += section("At the start and at the end", headlines(compare))
+    parts += section("What it cost, means over seeds", costs(compare))
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     for at in ("end", *AXES):
         if here := [row for row in wanted if row["at"] == at]:
@@ -49,12 +49,13 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     parts += _needed(runs, budgets)
     for whose, recipes in verdict_table(rows).items():
         parts += [f"## Verdicts at the end, {text(whose)}", _verdicts(recipes)]
-    parts += _section("How it was run", settings(compare))
-    parts += _section("Learning rates, chosen on validation problems", rates(compare))
+    parts += section("How it was run", settings(compare))
+    parts += section("Learning rates, chosen on validation problems", rates(compare))
     return "\n\n".join(parts) + "\n"
 
 
-def _section(title: str, cells: Cells) -> list[str]:
+def section(title: str, cells: Cells) -> list[str]:
+    """A heading and a table of text; nothing when it has no rows."""
     head, rows = cells
     if not rows:
         return []

@@ -31,8 +31,18 @@ def headlines(compare: Mapping[str, Any]) -> Cells:
     columns = [(title, metric) for metric, title in _solver(metrics)]
     columns += [(title, metric) for title, metric in _judge(metrics)]
     head = ["recipe", *(title for title, _ in columns)]
-    names = compare.get("recipes", {})
-    return head, [[name, *(_moved(rows.get((metric, name))) for _, metric in columns)] for name in names]
+    return head, [[name, *(_moved(rows.get((metric, name))) for _, metric in columns)] for name in _arms(compare)]
+
+
+def _arms(compare: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The recipes of compare.json; what is no recipe is left out."""
+    held = compare.get("recipes")
+    named = held.items() if isinstance(held, Mapping) else ()
+    return {str(name): found for name, found in named if isinstance(found, Mapping)}
+
+
+def _runs(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run for run in found.get("seeds", ()) if isinstance(run, Mapping)]
 
 
 def _solver(metrics: Sequence[str]) -> list[tuple[str, str]]:
@@ -72,14 +82,12 @@ def _moved(row: Mapping[str, Any] | None) -> str:
 
 def costs(compare: Mapping[str, Any]) -> Cells:
     """Four costs, and what the operations went to."""
-    parts = sorted(
-        {part for r in compare.get("recipes", {}).values() for run in r["seeds"] for part in run.get("flops", ())}
-    )
+    parts = sorted({part for r in _arms(compare).values() for run in _runs(r) for part in run.get("flops", ())})
     order = [part for part in ("prefill", "sampling", "scoring", "learning") if part in parts]
     head = ["recipe", "batches", "updates", "tokens", "FLOPs", *(f"of them {part}" for part in order), "seconds"]
     rows = []
-    for name, found in compare.get("recipes", {}).items():
-        seeds = found["seeds"]
+    for name, found in _arms(compare).items():
+        seeds = _runs(found)
         spent = {axis: _mean([run.get("spent", {}).get(axis) for run in seeds]) for axis in UNITS}
         each = {part: _mean([run.get("flops", {}).get(part) for run in seeds]) for part in order}
         whole = sum(value for value in each.values() if math.isfinite(value))
@@ -107,7 +115,7 @@ def settings(compare: Mapping[str, Any]) -> Cells:
         "test problems a seed",
     ]
     rows = []
-    for name, found in compare.get("recipes", {}).items():
+    for name, found in _arms(compare).items():
         held = found.get("settings")
         if held:
             batch = f"{held['problems']} × {held['group_size']}"

@@ -47,6 +47,8 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
     if change.n < LEAST:
         return f"{size}; {change.n} seeds: no verdict"
     seen = smallest_seen(change)
+    if seen < 1e-9:
+        return f"{size}; the same in every seed and problem, so no verdict"
     least = points(seen, share=read.share).lstrip("+") + unit
     range_ = f"95\u202f% interval {between(change, share=read.share)}, {change.n} seeds"
     power = f"with {100 * POWER:.0f}\u202f% power"
