@@ -11,8 +11,7 @@ from typing import Any
 from cotrain.commands.common import quiet
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
-
-COSTS = ("batches", "tokens", "flops", "seconds")
+from cotrain.report.compare_words import AXES
 
 
 def compare(words: Sequence[str]) -> int:
@@ -22,7 +21,7 @@ def compare(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="runs of each arm")
     size = parser.add_argument_group("length")
     size.add_argument("--batches", type=whole(1), metavar="N", help="steps over which decays run (default: 60)")
-    size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(COSTS)}")
+    size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(AXES)}")
     size.add_argument(
         "--budget", type=real(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
     )

@@ -45,6 +45,7 @@ OURS = {  # parameter → how a comparison sets it
     "seed": "--seeds",
     "steps": "--batches",
     "evaluate_every": "--evaluate-every",
+    "evaluation_tasks": "--set evaluation.tasks=N",
     "tasks": "--tasks and --data",
 }
 

@@ -98,11 +98,12 @@ def shape_of(name: str, spec: PolicySpec, model: nn.Module) -> Shape:
     head = core.get_output_embeddings().weight if spec.head == "lm" else whole.head.weight
     body = sum(p.numel() for p in own) - embedding.numel() - (0 if head is embedding else head.numel())
     adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
+    size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
     return Shape(
         body=body,
         head=head.numel(),
-        pair=4 * config.num_hidden_layers * config.num_attention_heads * size,
+        pair=4 * config.num_hidden_layers * heads * size,
         trained=adapter if spec.lora else body + head.numel() if spec.trained else 0,
     )
 

@@ -19,7 +19,7 @@ def test_an_arm_is_a_recipe_with_parameters():
 
 
 def test_what_a_comparison_sets_no_arm_sets():
-    for name in ("seed=3", "steps=4", "evaluate_every=5"):
+    for name in ("seed=3", "steps=4", "evaluate_every=5", "evaluation_tasks=6"):
         with pytest.raises(ConfigError, match="is the same for every arm"):
             parse_arm(f"grpo:{name}")
     with pytest.raises(ConfigError, match="two arms would share a directory"):

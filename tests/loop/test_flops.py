@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
@@ -62,6 +64,21 @@ def test_the_shape_of_a_model_by_hand() -> None:
     assert lm.trained == lm.body + lm.head and start == replace(lm, trained=0)
     value = shape_of("critic", cast.specs["critic"], cast.models["critic"])
     assert (value.head, value.pair) == (width, lm.pair) and abs(value.body - body) <= 1  # its bias
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    """The reference: torch's own counter over a whole forward and backward pass, where attention has no causal mask."""
+    cast = assemble({"lm": trainable(TINY)}, seed=0)
+    model, length = cast.models["lm"], 48
+    model.set_attn_implementation("eager")  # the counter does not see into the fused one on a processor
+    shape, work = shape_of("lm", cast.specs["lm"], model), Work(tokens=length, predicted=length, pairs=length**2)
+    ids = torch.arange(length)[None] % model.config.vocab_size
+    with FlopCounterMode(display=False) as ahead:
+        model(input_ids=ids, use_cache=False)
+    with FlopCounterMode(display=False) as both:
+        model(input_ids=ids, use_cache=False).logits.logsumexp(-1).sum().backward()
+    assert forward(shape, work) == pytest.approx(ahead.get_total_flops(), rel=0.01)  # norms are in the formula
+    assert learning(shape, work) == pytest.approx(both.get_total_flops(), rel=0.01)
 
 
 def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> None:
