@@ -20,7 +20,7 @@ from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import Policy, Program
+from cotrain.loop.policies import Learning, Policy, Program
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
 
@@ -66,6 +66,8 @@ class Recipe:
     evaluation: Evaluation
     horizon: int | None = None  # steps over which decays run, None for ``steps``
     tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
+    flops: float | None = None  # the same with operations (``loop/flops.py``)
+    seconds: float | None = None  # the same with seconds of training, evaluations left out
     evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none
     description: str = ""
     origin: Origin | None = field(default=None, compare=False)
@@ -75,12 +77,8 @@ class Recipe:
 
     @property
     def leading(self) -> str:
-        """The objective whose updates count when methods are compared at equal updates: the first one."""
+        """The objective whose steps draw the same problems in all methods: the first one."""
         return next(iter(self.objectives))
-
-    def for_updates(self, updates: int) -> Recipe:
-        """The same recipe, as long as it takes for the leading objective to be due ``updates`` times."""
-        return replace(self, steps=self.schedule.steps_until(self.leading, updates))
 
 
 def check(recipe: Recipe) -> None:
@@ -101,6 +99,10 @@ def check(recipe: Recipe) -> None:
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    for label in ("flops", "seconds"):
+        most = getattr(recipe, label)
+        if most is not None and not 0.0 < most < math.inf:
+            raise ConfigError(f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0")
     wrong = [split for split in evaluation.splits if not isinstance(split, str)]
     if wrong:
         raise ConfigError(f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split")
@@ -255,23 +257,49 @@ def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
         raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")
 
 
+COMMON = {  # parameters of every recipe, beside its own; None leaves the recipe as it is
+    "temperature": "float | None",  # at which all roles sample
+    "lr_warmup": "int | None",  # updates over which all learning rates rise
+}
+
+
 def recipe(build: Callable[..., Recipe]) -> Callable[..., Recipe]:
     """Decorate a function that returns a Recipe: its docstring becomes the description, its arguments the origin.
 
-    Arguments are held against the annotations before the function is called (``core/arguments.py``)."""
+    Arguments are held against the annotations before the function is called (``core/arguments.py``). ``COMMON`` are added to
+    its parameters, those that it has itself excepted."""
+    own = inspect.signature(build)
+    common = [name for name in COMMON if name not in own.parameters]
 
     @functools.wraps(build)
     def made(*args: Any, **kwargs: Any) -> Recipe:
-        bound = bound_arguments(build, args, kwargs)
-        plain = build(*args, **kwargs)
+        bound = bound_arguments(made, args, kwargs)
+        given = {name: value for name in common if (value := bound.pop(name)) is not None}
+        plain = build(*args, **{name: value for name, value in kwargs.items() if name not in common})
         if not isinstance(plain, Recipe):
             raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
         description = plain.description or description_of(build)
-        arguments = {k: describe_argument(k, v) for k, v in bound.items()}
-        return replace(plain, description=description, origin=Origin(target=target_of(build), arguments=arguments))
+        arguments = {k: describe_argument(k, v) for k, v in (bound | given).items()}
+        origin = Origin(target=target_of(build), arguments=arguments)
+        return replace(_with_common(plain, given), description=description, origin=origin)
 
+    new = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in common]
+    made.__signature__ = own.replace(parameters=[*own.parameters.values(), *new])  # type: ignore[attr-defined]
+    made.__annotations__ = {**build.__annotations__, **{name: COMMON[name] for name in common}}
     made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
     return made
+
+
+def _with_common(plain: Recipe, given: Mapping[str, Any]) -> Recipe:
+    roles, policies = dict(plain.roles), dict(plain.policies)
+    if "temperature" in given:
+        warm = given["temperature"]
+        roles = {n: replace(r, sampling=replace(r.sampling, temperature=warm)) for n, r in roles.items()}
+    if "lr_warmup" in given:
+        policies = {
+            n: replace(p, lr_warmup=given["lr_warmup"]) if isinstance(p, Learning) else p for n, p in policies.items()
+        }
+    return replace(plain, roles=roles, policies=policies) if given else plain
 
 
 def description_of(build: Callable[..., Recipe]) -> str:

@@ -2,8 +2,9 @@
 
 DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
 clipped policy-gradient step. ``steps_judged_by="oracle"`` adds the oracle's judgement of every step as a second
-channel, mixed as in RL Tango: what a perfect verifier would be worth. ``lora=16`` trains an adapter of that rank, at
-α = 2 · rank, and not all weights; the KL reference is then its base. ``estimator`` is how an answer is compared with its
+channel, mixed as in RL Tango: what a perfect verifier would be worth; with
+``oracle_noise=0.2`` one that is wrong about every fifth step. ``lora=16`` trains an adapter of that rank, at α = 2 · rank, and
+not all weights; the KL reference is then its base. ``estimator`` is how an answer is compared with its
 group: "grpo", "dr_grpo", "rloo", "maxrl" or "reinforce++" (``learn/algorithms.py``). Left out: several updates a batch.
 """
 
@@ -22,7 +23,7 @@ from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
 from cotrain.metrics.heldout import solving
 from cotrain.play.parts import solver
-from cotrain.play.protocols import solve
+from cotrain.play.protocols import check_step_rewards, solve
 from cotrain.tasks.words.source import study_problems
 
 
@@ -41,12 +42,15 @@ def grpo(
     alpha: float = 0.1,
     alpha_end: float = 0.001,
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",
+    oracle_noise: float = 0.0,
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
     oracle = steps_judged_by == "oracle"
     if oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
+    paid_by = "oracle" if oracle else "none"
+    check_step_rewards(paid_by, oracle_noise)
     learn = BY_NAME[estimator](
         rewards={OUTCOME: 1.0} | ({STEP: decay(alpha, alpha_end)} if oracle else {}),
         kl=pull_to("start", kl),
@@ -63,7 +67,7 @@ def grpo(
         policies=policies,
         roles={"solver": solver("generator", model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(solve, "generator", name="generator", step_rewards="oracle" if oracle else "none"),
+        schedule=single(solve, "generator", name="generator", step_rewards=paid_by, oracle_noise=oracle_noise),
         evaluation=Evaluation(
             protocol=solve,
             measures=(solving("solver", 8),),

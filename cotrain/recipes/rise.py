@@ -9,8 +9,9 @@ Control: ``verify_share=0`` is PPO alone, in everything else the same; the verif
 
 Left out: the paper's verifier predicts the score of the solution (1, −0.5 or −1), here it says CORRECT or INCORRECT and is not
 shown what cannot be read; the KL penalty stands in the loss and not in the reward; a review may be short (the code pays −1
-below 800 characters). And a difference: each role's advantages are whitened and its loss is normalised on its own, so the
-reviews weigh as much as the solutions however few they are; in the paper both are one batch.
+below 800 characters). And a difference: each role's advantages are whitened and its loss is normalised on its own. The loss of
+the reviews is then weighted by ``verify_share``, so that one review weighs about as much as one solution, as in the paper,
+where both are one batch.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ its final verdict is the truth, and for keeping the format. Its step verdicts ar
 mixed into the advantage with a weight α that decays over the generator's own updates.
 
 Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` replaces its step verdicts
-by the truth (the ceiling), ``balance=False`` drops the class weights, ``simultaneous=True`` trains both from the same
-episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is that of both: "grpo", "dr_grpo", "rloo" or
-"reinforce++" (for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper clip. ``lora=16`` makes generator and verifier
-adapters of that rank, at α = 2 · rank, which share one base with each other and with the KL reference when the models are
-one. ``judge`` is the verifier's format ("steps", "genrm", "genprm", "scored": ``play/judges.py``), ``votes`` how many of its
-reviews pay a solution's steps, put together by ``combine``. Left out of the paper: the bonus for several answers in a
-generator's format (its weight is 0 there).
+by the truth (the ceiling; each verdict is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class weights,
+``simultaneous=True`` trains both from the same episodes, ``step_scale="one"`` pays a step ±1 and not ±1/K. ``estimator`` is
+that of both: "grpo", "dr_grpo", "rloo" or
+"reinforce++" (for which the paper begins with ``alpha=0.5``); ``clip_high`` widens the upper
+clip. ``lora=16`` makes generator and verifier adapters of that rank, at α = 2 · rank, which share one base with each other and
+with the KL reference when the models are one. ``judge`` is the verifier's format ("steps", "genrm", "genprm", "scored":
+``play/judges.py``), ``votes`` how many of its reviews pay a solution's steps, put together by ``combine``. Left out of the
+paper: the bonus for several answers in a generator's format (its weight is 0 there).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import Phase, alternate, single
 from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import judges, parts
-from cotrain.play.protocols import solve_then_verify
+from cotrain.play.protocols import check_step_rewards, solve_then_verify
 from cotrain.tasks.words.source import study_problems
 
 
@@ -61,6 +62,7 @@ def tango(
     votes: int = 1,
     combine: Literal["mean", "majority", "sum", "minimum", "product"] = "mean",
     steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",
+    oracle_noise: float = 0.0,
     balance: bool = True,
     simultaneous: bool = False,
     evaluate_every: int = 0,
@@ -70,6 +72,8 @@ def tango(
         raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
     critic, trained = verifier_model or model, verifier == "trained"
     paid_by = "none" if steps_judged_by == "nobody" else steps_judged_by
+    check_step_rewards(paid_by, oracle_noise)
+    pay: dict[str, Any] = {"step_rewards": paid_by, "oracle_noise": oracle_noise}
     learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
     learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=pull_to("start", kl), **how)
     learn_to_judge = learn(
@@ -86,7 +90,7 @@ def tango(
         name="generator",
         protocol=solve_then_verify,
         objectives=("generator",),
-        options={"step_rewards": paid_by, "reviews": votes, "combine": combine},
+        options={**pay, "reviews": votes if paid_by == "verifier" else 0, "combine": combine},
     )
     judging_step = Phase(
         name="verifier",
@@ -96,7 +100,7 @@ def tango(
         options={"reviews": reviews, "step_rewards": "none"},
     )
     if simultaneous and trained:
-        both: dict[str, Any] = {"reviews": max(2, reviews // 4), "step_rewards": paid_by}
+        both: dict[str, Any] = {"reviews": max(2, reviews // 4), **pay}
         schedule = single(solve_then_verify, "generator", "verifier", name="both", **both)
     elif trained:
         schedule = alternate(solving_step, judging_step, ratio=ratio, warmup={"verifier": warmup})

@@ -114,7 +114,7 @@ def _skipped(tree: ast.AST) -> set[int]:
         parts: list[ast.AST | None] = []
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
             parts = [node]
-        elif isinstance(node, ast.AnnAssign) or isinstance(node, ast.arg):
+        elif isinstance(node, ast.AnnAssign | ast.arg):
             parts = [node.annotation]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             parts = [node.returns, *node.decorator_list]
