@@ -11,11 +11,11 @@ neither read nor learned. Each part of a review is a turn of its own that holds 
 shown and read comes from no other place. All parts have to be rewarded for all of the review to be learned: ``whole``.
 
 What a program prints is material and no verdict. It stands between markers with the nonce of the solution, with judges' tags
-broken (``text/nonce.py``), it is cut at ``MAX_OUTPUT`` characters, it is encoded without control tokens, and the verdicts are read from
+broken (``text/nonce.py``), it is cut at ``script_worker.MAX_OUTPUT`` characters, it is encoded without control tokens, and the verdicts are read from
 the verifier's own words alone. A program that fails is a value with a reason, which the verifier is told and the metrics count.
 
 All reviews of an episode take their rounds together: so the calls have their addresses, and with them their seeds, in an order that
-does not depend on which program was faster. The processes are those of ``tasks/script_worker.py``; **they are no security boundary**.
+does not depend on which program was faster. They run in cells (``tasks/isolation.py``).
 
 Left out: names that one program leaves to the next (the released code keeps them), its three programs a step, each step in a request
 of its own, and the verdict without a program that it forces where the tokens run out. ``most`` programs of a review are run, and later
@@ -39,8 +39,8 @@ from cotrain.play.executor import RoleHandle
 from cotrain.play.idle_loop import busy, together
 from cotrain.play.role import Turn
 from cotrain.tasks.grading import WORKERS, GradingPool
-from cotrain.tasks.programs import MAX_PROGRAM, MEMORY_BYTES, program_of
-from cotrain.tasks.script_worker import CUT, MAX_OUTPUT
+from cotrain.tasks.isolation import MEMORY_BYTES, chosen
+from cotrain.tasks.programs import MAX_PROGRAM, program_of
 from cotrain.text.nonce import wrap
 from cotrain.text.verdicts import Refused, Verdict, first_program, read_genprm
 
@@ -59,7 +59,7 @@ _REASONS = frozenset(
 class Ran:
     """What became of a program."""
 
-    output: str = ""  # what it printed, at most MAX_OUTPUT characters and "(cut)"; of a failed one, before that
+    output: str = ""  # what it printed, at most ``script_worker.MAX_OUTPUT`` characters and "(cut)"; of a failed one, before that
     reason: str | None = None  # why there is no good output, of a fixed set; it is a metric's key
 
     @property
@@ -82,16 +82,8 @@ def _run(program: str) -> Ran:
     source = textwrap.dedent((program_of(program) or program).strip("\n"))
     if len(source) > MAX_PROGRAM:
         return Ran(reason="program too long")
-    try:
-        told = _pool().ask("", source).reason
-    except (KeyError, TypeError):  # the program has forged its reply
-        told = None
-    if not isinstance(told, str):
-        return Ran(reason="program died")
-    reason, _, printed = told.replace("grader died", "program died").partition("\n")
-    output = "".join(
-        c if c.isprintable() or c in "\n\t" else "\ufffd" for c in printed[: MAX_OUTPUT + len(CUT)]
-    ).strip()
+    reason, _, printed = (_pool().ask("", source).reason or "").replace("grader died", "program died").partition("\n")
+    output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in printed).strip()
     if reason:
         return Ran(output=output, reason=reason if reason in _REASONS else "error")
     return Ran(output=output, reason=None if output else "no output")
@@ -100,7 +92,7 @@ def _run(program: str) -> Ran:
 @cache
 def _pool() -> GradingPool:
     """One pool for all episodes; its processes start when first needed and end with this one."""
-    return GradingPool(workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES)
+    return GradingPool(workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, cell=chosen())
 
 
 @dataclass(slots=True, kw_only=True)
