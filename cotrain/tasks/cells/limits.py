@@ -88,24 +88,3 @@ def places() -> list[str]:
     found |= {"/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"}
     there = sorted(path for path in found if Path(path).exists())
     return [path for path in there if not any(path != other and path.startswith(f"{other}/") for other in there)]
-
-
-def clear(folder: Path) -> None:
-    """Empty a folder, however deep it is: what lies below is brought up first. Nobody else writes to it any more."""
-    number = 0
-    while entries := list(os.scandir(folder)):
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
-                continue
-            os.chmod(entry.path, 0o700)
-            for below in list(os.scandir(entry.path)):
-                if below.is_dir(follow_symlinks=False):
-                    os.chmod(below.path, 0o700)
-                    number += 1
-                    while os.path.lexists(folder / str(number)):
-                        number += 1
-                    os.rename(below.path, folder / str(number))
-                else:
-                    os.unlink(below.path)
-            os.rmdir(entry.path)

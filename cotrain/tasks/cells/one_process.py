@@ -7,14 +7,13 @@ all files but Python's and its own; elsewhere, or on older kernels, **it can rea
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from cotrain.tasks.cells import limits
+from cotrain.tasks.cells.sweeper import Folders
 
 
 class OneProcess:
@@ -29,13 +28,14 @@ class OneProcess:
         self.folder: Path | None = None
 
     def enter(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="cotrain-"))
+        self._folders = Folders(os.geteuid(), lambda: None)
         if sys.platform == "linux":
             from cotrain.tasks.cells import system
 
             system.prctl(system.PR_SET_DUMPABLE, 0)  # its memory is shut to its own user
 
-    def split(self) -> None: ...
+    def split(self) -> None:
+        self.folder = self._folders.next()
 
     def shut_in(self, channel: int) -> None:
         folder = str(self.folder)
@@ -66,6 +66,3 @@ class OneProcess:
         for pid in (examiner, answer):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            assert self.folder is not None
-            limits.clear(self.folder)

@@ -1,7 +1,7 @@
 """A user of its own: for root where there are no namespaces, as in a container without privileges.
 
 The limit on processes holds for that user, as nothing else runs as it. All its processes are ended by one ``kill(-1)`` of a process
-that may signal them and nobody else; no fork escapes that call. A guardian outside does the same when the server itself dies.
+that may signal them and nobody else; no fork escapes that call. A process outside does the same when the server itself dies (``sweeper.py``).
 
 Root's own files stay shut to this user by their modes, and all others by Landlock where the kernel has it; there is no network
 but local sockets (seccomp). The working folder lies in the file system, and is watched.
@@ -13,10 +13,10 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from cotrain.tasks.cells import filters, limits, system
+from cotrain.tasks.cells.sweeper import Folders
 from cotrain.tasks.cells.users import become, spare_users
 
 
@@ -33,12 +33,11 @@ class OwnUser:
         self.folder: Path | None = None
 
     def enter(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="cotrain-"))
-        os.chown(self.folder, self._user, self._user)
-        self._guardian()
+        self._folders = Folders(self._user, self._end_user)
         system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
-    def split(self) -> None: ...
+    def split(self) -> None:
+        self.folder = self._folders.next()
 
     def shut_in(self, channel: int) -> None:
         folder = str(self.folder)
@@ -66,17 +65,16 @@ class OwnUser:
     def end(self, examiner: int, answer: int) -> None:
         for pid in (examiner, answer):
             os.kill(pid, signal.SIGKILL)
-        ender = os.fork()
-        if not ender:
-            self._end_user()
+        self._end_user()
         with contextlib.suppress(ChildProcessError):  # orphans come here
             while True:
                 os.waitpid(-1, 0)
-        assert self.folder is not None
-        limits.clear(self.folder)
 
     def _end_user(self) -> None:
         """End all processes of the program's user, from a process that takes no signal from them."""
+        if ender := os.fork():
+            os.waitpid(ender, 0)
+            return
         try:
             os.setgroups([])
             os.setresgid(self._ender, self._ender, self._ender)
@@ -87,25 +85,3 @@ class OwnUser:
             pass  # there was none
         finally:
             os._exit(0)
-
-    def _guardian(self) -> None:
-        """A process in a session of its own that waits for the server's end."""
-        held, hold = os.pipe()
-        if first := os.fork():
-            os.waitpid(first, 0)
-            os.close(held)
-            self._hold = hold  # nobody else keeps it: forks close it, or end with the server
-            return
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-        limits.close_all_but(held)
-        os.read(held, 1)
-        if not os.fork():
-            self._end_user()
-        os.wait()
-        with contextlib.suppress(OSError):
-            assert self.folder is not None
-            limits.clear(self.folder)
-            self.folder.rmdir()
-        os._exit(0)

@@ -6,6 +6,7 @@ there is one process, whose own limits hold.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,18 +66,16 @@ def too_full(folder: Path) -> bool:
     files, size, left = 0, 0, [str(folder)]
     while left:
         try:
-            entries = list(os.scandir(left.pop()))
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    files += 1
+                    with contextlib.suppress(FileNotFoundError):
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                        left += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+                    if files > FOLDER_FILES or size > FOLDER_BYTES:
+                        return True
         except FileNotFoundError:
             continue  # gone meanwhile
         except OSError:
             return True  # deeper than a path can say
-        for entry in entries:
-            files += 1
-            try:
-                size += entry.stat(follow_symlinks=False).st_blocks * 512
-                left += [entry.path] if entry.is_dir(follow_symlinks=False) else []
-            except OSError:
-                continue
-        if files > FOLDER_FILES or size > FOLDER_BYTES:
-            return True
     return False
