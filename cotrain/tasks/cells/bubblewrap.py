@@ -14,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from cotrain.tasks.cells import limits, system
+from cotrain.tasks.cells import filters, limits, system
+from cotrain.tasks.cells.sweeper import Folders
 from cotrain.tasks.cells.watch import below
 
 BOX, PACKAGE = "/box", "/cotrain-package"
@@ -29,20 +30,22 @@ class Bubblewrap:
         found = shutil.which("bwrap")
         if found is None:
             raise OSError("bwrap is not on the PATH")
-        self._command = [found, *_arguments(), sys.executable, "-P", "-S", "-m", "cotrain.tasks.cells.inside"]
-        self._memory, self._inside = memory, inside
+        self._command, self._memory, self._inside = [found, *_arguments()], memory, inside
         self.folder: Path | None = None
 
     def enter(self) -> None:
+        self._folders = Folders(os.geteuid(), lambda: None)
         system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
-    def split(self) -> None: ...
+    def split(self) -> None:
+        self.folder = self._folders.next()
 
     def shut_in(self, channel: int) -> None:
         limits.first_to_go()
         limits.close_all_but(channel)
         os.set_inheritable(channel, True)
-        command = [*self._command, str(channel), str(self._memory), self._inside]
+        python = [sys.executable, "-P", "-S", "-m", "cotrain.tasks.cells.inside", str(channel), str(self._memory), self._inside]
+        command = [*self._command, "--bind", str(self.folder), BOX, "--chdir", BOX, "--remount-ro", "/", "--", *python]
         os.execve(command[0], command, {})
 
     def guard(self, keep: tuple[int, ...]) -> None:
@@ -67,16 +70,17 @@ class Bubblewrap:
 
 def _arguments() -> list[str]:
     """The cell, in bwrap's words."""
-    words = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
     for place in limits.places():
         if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():
             words += ["--symlink", os.readlink(place), place]
         else:
             words += ["--ro-bind", place, place]
-    words += ["--dev", "/dev", "--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain"]
-    words += ["--size", str(limits.FOLDER_BYTES), "--tmpfs", BOX, "--symlink", BOX, "/tmp", "--chdir", BOX]
+    for device in filters.DEVICES:
+        words += ["--dev-bind", device, device]
+    words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain", "--symlink", BOX, "/tmp"]
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     given = {**limits.environment(BOX), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([PACKAGE, *packages])}
     for name, value in given.items():
         words += ["--setenv", name, value]
-    return [*words, "--"]
+    return words
