@@ -218,6 +218,11 @@ BANDS = (
         advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or max_tokens.",
     ),
     Band(
+        name="ungraded answers", keys=("{who}/ungraded",), window=5, reading=mean_above(0.02), healthy="at most 0.02",
+        shown="{:.3f}",
+        advice="Answers have no grade and are left out of training: see failures by reason, which may be the grader's or the answers'.",
+    ),
+    Band(
         name="cut off", keys=("{who}/truncated",), window=10, reading=mean_above(0.2), healthy="at most 0.2",
         advice="Texts run into the token limit: raise max_tokens, or look for answers that never end.",
     ),

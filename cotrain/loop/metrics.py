@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from cotrain.core.types import Episode, Trace
 from cotrain.loop import telemetry
 from cotrain.loop.measures import verdict_rates
+from cotrain.play.executor import FAILED
 
 Row = dict[str, float | int | str]
 
@@ -64,6 +65,9 @@ def _truth(role: str, traces: Sequence[Trace]) -> Row:
     row: Row = {}
     known = [bool(t.truth["correct"]) for t in traces if t.truth.get("correct") is not None]
     steps = [bool(ok) for t in traces for ok in t.truth.get("step_ok") or ()]
+    ungraded = sum(t.failure not in (None, FAILED) for t in traces)
+    if known or ungraded:
+        row[f"{role}/ungraded"] = ungraded / (len(known) + ungraded)
     if known:
         row[f"{role}/accuracy"] = sum(known) / len(known)
     if steps:

@@ -11,7 +11,7 @@ neither read nor learned. Each part of a review is a turn of its own that holds 
 shown and read comes from no other place. All parts have to be rewarded for all of the review to be learned: ``whole``.
 
 What a program prints is material and no verdict. It stands between markers with the nonce of the solution, with judges' tags
-broken (``text/nonce.py``), it is cut at ``script_worker.MAX_OUTPUT`` characters, it is encoded without control tokens, and the verdicts are read from
+broken (``text/nonce.py``), it is cut (``script_worker.MAX_OUTPUT``), it is encoded without control tokens, and the verdicts are read from
 the verifier's own words alone. A program that fails is a value with a reason, which the verifier is told and the metrics count.
 
 All reviews of an episode take their rounds together: so the calls have their addresses, and with them their seeds, in an order that
@@ -59,7 +59,9 @@ _REASONS = frozenset(
 class Ran:
     """What became of a program."""
 
-    output: str = ""  # what it printed, at most ``script_worker.MAX_OUTPUT`` characters and "(cut)"; of a failed one, before that
+    output: str = (
+        ""  # what it printed, at most ``script_worker.MAX_OUTPUT`` characters and "(cut)"; of a failed one, before that
+    )
     reason: str | None = None  # why there is no good output, of a fixed set; it is a metric's key
 
     @property

@@ -35,6 +35,9 @@ _TABLE: dict[str, Meaning] = {
     "greedy": Meaning(label="right with greedy decoding"),
     "accuracy": Meaning(label="accuracy"),
     "step_accuracy": Meaning(label="right steps"),
+    "ungraded": Meaning(
+        label="answers without a grade", better=-1, healthy=(0, 0.005), tolerable=(0, 0.02),
+        advice="Answers without a grade are left out of training: see failures by reason."),
     "sound_when_correct": Meaning(label="right answers with every step right"),
     "balanced_accuracy": Meaning(label="balanced accuracy"),
     "true_positive_rate": Meaning(label="right solutions accepted"),

@@ -87,7 +87,9 @@ class Play:
             raise
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
             return {"raises": raising(error)}
-        changed = {i: now for i, (now, was) in enumerate(zip(after, request["with"], strict=True)) if now not in (None, was)}
+        changed = {
+            i: now for i, (now, was) in enumerate(zip(after, request["with"], strict=True)) if now not in (None, was)
+        }
         return {"gives": given, "changed": changed} if changed else {"gives": given}
 
     def _stand_in(self, number: int) -> Callable[..., Any]:

@@ -79,7 +79,10 @@ def ways_out(kind: Kind) -> list[str]:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("seen")
         file.flush()
-        checks = {"other files": f"read({file.name!r}) is None", "network": "not reached('192.0.2.1')"}  # a route is asked for
+        checks = {
+            "other files": f"read({file.name!r}) is None",
+            "network": "not reached('192.0.2.1')",
+        }  # a route is asked for
         return [name for name, check in checks.items() if _tried(kind, {name: check}) is not None]
 
 

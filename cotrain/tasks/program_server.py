@@ -36,9 +36,14 @@ from cotrain.tasks.grade_worker import PATIENCE
 MOST_MEMORY = 1.25  # of all processes of a program together, as a multiple of what one may address
 LOOKING, SELDOM_S = 10.0, 0.2  # looking takes a tenth of the time at most; seconds between two looks, at most
 FAILURES = 10  # examiners in a row that end before they are asked anything
-OPEN, OVER = {"open": True}, {"over": True}  # what an examiner says when its cell has opened, and when there are no more requests
-KNOWN = """bisect cmath collections copy datetime decimal fractions functools heapq itertools json math operator random re
-statistics string typing""".split()  # loaded once, in the server
+OPEN, OVER = (
+    {"open": True},
+    {"over": True},
+)  # what an examiner says when its cell has opened, and when there are no more requests
+KNOWN = (  # loaded once, in the server
+    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "json",
+    "math", "operator", "random", "re", "statistics", "string", "typing",
+)  # fmt: skip
 
 
 def main(memory: int, kind: str, loader: str) -> None:

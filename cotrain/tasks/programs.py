@@ -38,8 +38,8 @@ from cotrain.core.types import Grade, Task
 from cotrain.tasks.grade_process import GRACE_S
 from cotrain.tasks.grade_worker import PATIENCE
 from cotrain.tasks.grading import WORKERS, AnswerJudge, GradingPool
-from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.hub import hub_rows, is_hub_name
+from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
@@ -75,8 +75,8 @@ class ProgramJudge(AnswerJudge):
     def __init__(self, problems: dict[str, Problem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
         self._problems, self._sandbox = problems, sandbox
         self._patience = PATIENCE * deadline_s + GRACE_S
-        start = {"workers": workers, "deadline_s": deadline_s}
-        self._pool = GradingPool(**start, judging=(JUDGING,), memory=MEMORY_BYTES, cell=None if sandbox else chosen())
+        cell = None if sandbox else chosen()
+        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
         self._paper = cache(_paper)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
 

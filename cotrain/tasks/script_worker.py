@@ -35,7 +35,7 @@ def play(number: int) -> None:
 
 
 def run(program: str) -> tuple[str, str]:
-    """"" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own; and what was
+    """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own; and what was
     printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed."""
     code = compiled(program, "<program>")
     if code is None:

@@ -63,8 +63,8 @@ class Values:
         if kind is list:
             return [self.write(item) for item in value]
         if kind in _WRITERS:
-            name, parts = _WRITERS[kind]
-            return {name: [self.write(item) for item in parts(value)]}
+            tag, parts = _WRITERS[kind]
+            return {tag: [self.write(item) for item in parts(value)]}
         if (number := self._number_of(value)) is not None:
             return {self._theirs: number}
         if (name := _builtin(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):

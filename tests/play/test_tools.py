@@ -19,7 +19,7 @@ from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_solution
 from cotrain.play.protocols import examine, review_all, solve_then_verify
 from cotrain.play.role import Role
-from cotrain.play.tools import DEADLINE_S, MOST, Ran
+from cotrain.play.tools import MOST
 from cotrain.recipes.genprm import agreeing_reviews
 from cotrain.tasks.grading import GradingPool
 from cotrain.tasks.script_worker import CUT, MAX_OUTPUT
@@ -172,7 +172,9 @@ HOSTILE = {
 @pytest.fixture
 def short(monkeypatch):
     """A pool of our own with half a second for a program."""
-    with GradingPool(workers=1, deadline_s=0.5, judging=(tools.RUNNER,), memory=tools.MEMORY_BYTES, cell=tools.chosen()) as pool:
+    with GradingPool(
+        workers=1, deadline_s=0.5, judging=(tools.RUNNER,), memory=tools.MEMORY_BYTES, cell=tools.chosen()
+    ) as pool:
         monkeypatch.setattr(tools, "_pool", lambda: pool)
         yield
 

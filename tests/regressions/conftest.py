@@ -117,7 +117,14 @@ def impossible(who: str, kind: str) -> str | None:
 
 def namespaces(who: str) -> bool:
     """Whether this machine lets root, or a user, make namespaces and mount in them."""
-    words = ["unshare", "--mount", "--pid", "--net", "--fork", *(["--user", "--map-root-user"] if who == "user" else [])]
+    words = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--net",
+        "--fork",
+        *(["--user", "--map-root-user"] if who == "user" else []),
+    ]
     drop = {"user": 65534, "group": 65534, "extra_groups": []} if who == "user" and os.geteuid() == 0 else {}
     try:
         tried = subprocess.run([*words, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, **drop)

@@ -17,7 +17,8 @@ ENDS = {
     "StopIteration when called": "def twice(x): raise StopIteration\n",
     "another program": f"import os, sys\ntry: os.execv(sys.executable, ['python', '-c', ''])\nexcept OSError: pass\n{WRONG}",
     "at exit": f"import atexit, os\natexit.register(os._exit, 0)\n{WRONG}",
-    "a signal": "import os, signal\nsignal.signal(14, lambda *a: os._exit(0))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\nwhile True: pass\n",
+    "a signal": "import os, signal\nsignal.signal(14, lambda *a: os._exit(0))\n"
+    "signal.setitimer(signal.ITIMER_REAL, 0.01)\nwhile True: pass\n",
     "a parent that goes": f"import os\ntry: os.fork() and os._exit(0)\nexcept OSError: pass\n{WRONG}",
 }
 

@@ -8,9 +8,21 @@ from tests.regressions.conftest import GOOD
 
 YES = "class Yes{base}:\n" + "".join(
     f"    def __{name}__(self, *a): return {value}\n"
-    for name, value in {"eq": True, "ne": False, "lt": True, "le": True, "gt": True, "ge": True, "bool": True, "hash": 1}.items()
+    for name, value in {
+        "eq": True,
+        "ne": False,
+        "lt": True,
+        "le": True,
+        "gt": True,
+        "ge": True,
+        "bool": True,
+        "hash": 1,
+    }.items()
 )
-ALL = "".join(f"    def __{name}__(self, *a): return self\n" for name in ("abs", "sub", "rsub", "add", "radd", "round", "int", "float"))
+ALL = "".join(
+    f"    def __{name}__(self, *a): return self\n"
+    for name in ("abs", "sub", "rsub", "add", "radd", "round", "int", "float")
+)
 HAS = "    def __contains__(self, x): return True\n"
 WRONG = {
     "an object": YES.format(base="") + ALL + HAS + "def twice(x): return Yes()",

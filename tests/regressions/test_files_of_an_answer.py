@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cotrain.core.types import Grade
-from tests.regressions.conftest import GOOD
 
 MANY = """
 import os

@@ -8,11 +8,12 @@ from tests.regressions.conftest import GOOD, TESTS
 
 WRONG = "\ndef twice(x):\n    return 0\n"
 PATCHES = {
-    "AssertionError": "import builtins\nclass Calm(BaseException):\n    def __new__(c, *a): raise SystemExit(0)\nbuiltins.AssertionError = Calm",
+    "AssertionError": "import builtins\nclass Calm(BaseException):\n"
+    "    def __new__(c, *a): raise SystemExit(0)\nbuiltins.AssertionError = Calm",
     "every name": "import builtins\nfor name in ('abs', 'len', 'set', 'sorted', 'all', 'isinstance', 'exec', 'compile', 'type'):\n"
     "    setattr(builtins, name, lambda *a, **k: True)",
     "exec": "import builtins\nbuiltins.exec = lambda *a: None\nbuiltins.compile = lambda *a: None",
-    "json": "import json\njson.dumps = lambda *a, **k: '{\"id\": 1, \"value\": true, \"reason\": null}'",
+    "json": 'import json\njson.dumps = lambda *a, **k: \'{"id": 1, "value": true, "reason": null}\'',
     "the channel": "import sys\nfor module in list(sys.modules.values()):\n"
     "    for name in ('kind_of_failure', 'raising', 'raised', 'run', 'judge', 'examine', '_reply', 'perform'):\n"
     "        if hasattr(module, name): setattr(module, name, lambda *a, **k: (True, None))",

@@ -9,7 +9,9 @@ from tests.regressions.conftest import GOOD
 
 SAID = {
     "a verdict": b'{"id": 1, "value": true, "reason": null}\n',
-    "for any number": b"".join(b'{"id": %d, "value": true, "reason": null, "spent_s": 0.0}\n' % n for n in range(1, 40)),
+    "for any number": b"".join(
+        b'{"id": %d, "value": true, "reason": null, "spent_s": 0.0}\n' % n for n in range(1, 40)
+    ),
     "nothing": b"",
     "noise": bytes(range(256)) * 300,
     "a message": b"\x00\x00\x00\x0d" + b'{"gives": 4 }' + b"\x00\x00\x00\x0d" + b'{"gives":-2 }',

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
 from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.jsonl import split_of
 from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.tasks.jsonl import split_of
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, program_of, whole
 from cotrain.tasks.sources import from_description, task_source
@@ -144,7 +143,11 @@ def test_a_body_continues_the_head_and_a_function_stands_below_the_imports(pool)
 
 
 SETUPS = {  # of the answer's own things in tests: reference, setup and test
-    "a class": ("class P:\n    def __init__(self, a): self.a = a\ndef f(p): return p.a + p.b", "x = P(1)\nx.b = 2", "f(x) == 3"),
+    "a class": (
+        "class P:\n    def __init__(self, a): self.a = a\ndef f(p): return p.a + p.b",
+        "x = P(1)\nx.b = 2",
+        "f(x) == 3",
+    ),
     "a list that is changed": ("def f(x): x.sort()", "x = [3, 1]\nf(x)", "x == [1, 3]"),
     "a dictionary that is changed": ("def f(x): x['b'] = {x.pop('a')}", "x = {'a': 1}\nf(x)", "x == {'b': {1}}"),
     "a generator": ("def f(n): yield from range(n)", "", "list(f(700)) == list(range(700)) and next(f(1)) == 0"),
@@ -154,7 +157,11 @@ SETUPS = {  # of the answer's own things in tests: reference, setup and test
     "a built-in name": ("def sum(a, b): return a + b", "", "sum(1, 2) == 3"),
     "a module": ("import math\ndef f(x): return x", "", "math.isclose(f(1.0), 1.0)"),
     "a module that nobody imports": ("def f(x): return x", "", "math.isclose(f(1.0), 1.0)"),
-    "its items": ("class P:\n    def __getitem__(self, i): return i\n    def __len__(self): return 7", "", "P()[2] + len(P()) == 9"),
+    "its items": (
+        "class P:\n    def __getitem__(self, i): return i\n    def __len__(self): return 7",
+        "",
+        "P()[2] + len(P()) == 9",
+    ),
     "a text of it": ("class P:\n    def __str__(self): return 'p'", "", "str(P()) == 'p'"),
 }
 
@@ -163,14 +170,23 @@ SETUPS = {  # of the answer's own things in tests: reference, setup and test
 def test_tests_that_use_more_than_values(pool, name):
     solution, setup, test = SETUPS[name]
     assert pool.ask(paper_of(before="", tests=f"{setup}\nassert {test}", solution=solution), solution) == RIGHT
-    assert pool.ask(paper_of(before="", tests=f"{setup}\nassert not ({test})", solution=solution), solution) == wrong("test failed")
+    assert pool.ask(paper_of(before="", tests=f"{setup}\nassert not ({test})", solution=solution), solution) == wrong(
+        "test failed"
+    )
 
 
 def test_what_mbpp_sets_up_may_use_what_the_answer_defines(pool):
-    row = {"text": "Height.", "code": "class Node: pass\ndef height(n): return n.h", "test_list": ["assert height(root) == 3"]}
+    row = {
+        "text": "Height.",
+        "code": "class Node: pass\ndef height(n): return n.h",
+        "test_list": ["assert height(root) == 3"],
+    }
     problem = mbpp_problem({**row, "test_setup_code": "root = Node()\nroot.h = 3"}, "row 1")
     assert "root" not in whole(problem, problem.solution) and "root = " not in problem.question
-    assert pool.ask(paper_of(before=problem.before, tests=problem.tests, solution=problem.solution), problem.solution) == RIGHT
+    assert (
+        pool.ask(paper_of(before=problem.before, tests=problem.tests, solution=problem.solution), problem.solution)
+        == RIGHT
+    )
 
 
 def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):

@@ -44,7 +44,16 @@ class Bubblewrap:
         limits.first_to_go()
         limits.close_all_but(channel)
         os.set_inheritable(channel, True)
-        python = [sys.executable, "-P", "-S", "-m", "cotrain.tasks.cells.inside", str(channel), str(self._memory), self._inside]
+        python = [
+            sys.executable,
+            "-P",
+            "-S",
+            "-m",
+            "cotrain.tasks.cells.inside",
+            str(channel),
+            str(self._memory),
+            self._inside,
+        ]
         command = [*self._command, "--bind", str(self.folder), BOX, "--chdir", BOX, "--remount-ro", "/", "--", *python]
         os.execve(command[0], command, {})
 
@@ -58,7 +67,9 @@ class Bubblewrap:
     def end(self, examiner: int, answer: int) -> None:
         while True:
             for process in below(os.getpid()):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or ends with its namespace's first one
+                with contextlib.suppress(
+                    ProcessLookupError, PermissionError
+                ):  # ended, or ends with its namespace's first one
                     os.kill(process.pid, signal.SIGKILL)
             try:
                 ended = os.waitpid(-1, os.WNOHANG)[0]

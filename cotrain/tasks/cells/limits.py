@@ -33,7 +33,13 @@ def limit(what: str, value: int) -> None:
 
 def limit_all(memory: int, processes: int) -> None:
     """Of the process that a program runs in; CPU time follows when its deadline is known."""
-    for what, value in (("AS", memory), ("FSIZE", FILE_BYTES), ("NOFILE", OPEN_FILES), ("NPROC", processes), ("CORE", 0)):
+    for what, value in (
+        ("AS", memory),
+        ("FSIZE", FILE_BYTES),
+        ("NOFILE", OPEN_FILES),
+        ("NPROC", processes),
+        ("CORE", 0),
+    ):
         limit(what, value)
 
 

@@ -43,7 +43,9 @@ class Namespaces:
     def enter(self) -> None:
         user, group = os.geteuid(), os.getegid()
         own = 0 if self._root else system.CLONE_NEWUSER
-        apart = system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
+        apart = (
+            system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
+        )
         system.unshare(own | apart)
         if not self._root:
             Path("/proc/self/setgroups").write_text("deny")
@@ -64,11 +66,19 @@ class Namespaces:
         system.unshare(system.CLONE_NEWNS)
         mine = self._users[1] if self._root else os.geteuid()
         size = f"size={limits.FOLDER_BYTES},nr_inodes={limits.FOLDER_FILES},mode=700"
-        system.mount("box", BOX, "tmpfs", system.MS_NOSUID | system.MS_NODEV, f"{size},uid={mine},gid={mine if self._root else os.getegid()}")
+        system.mount(
+            "box",
+            BOX,
+            "tmpfs",
+            system.MS_NOSUID | system.MS_NODEV,
+            f"{size},uid={mine},gid={mine if self._root else os.getegid()}",
+        )
         limits.first_to_go(self.process_table)
         limits.work_in(BOX)
         limits.close_all_but(channel)
-        limits.limit_all(self._memory, limits.PROCESSES + (0 if self._root else 2))  # server and examiner count as the same user
+        limits.limit_all(
+            self._memory, limits.PROCESSES + (0 if self._root else 2)
+        )  # server and examiner count as the same user
         become(mine) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         filters.refuse_calls(alone=False)
@@ -116,7 +126,9 @@ def _take_root() -> None:
     os.chdir(root)
     system.pivot_root_here()
     os.chdir("/")
-    system.mount("none", "/", None, system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV)
+    system.mount(
+        "none", "/", None, system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV
+    )
     sys.path[:] = [path for path in sys.path if Path(path).exists()]
 
 
@@ -127,5 +139,7 @@ def _show(place: str, at: Path) -> None:
     else:
         at.touch()
     system.mount(place, str(at), None, system.MS_BIND | system.MS_REC)
-    kept = os.statvfs(at).f_flag & (system.MS_NOSUID | system.MS_NODEV | 8 | 1024 | 2048)  # a user may not take these off
+    kept = os.statvfs(at).f_flag & (
+        system.MS_NOSUID | system.MS_NODEV | 8 | 1024 | 2048
+    )  # a user may not take these off
     system.mount("none", str(at), None, system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID | kept)
