@@ -1,7 +1,7 @@
 """A pool of graders as root or as a user, in one kind of cell: reads programs and papers from standard input, writes grades.
 
-Run as ``python asking.py root|user KIND``. Everything in it is under a limit of its own on processes, so that a cell that does not hold
-harms this process and not the machine.
+Run as ``python asking.py root|user KIND``. Where it begins as root it first goes into process ids of its own and, if it can, under a
+limit on processes, so that a cell that does not hold harms this process and not the machine: not even by ``kill(-1)``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main(who: str, kind: str) -> None:
         (CGROUP / "pids.max").write_text(str(MOST))
         (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
     if os.geteuid() == 0:
+        go_apart()
         show_python()
         if who == "user":
             become(spare_users(1)[0])
@@ -42,12 +43,22 @@ def main(who: str, kind: str) -> None:
             print(json.dumps([grade.value, grade.reason, time.monotonic() - began]), flush=True)
 
 
+def go_apart() -> None:
+    """Into a namespace of process ids, with its own /proc."""
+    from cotrain.tasks.cells import system
+
+    system.unshare(system.CLONE_NEWNS | system.CLONE_NEWPID)
+    system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
+    if inside := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 127)
+    system.prctl(system.PR_SET_PDEATHSIG, 9)
+    system.mount("proc", "/proc", "proc")
+
+
 def show_python() -> None:
     """Where only root may enter the directories above this Python, put it under others, for this process and its own alone."""
     from cotrain.tasks.cells import limits, system
 
-    system.unshare(system.CLONE_NEWNS)
-    system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
     shut: dict[str, list[tuple[str, int]]] = {}
     for place in {os.path.realpath(place) for place in [*limits.places(), *sys.path[:1]]}:
         above = [str(path) for path in reversed(Path(place).parents) if path.stat().st_mode & 0o5 != 0o5]

@@ -28,7 +28,7 @@ WAYS = [
 GOOD = "def twice(x):\n    return 2 * x\n"
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"
 LATEST_S = 4 * DEADLINE_S + 0.5  # for a program that waits: four times the deadline by the clock, and half a second
-SERVER = 7  # processes of a pool with one worker, at most
+SERVER = 8  # processes of a pool with one worker, at most
 SOON_S = 3.0  # hostile processes stay for 20
 OTHERS = """
 import os
@@ -110,6 +110,8 @@ def impossible(who: str, kind: str) -> str | None:
         return "Linux only"
     if who == "root" and os.geteuid() != 0:
         return "needs root"
+    if os.geteuid() == 0 and not namespaces("root"):
+        return "root needs process ids of its own, lest a hostile program ends the machine's"
     if kind == "bubblewrap" and shutil.which("bwrap") is None:
         return "bwrap is not on the PATH"
     return "no namespaces here" if kind in ("namespaces", "bubblewrap") and not namespaces(who) else None
