@@ -1,6 +1,7 @@
 """A tool that runs Python: ``use_tools(chat, {"python": python})``.
 
-A program runs in a cell (``tasks/isolation.py``), by ``tasks/script_worker.py``. The same program prints the same. Left out: names that one program leaves to the next.
+A program runs in a cell (``tasks/isolation.py``), by ``tasks/script_worker.py``. The same program prints the same. Left
+out: names that one program leaves to the next.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from cotrain.play.role import Role
 from cotrain.recipes.genprm import KEPT, agreeing_reviews
 from cotrain.tasks import script_worker
 from cotrain.tasks.grading import GradingPool
+from cotrain.tasks.isolation import chosen
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
 from tests.play.scripted import Always, Scripted
 
@@ -144,7 +145,7 @@ HOSTILE = {
 def short(monkeypatch):
     """A pool of our own with half a second for a program."""
     with GradingPool(
-        workers=1, deadline_s=0.5, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=tools.chosen()
+        workers=1, deadline_s=0.5, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=chosen()
     ) as pool:
         monkeypatch.setattr(python_tool, "_pool", lambda: pool)
         yield
@@ -242,7 +243,7 @@ def test_another_process_prints_the_same():
     program = "import random\nprint({'a', 'b', 'c', 'd', 'e'}, random.random(), hash('x'))"
     told = []
     for _ in range(2):
-        with GradingPool(judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=tools.chosen()) as pool:
+        with GradingPool(judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=chosen()) as pool:
             told.append(pool.ask("", program))
     assert told[0] == told[1] and told[0].value is True
 
