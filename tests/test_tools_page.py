@@ -82,7 +82,7 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
         expected = [p if m else 0.0 for p, m in zip(whole, trace.mask, strict=True)]
         assert trace.logprobs == pytest.approx(expected, abs=1e-4)
         alone, given = spoken(trace)
-        [found] = trainer.cast.score("generator", [(alone.prompt_ids, alone.token_ids)], given=[given])
+        [found] = trainer.cast["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], given=[given])
         sampled = [p for p, m in zip(whole, trace.mask, strict=True) if m]
         assert found.tolist() == pytest.approx(sampled, abs=1e-4)
     assert trainer.engine.counts()["generator/reused_tokens"] > 1000
