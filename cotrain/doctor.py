@@ -66,7 +66,9 @@ def programs() -> str:
     except ConfigError as error:
         return str(error)
     left = ways_out(kind)
-    return f"run in {kind}: {ABOUT[kind]}; " + (f"still open to them: {', '.join(left)}" if left else "no other files, no network")
+    return f"run in {kind}: {ABOUT[kind]}; " + (
+        f"still open to them: {', '.join(left)}" if left else "no other files, no network"
+    )
 
 
 def _version(name: str) -> str | None:

@@ -25,8 +25,10 @@ Every kind has the same methods:
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Kind = Literal["namespaces", "bubblewrap", "own user", "one process"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
