@@ -42,7 +42,12 @@ def test_a_tree_of_forks_ends_with_its_deadline(cell):
 
 
 @pytest.mark.parametrize(
-    "start", ["os.fork() or os.kill(os.getpid(), 19)", "subprocess.Popen(['/usr/bin/env'])", "multiprocessing.Process().start()"]
+    "start",
+    [
+        "os.fork() or os.kill(os.getpid(), 19)",
+        "subprocess.Popen(['/usr/bin/env'])",
+        "multiprocessing.Process().start()",
+    ],
 )
 def test_children_that_are_never_waited_for_do_not_add_up(cell, start):
     program = f"import os, subprocess, multiprocessing\ntry:\n    {start}\nexcept (OSError, RuntimeError): pass\n"

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-ROW = {"task_id": 700, "text": "Twice.", "code": "def twice(x):\n    return 2 * x", "test_list": ["assert twice(1) == 2"]}
+ROW = {
+    "task_id": 700,
+    "text": "Twice.",
+    "code": "def twice(x):\n    return 2 * x",
+    "test_list": ["assert twice(1) == 2"],
+}
 ROOT = Path(__file__).resolve().parents[2]
 PR_CAPBSET_DROP = 24
 

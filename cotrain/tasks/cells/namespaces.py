@@ -23,7 +23,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.tasks.cells import filters, limits, system
+from cotrain.tasks.cells import PROCESSES, filters, limits, system
 from cotrain.tasks.cells.users import become, spare_users
 
 BOX = "/box"  # where programs work
@@ -77,7 +77,7 @@ class Namespaces:
         limits.work_in(BOX)
         limits.close_all_but(channel)
         limits.limit_all(
-            self._memory, limits.PROCESSES + (0 if self._root else 2)
+            self._memory, PROCESSES + (0 if self._root else 2)
         )  # server and examiner count as the same user
         become(mine) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
