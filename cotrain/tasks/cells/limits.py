@@ -90,6 +90,6 @@ def places() -> list[str]:
     """What a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of ours."""
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
-    found |= {"/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"}
+    found |= {"/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
     there = sorted(path for path in found if os.path.exists(path))
     return [path for path in there if not any(path != other and path.startswith(f"{other}/") for other in there)]

@@ -18,6 +18,7 @@ Left out: a cgroup, as the number of processes is limited for the user, and thei
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -39,8 +40,10 @@ class Namespaces:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._root = os.geteuid() == 0
-        self._users = spare_users(2) if self._root else []
+        self._users: list[int] = []
+        with contextlib.suppress(OSError):  # root of a user namespace that has no other user is root by name alone
+            self._users = spare_users(2) if os.geteuid() == 0 else []
+        self._root = bool(self._users)
 
     def enter(self) -> None:
         user, group = os.geteuid(), os.getegid()
