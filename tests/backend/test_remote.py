@@ -194,7 +194,9 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
         executor = Executor(backend.engine, renderers, roles, 0)
         executor.play(both, letter_tasks(3), step=0, members=1)
         executor.loop.run(backend.close())
-    assert sum(turn < answered[0] for turn in finished) > 2  # an engine that rested would have finished one, begun before
+    assert (
+        sum(turn < answered[0] for turn in finished) > 2
+    )  # an engine that rested would have finished one, begun before
 
 
 def with_judge(recipe, url, model="policy/verifier", **settings):
