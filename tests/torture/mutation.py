@@ -1,7 +1,8 @@
 """Mutation testing: one fault at a time is put into the core; the tests that run the line must see it.
 
     python -m tests.torture.mutation --mutants 200          one table, and every mutant that no test saw
-    python -m tests.torture.mutation --mutants 12 --seconds 150     the short form of the continuous checks
+    python -m tests.torture.mutation --near --mutants 12 --least 0.7     the short form: no coverage, only files whose
+                                                                         tests stand in a file of the same name
 
 A mutant is one changed operator, comparison, constant, condition, return value or dropped call. Which line it changes
 follows from the seed and the source, so the same commit gives the same mutants. All tests run once under coverage,
@@ -131,13 +132,20 @@ def _skipped(tree: ast.AST) -> set[int]:
     return found
 
 
-def chosen(count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants, as many of each folder as its share of all, drawn by the seed."""
+def own_tests(file: str | Path) -> Path:
+    """Where the tests of a file stand, if they have a file of their own."""
+    return ROOT / "tests" / Path(file).parent.name / f"test_{Path(file).stem}.py"
+
+
+def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
+    """``count`` mutants, as many of each folder as its share of all, drawn by the seed; ``near``: of files with tests of
+    their own."""
     chance = random.Random(seed)
     places = [
         (file, number)
         for folder in FOLDERS
         for file in sorted((ROOT / "cotrain" / folder).glob("**/*.py"))
+        if not near or own_tests(file).exists()
         for number in range(_count(file))
     ]
     drawn = sorted(chance.sample(range(len(places)), min(count, len(places))))
@@ -247,11 +255,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new mutant is begun after this")
+    parser.add_argument("--near", action="store_true", help="files with tests of their own, and only these tests")
+    parser.add_argument("--least", type=float, default=AIM, help="score below which the command fails")
     parser.add_argument("--cache", type=Path, default=ROOT / ".make" / "mutation")
     given = parser.parse_args(argv)
     began = time.monotonic()
-    tested = reached(given.cache)
-    mutants = chosen(given.mutants, given.seed)
+    tested = None if given.near else reached(given.cache)
+    mutants = chosen(given.mutants, given.seed, near=given.near)
     survived: list[Mutant] = []
     counts: Counter[str] = Counter()
 
@@ -260,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         free = list(copies)
 
         def judge(mutant: Mutant) -> tuple[Mutant, str]:
-            tests = tested.tests(mutant)
+            tests = [str(own_tests(mutant.file).relative_to(ROOT))] if tested is None else tested.tests(mutant)
             if not tests:
                 return mutant, "not reached"
             if time.monotonic() - began > given.seconds:
@@ -284,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"| mutants | killed | survived | not reached | left out | score |\n|{'---|' * 6}")
     row = (tried, counts["killed"], counts["survived"], counts["not reached"], counts["left out"], f"{share:.1%}")
     print("| " + " | ".join(map(str, row)) + " |")
-    return 0 if share >= AIM else 1
+    return 0 if share >= given.least else 1
 
 
 if __name__ == "__main__":
