@@ -33,10 +33,12 @@ from typing import Any
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.statistics import Estimate
 from cotrain.disk.lock import NAME as LOCK
+from cotrain.disk.lock import RunLock
 from cotrain.loop.recipe import Recipe
 from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
+FIRST = "recipe.json"  # the first file of a run
 
 
 class RunDirectory:
@@ -50,28 +52,57 @@ class RunDirectory:
         self.timings = self.path / "timings.jsonl"
         self.summary = self.path / "summary.json"
         self.report = self.path / "report.html"
-        self.new = False  # made by ``create``, where nothing was before
 
     @classmethod
-    def create(cls, path: Path | str) -> RunDirectory:
-        """A directory for a new run: not there yet, or empty."""
+    @contextmanager
+    def begin(cls, path: Path | str) -> Iterator[RunDirectory]:
+        """A directory for a new run, not there yet or empty, and held by this process alone for as long as the block lasts.
+
+        It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one goes
+        on as if it were alone. A run that is refused before anything was measured leaves nothing that would be in the way of
+        the next try.
+        """
         run = cls(path)
-        if run.path.is_file():
-            raise RunDirectoryError(f"{run.path} is a file; give a directory for the run with --out")
-        if run.path.exists() and any(child.name != LOCK for child in run.path.iterdir()):
-            if (run.path / "recipe.json").exists():
-                raise RunDirectoryError(
-                    f"{run.path} already holds a run; go on with `cotrain resume {run.path}`, or choose another --out"
-                )
-            raise RunDirectoryError(f"{run.path} is not empty and is no run directory; choose another --out")
-        run.new = not run.path.exists()
+        run.refuse_used()
+        new = not run.path.exists()
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
                 f"cannot create run directory {run.path}: {error.strerror}; choose another --out"
             ) from error
-        return run
+        with RunLock(run.path) as lock:
+            run.refuse_used()  # another run may have ended since
+            try:
+                yield run
+            except CotrainError:
+                if not (run.path / "before.json").exists():
+                    run._clear()
+                    lock.remove()
+                    if new:
+                        with suppress(OSError):  # not empty
+                            run.path.rmdir()
+                raise
+
+    def refuse_used(self) -> None:
+        """Raise RunDirectoryError for a place that holds anything but what a run leaves that was killed as it began."""
+        if self.path.is_file():
+            raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
+        if not self.path.exists() or all(child.name in (LOCK, _staging(FIRST)) for child in self.path.iterdir()):
+            return
+        if (self.path / FIRST).exists():
+            raise RunDirectoryError(
+                f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out"
+            )
+        raise RunDirectoryError(f"{self.path} is not empty and is no run directory; choose another --out")
+
+    def _clear(self) -> None:
+        """Remove what a run writes before it measures anything."""
+        for name in (FIRST, "provenance.json", "before_counts.json", "trackers.json", QUARANTINE):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.episodes):
+            with suppress(OSError):  # not there, or not empty
+                folder.rmdir()
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -84,24 +115,10 @@ class RunDirectory:
             )
         return run
 
-    @contextmanager
-    def kept_once_begun(self) -> Iterator[None]:
-        """A run that is refused before anything was measured leaves no directory that would be in the way of the next try."""
-        try:
-            yield
-        except CotrainError:
-            if not (self.path / "before.json").exists():
-                for name in ("recipe.json", "provenance.json", "before_counts.json", "trackers.json", QUARANTINE):
-                    (self.path / name).unlink(missing_ok=True)
-                for folder in (self.checkpoints, self.episodes, *([self.path] if self.new else [])):
-                    with suppress(OSError):  # not there, or not empty
-                        folder.rmdir()
-            raise
-
     def write(self, name: str, value: Any, *, indent: int | None = 2) -> None:
         """Write a JSON file so that it is there whole or not at all."""
         target = self.path / name
-        staging = target.with_name(f".{name}.staging")
+        staging = target.with_name(_staging(name))
         with staging.open("w", encoding="utf-8") as stream:
             json.dump(value, stream, indent=indent, ensure_ascii=False, allow_nan=False)
             stream.write("\n")
@@ -118,6 +135,10 @@ class RunDirectory:
             return json.loads(target.read_text(encoding="utf-8"))
         except ValueError as error:
             raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
+
+
+def _staging(name: str) -> str:
+    return f".{name}.staging"
 
 
 def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:

@@ -80,18 +80,16 @@ def start(
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
     saved = recipe_json(recipe, checkpoint_every=checkpoint_every)
     check_problems(recipe)
-    directory = RunDirectory.create(out)
-    with directory.kept_once_begun():
-        trainer_of = _builder(recipe, device, wrap)
-        with RunLock(directory.path):
-            directory.write("recipe.json", saved)
-            directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
-            observer = observer or Silent()
-            aside = getattr(recipe.tasks, "quarantine", None)
-            if isinstance(aside, Quarantine) and aside.refused:
-                aside.write(directory.path / QUARANTINE)
-                observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
-            return _continue(directory, recipe, trainer_of, checkpoint_every, observer)
+    with RunDirectory.begin(out) as directory:
+        build = _builder(recipe, device, wrap)
+        directory.write("recipe.json", saved)
+        directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
+        observer = observer or Silent()
+        aside = getattr(recipe.tasks, "quarantine", None)
+        if isinstance(aside, Quarantine) and aside.refused:
+            aside.write(directory.path / QUARANTINE)
+            observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
+        return _continue(directory, recipe, build, checkpoint_every, observer)
 
 
 def resume(
