@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from cotrain.commands.common import quiet
 from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
 from cotrain.commands.running import compare, demo, resume, run
+from cotrain.core import streams
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 
 USAGE = """\
@@ -52,7 +52,10 @@ Command = Callable[[Sequence[str]], int]
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
-    words = list(sys.argv[1:] if words is None else words)
+    if words is None:
+        streams.secure()
+        words = sys.argv[1:]
+    words = list(words)
     from cotrain.serve import command as server
     from cotrain.stages import commands as stages
 
@@ -96,9 +99,6 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("cotrain: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as error:
         if error.errno not in OUTSIDE:
             raise

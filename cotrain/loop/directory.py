@@ -6,6 +6,7 @@
     quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
+    run.log           messages with their time: notes, alarms, resumptions
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
     before.json       figures before the first step
     before_counts.json  what they were counted from, problem by problem: the end is paired with it
@@ -34,6 +35,7 @@ from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, Us
 from cotrain.core.statistics import Estimate
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
+from cotrain.loop.log import NAME as LOG
 from cotrain.loop.recipe import Recipe
 from cotrain.tasks.reading import NAME as QUARANTINE
 
@@ -98,7 +100,7 @@ class RunDirectory:
 
     def _clear(self) -> None:
         """Remove what a run writes before it measures anything."""
-        for name in (FIRST, "provenance.json", "before_counts.json", "trackers.json", QUARANTINE):
+        for name in (FIRST, "provenance.json", "before_counts.json", "trackers.json", LOG, QUARANTINE):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.checkpoints, self.episodes):
             with suppress(OSError):  # not there, or not empty

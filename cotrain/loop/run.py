@@ -34,6 +34,7 @@ from cotrain.loop.directory import (
 )
 from cotrain.loop.evaluation import has_split
 from cotrain.loop.health import Monitor, with_examples
+from cotrain.loop.log import Logged
 from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
@@ -84,7 +85,7 @@ def start(
         build = _builder(recipe, device, wrap)
         directory.write("recipe.json", saved)
         directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
-        observer = observer or Silent()
+        observer = Logged(observer or Silent(), directory.path)
         aside = getattr(recipe.tasks, "quarantine", None)
         if isinstance(aside, Quarantine) and aside.refused:
             aside.write(directory.path / QUARANTINE)
@@ -102,7 +103,7 @@ def resume(
 ) -> Outcome:
     """Go on where a run was interrupted; a finished run only has its summary returned."""
     directory = RunDirectory.open(out)
-    observer = observer or Silent()
+    observer = Logged(observer or Silent(), directory.path)
     saved: Any = directory.read("recipe.json")  # ``open`` has seen it
     refuse_other(directory.path, saved, recipe)
     if (done := _finished(directory, observer)) is not None:
