@@ -9,8 +9,8 @@ from typing import Any
 
 from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.core.types import TaskSource
-from cotrain.disk import transaction
 from cotrain.loop import run as loop
+from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
 from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
@@ -100,18 +100,24 @@ def evaluate(
 
 
 def trained(directory: Path | str, *, device: str = "cpu") -> CoTrainer:
-    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet)."""
+    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet). Raises RunDirectoryError
+    where a file of the run is not as the run wrote it."""
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    saved = seal.newest(folder)
     trainer = CoTrainer(rebuild(directory), device=device)
-    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
-    if checkpoint is not None:
-        tensors, documents = checkpoint.load()
+    if saved is not None:
+        tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)
     return trainer
 
 
 def report(directory: Path | str) -> Path:
-    """Write ``report.html`` anew and return its path."""
-    return write_report(RunDirectory.open(directory).path)
+    """Write ``report.html`` anew, from files that are as the run wrote them, and return its path."""
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    seal.newest(folder)
+    return write_report(folder.path)
 
 
 def compare(arms: Sequence[str], *, seeds: int, out: Path | str, **options: Any) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from typing import Any, BinaryIO
 
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.jsonl import read_jsonl
+from cotrain.loop import seal
+from cotrain.loop.directory import RunDirectory
 from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, check_problems, stop_on_signal
@@ -338,6 +340,7 @@ def _ended_with_us(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryI
 
 def _collect(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as the comparison reads it: its validation curve over updates and tokens, its before and after."""
+    seal.verify(RunDirectory(folder))
     curve = []
     for row in read_jsonl(folder / "metrics.jsonl"):
         if row.get("kind") == "evaluation":

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
 from cotrain.core.state import take
-from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
+from cotrain.loop import seal
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
@@ -99,10 +99,12 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
     cast = assemble({policy: recipe.policies[policy]}, seed=recipe.seed)
-    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
-    if checkpoint is None:
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    saved = seal.newest(folder)
+    if saved is None:
         return Exported(recipe=recipe, cast=cast, finished=0, tokens=0, updates={})
-    tensors, documents = checkpoint.load(only=[policy])
+    tensors, documents = saved.load(only=[policy])
     finished, tokens, state, _ = take("run", documents["state"], "finished", "tokens", "cast", "algorithms")
     updates, learners, followers = take("cast", state, "updates", "learners", "followers")
     mine = {"updates": updates, "learners": _of(learners, cast.learners), "followers": _of(followers, cast.followers)}

@@ -33,7 +33,7 @@ def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
         if handle != number:
             os.dup2(handle, number)
             os.close(handle)
-        return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)  # noqa: SIM115  as long as the process
+        return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()

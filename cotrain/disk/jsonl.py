@@ -138,6 +138,12 @@ def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
     return len(lines) - len(kept)
 
 
+def cut(path: Path, size: int, *, files: Files = REAL_FILES) -> None:
+    """Keep only the first ``size`` bytes, in one rename, as above. A missing file is an empty one. Raises DiskError."""
+    if path.exists() and path.stat().st_size > size:
+        replace_file(path, path.read_bytes()[:size], files=files)
+
+
 def _step(path: Path, number: int, line: bytes) -> float:
     step = _decode(path, number, line).get("step", -math.inf)
     if not isinstance(step, int | float):

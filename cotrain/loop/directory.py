@@ -5,6 +5,7 @@
     recipe.json       which recipe with which arguments, and the resolved settings
     quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
+    seal.json         size and hash of the files that are written once (``seal.py``)
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
     run.log           messages with their time: notes, alarms, resumptions
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
@@ -22,7 +23,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -33,6 +33,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.statistics import Estimate
+from cotrain.disk.files import Written, replace_file, written
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
 from cotrain.loop.log import NAME as LOG
@@ -40,7 +41,9 @@ from cotrain.loop.recipe import Recipe
 from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
-FIRST = "recipe.json"  # the first file of a run
+SEAL = "seal.json"
+FIRST = "recipe.json"  # the file that makes a directory one of a run
+EARLY = ("provenance.json", QUARANTINE, SEAL)  # written before it
 
 
 class RunDirectory:
@@ -75,6 +78,7 @@ class RunDirectory:
             ) from error
         with RunLock(run.path) as lock:
             run.refuse_used()  # another run may have ended since
+            run._clear()
             try:
                 yield run
             except CotrainError:
@@ -90,7 +94,8 @@ class RunDirectory:
         """Raise RunDirectoryError for a place that holds anything but what a run leaves that was killed as it began."""
         if self.path.is_file():
             raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
-        if not self.path.exists() or all(child.name in (LOCK, _staging(FIRST)) for child in self.path.iterdir()):
+        early = {LOCK, LOG, *(name for first in EARLY for name in (first, _staging(first))), _staging(FIRST)}
+        if not self.path.exists() or all(child.name in early for child in self.path.iterdir()):
             return
         if (self.path / FIRST).exists():
             raise RunDirectoryError(
@@ -99,9 +104,10 @@ class RunDirectory:
         raise RunDirectoryError(f"{self.path} is not empty and is no run directory; choose another --out")
 
     def _clear(self) -> None:
-        """Remove what a run writes before it measures anything."""
-        for name in (FIRST, "provenance.json", "before_counts.json", "trackers.json", LOG, QUARANTINE):
+        """Remove what a run writes before it has measured anything."""
+        for name in (FIRST, *EARLY, "before_counts.json", "trackers.json", LOG):
             (self.path / name).unlink(missing_ok=True)
+            (self.path / _staging(name)).unlink(missing_ok=True)
         for folder in (self.checkpoints, self.episodes):
             with suppress(OSError):  # not there, or not empty
                 folder.rmdir()
@@ -117,16 +123,31 @@ class RunDirectory:
             )
         return run
 
-    def write(self, name: str, value: Any, *, indent: int | None = 2) -> None:
-        """Write a JSON file so that it is there whole or not at all."""
-        target = self.path / name
-        staging = target.with_name(_staging(name))
-        with staging.open("w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=indent, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        staging.replace(target)
+    def write(self, name: str, value: Any) -> None:
+        """Write a JSON file so that it is there whole or not at all. Raises DiskError."""
+        replace_file(self.path / name, _encoded(name, value))
+
+    def keep(self, values: Mapping[str, Any], grown: Mapping[str, Written] | None = None) -> None:
+        """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of other
+        files, as they are. Raises DiskError."""
+        files = self.sealed() | told(values) | dict(grown or {})
+        self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
+        for name, value in values.items():
+            self.write(name, value)
+
+    def sealed(self) -> dict[str, Written]:
+        """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost it."""
+        saved = self.read(SEAL)
+        if saved is None:
+            if (self.path / FIRST).exists():
+                raise RunDirectoryError(
+                    f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or start anew"
+                )
+            return {}
+        try:
+            return {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RunDirectoryError(f"{self.path / SEAL} is damaged (no files in it); restore it") from error
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
@@ -135,8 +156,22 @@ class RunDirectory:
             return None
         try:
             return json.loads(target.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
+
+
+def told(values: Mapping[str, Any]) -> dict[str, Written]:
+    """What a seal says of JSON files with these values."""
+    return {name: written(_encoded(name, value)) for name, value in values.items()}
+
+
+def _encoded(name: str, value: Any) -> bytes:
+    indent = None if name == "before_counts.json" else 2
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes JSON's escape for it
 
 
 def _staging(name: str) -> str:

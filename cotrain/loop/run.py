@@ -18,21 +18,23 @@ from typing import Any, Protocol
 
 import torch
 
-from cotrain.core.errors import DataError
-from cotrain.core.statistics import Estimate
+from cotrain.core.errors import DataError, RunDirectoryError
 from cotrain.disk import transaction
-from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
+from cotrain.disk.files import Growing, Written
+from cotrain.disk.jsonl import JsonlWriter, cut, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.loop import seal
 from cotrain.loop.directory import (
     RunDirectory,
     estimates_json,
     provenance,
     recipe_json,
     refuse_other,
+    told,
     weights_hash,
 )
-from cotrain.loop.evaluation import has_split
+from cotrain.loop.figures import curve_row, final_figures
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.log import Logged
 from cotrain.loop.measures import counts_json, paired_changes
@@ -42,7 +44,6 @@ from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
-STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
 
 
 class Observer(Protocol):
@@ -83,13 +84,15 @@ def start(
     check_problems(recipe)
     with RunDirectory.begin(out) as directory:
         build = _builder(recipe, device, wrap)
-        directory.write("recipe.json", saved)
-        directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
+        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), device)
         observer = Logged(observer or Silent(), directory.path)
+        grown: dict[str, Written] = {}
         aside = getattr(recipe.tasks, "quarantine", None)
         if isinstance(aside, Quarantine) and aside.refused:
             aside.write(directory.path / QUARANTINE)
+            grown[QUARANTINE] = Growing(directory.path / QUARANTINE).written()
             observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
+        directory.keep({"provenance.json": made, "recipe.json": saved}, grown)
         return _continue(directory, recipe, build, checkpoint_every, observer)
 
 
@@ -104,13 +107,14 @@ def resume(
     """Go on where a run was interrupted; a finished run only has its summary returned."""
     directory = RunDirectory.open(out)
     observer = Logged(observer or Silent(), directory.path)
-    saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-    refuse_other(directory.path, saved, recipe)
-    if (done := _finished(directory, observer)) is not None:
-        return done
     with RunLock(directory.path):
-        made = directory.read("provenance.json") or {}
-        if made.get("threads") not in (None, torch.get_num_threads()):
+        seal.verify(directory)
+        saved: Any = directory.read("recipe.json")  # ``open`` has seen it
+        refuse_other(directory.path, saved, recipe)
+        if (done := _finished(directory, observer)) is not None:
+            return done
+        made: Any = directory.read("provenance.json")
+        if made["threads"] != torch.get_num_threads():
             observer.message(
                 f"note: this run was begun with {made['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "sums may round differently, so it is the same run but not bit for bit"
@@ -165,35 +169,54 @@ def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
 def _continue(
     directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer
 ) -> Outcome:
-    if (done := _finished(directory, observer)) is not None:
-        return done
     with stop_on_signal() as stopping:
-        trainer = build(stopping)
-        _restore(directory, trainer, observer)
+        trainer, record = build(stopping), seal.Record(directory)
+        checkpoint = seal.newest(directory)
+        for damage in checkpoint.damaged if checkpoint else ():
+            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            return _work(directory, trainer, checkpoint_every, observer)
+            before = _start(directory, trainer, checkpoint, observer)
+            _restore(directory, trainer, checkpoint, observer)
+            return _work(directory, trainer, before, record, checkpoint_every, observer)
         except Interrupted:
             if trainer.finished > _saved_step(directory):
-                _save(directory, trainer)
+                _save(directory, trainer, record)
             observer.message(
-                f"stopped after step {trainer.finished} of {recipe.steps}; nothing is lost. "
+                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is lost. "
                 f"Go on with: cotrain resume {directory.path}"
             )
             raise
 
 
-def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) -> None:
-    checkpoint = transaction.latest(directory.checkpoints)
-    if checkpoint is not None:
-        for damage in checkpoint.damaged:
-            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
-        tensors, documents = checkpoint.load()
+def _start(
+    directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer
+) -> dict[str, dict[str, Any]]:
+    """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
+    held = directory.read("before.json")
+    if held is not None and (directory.path / "before_counts.json").exists():
+        return dict(held)
+    observer.message("measuring the start on held-out problems …")
+    figures = final_figures(trainer)
+    made = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
+    if saved is not None and not told(made).items() <= directory.sealed().items():
+        raise RunDirectoryError(
+            f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
+            "restore it, or start anew"
+        )
+    directory.keep(made)
+    return made["before.json"]
+
+
+def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer) -> None:
+    """Load the checkpoint, and cut the files back to what they were when it was saved."""
+    if saved is not None:
+        tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)
         observer.message(
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
-    for path in (directory.metrics, directory.timings):
-        truncate_after(path, trainer.finished - 1)
+    cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
+    truncate_after(directory.timings, trainer.finished - 1)
     with Ledger(directory.episodes) as ledger:
         ledger.truncate_after(trainer.finished - 1)
 
@@ -203,19 +226,20 @@ def _saved_step(directory: RunDirectory) -> int:
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save(directory: RunDirectory, trainer: CoTrainer) -> None:
-    transaction.save(directory.checkpoints, trainer.finished, trainer.cast.tensors(), {"state": trainer.state()})
+def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
+    documents = {"state": trainer.state(), seal.RECORD: record.json()}
+    transaction.save(directory.checkpoints, trainer.finished, trainer.cast.tensors(), documents)
 
 
-def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer) -> Outcome:
+def _work(
+    directory: RunDirectory,
+    trainer: CoTrainer,
+    before: Mapping[str, Any],
+    record: seal.Record,
+    checkpoint_every: int,
+    observer: Observer,
+) -> Outcome:
     recipe = trainer.recipe
-    before = directory.read("before.json")
-    if before is None:
-        observer.message("measuring the start on held-out problems …")
-        figures = final_figures(trainer)
-        before = estimates_json(figures)
-        directory.write("before_counts.json", counts_json(figures), indent=None)
-        directory.write("before.json", before)
     measured, monitor = _last_measured(directory), _monitor(directory)
     metrics, timings, ledger = (
         JsonlWriter(directory.metrics),
@@ -227,7 +251,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             step = trainer.finished - 1  # the last finished one, -1 at the start
             due = recipe.evaluate_every and (trainer.finished % recipe.evaluate_every == 0 or trainer.done)
             if due and measured < step + 1:
-                row = _curve_row(trainer, step=step)
+                row = curve_row(trainer, step=step)
                 metrics.append(row)
                 observer.update(row)
                 measured = step + 1
@@ -240,7 +264,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             ):
                 metrics.sync()
                 ledger.sync()
-                _save(directory, trainer)
+                _save(directory, trainer, record)
             result = trainer.step()
             ledger.append(int(result.row["step"]), result.episodes)
             metrics.append(result.row)
@@ -248,7 +272,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
             for alarm in monitor.add(result.row):
                 observer.message(with_examples(alarm, ledger.read).line())
-    _save(directory, trainer)
+    _save(directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
     after, counts = final_figures(trainer), directory.read("before_counts.json")
     summary = {
@@ -262,30 +286,8 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
         "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
     }
-    directory.write("summary.json", summary)
+    directory.keep({"summary.json": summary}, record.files())
     return Outcome(directory=directory.path, summary=summary)
-
-
-def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
-    """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
-    evaluation = trainer.recipe.evaluation
-    figures, _ = trainer.evaluate("test", evaluation.tasks)
-    if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("test", evaluation.tasks)
-        figures |= {_within("fixed", key): value for key, value in still.items() if "/" in key}
-    for split in evaluation.splits:
-        if not has_split(trainer.recipe.tasks, split):
-            continue
-        further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
-        figures |= {
-            key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
-        }
-    return figures
-
-
-def _within(split: str, key: str) -> str:
-    role, name = key.split("/", 1)
-    return f"{role}/{split}/{name}"
 
 
 @contextmanager
@@ -313,20 +315,6 @@ def _monitor(directory: RunDirectory) -> Monitor:
     for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
         monitor.add(row)
     return monitor
-
-
-def _curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on: those
-    of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see now."""
-    evaluation = trainer.recipe.evaluation
-    figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
-    if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
-        figures |= {_within("fixed", k): v for k, v in still.items() if k.split("/")[-1] in STALENESS}
-    row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
-    row |= {f"updates/{policy}": count for policy, count in trainer.cast.updates.items()}
-    row |= {f"eval/{key}": value.value for key, value in figures.items()}
-    return row
 
 
 def _rates(result: StepResult) -> dict[str, float]:

@@ -37,7 +37,10 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> Non
     directory = tmp_path / "runs" / "a"
     with (
         RunLock(directory),
-        pytest.raises(RunDirectoryError, match=rf"run directory {directory} is in use by process {os.getpid()} since \S+ \S+; wait"),
+        pytest.raises(
+            RunDirectoryError,
+            match=rf"run directory {directory} is in use by process {os.getpid()} since \S+ \S+; wait",
+        ),
     ):
         RunLock(directory)
     lock = RunLock(directory)

@@ -34,7 +34,19 @@ def test_a_run_that_is_refused_leaves_no_directory(tmp_path):
 
 @pytest.mark.whole
 def test_of_two_commands_at_once_one_runs_and_can_be_read(tmp_path):
-    command = [sys.executable, "-m", "cotrain.cli", "run", "grpo", "--model", TINY, "--steps", "1", "--tasks-per-step", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "cotrain.cli",
+        "run",
+        "grpo",
+        "--model",
+        TINY,
+        "--steps",
+        "1",
+        "--tasks-per-step",
+        "2",
+    ]
     command += ["--group-size", "2", "--evaluation-tasks", "1", "--threads", "1", "--out", str(tmp_path / "run")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in both]
