@@ -33,7 +33,7 @@ from cotrain.functional.reductions import Normalise
 from cotrain.learn.balance import ClassBalance, Counts, class_weights, update_counts
 from cotrain.learn.channels import ESTIMATORS, Centre, Channel, Estimator, centre_of, step_channel, whole_channel
 from cotrain.learn.contract import Annotated, Credit, Loss, MicroBatch, Needs, Normaliser
-from cotrain.learn.mixing import Mixing, weight_at
+from cotrain.learn.mixing import Mixing, refuse_weightless, weight_at
 from cotrain.learn.policy_term import Kl, PolicyTerm, Ratio, policy_loss
 from cotrain.learn.signals import Reading, StepScale, check_step_scale, read_all, sample_of
 from cotrain.learn.subsample import Subsample, draw
@@ -78,6 +78,7 @@ class Grpo:
         name = type(self).__name__
         if not self.mix:
             raise ConfigError(f"{name}: mix names no signal; expected for example mix={{'outcome': 1.0}}")
+        refuse_weightless(name, self.mix)
         if self.estimator not in ESTIMATORS:
             raise UnknownName("estimator", self.estimator, ESTIMATORS)
         if self.blend not in ("convex", "add"):

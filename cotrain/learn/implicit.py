@@ -27,6 +27,7 @@ from cotrain.functional.credit import leave_one_out, reward_to_go, whiten
 from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum
 from cotrain.learn.contract import Annotated, Credit, Loss, MicroBatch, Needs, Normaliser
+from cotrain.learn.mixing import refuse_weightless
 from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
 from cotrain.learn.signals import Reading, read_all, sample_of
 
@@ -94,6 +95,7 @@ class Prime:
         low, high = self.keep
         if not 0.0 <= low <= high <= 1.0:
             raise ConfigError(f"Prime: keep {self.keep} must be (low, high) shares of right answers within [0, 1]")
+        refuse_weightless("Prime", {"outcome": self.outcome_weight, "process": self.process_weight})
         self._term()
 
     def _term(self) -> PolicyTerm:

@@ -14,6 +14,7 @@ four decays over its own updates. After S updates the end value stays.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,3 +77,9 @@ def cosine(start: float, end: float) -> Mixing:
 def weight_at(weight: float | Mixing, updates: int, planned: int) -> float:
     """A weight of a ``mix`` as a number."""
     return weight(updates, planned) if isinstance(weight, Mixing) else float(weight)
+
+
+def refuse_weightless(where: str, mix: Mapping[str, float | Mixing]) -> None:
+    """Raise ConfigError where no signal ever has a weight: nothing would be learned."""
+    if not any(weight_at(weight, edge, 1) for weight in mix.values() for edge in (0, 1)):
+        raise ConfigError(f"{where}: the weights of {', '.join(mix)} are all 0, so that nothing is learned; raise one")

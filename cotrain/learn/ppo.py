@@ -22,6 +22,7 @@ from cotrain.functional.credit import place, whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Annotated, Credit, Loss, MicroBatch, Needs, Normaliser
+from cotrain.learn.mixing import refuse_weightless
 from cotrain.learn.policy_term import Kl, PolicyTerm, policy_loss
 from cotrain.learn.signals import Reading, StepScale, check_step_scale, read_all, sample_of
 
@@ -37,6 +38,7 @@ class Rewards:
     def __post_init__(self) -> None:
         if not self.mix:
             raise ConfigError("mix names no signal; expected for example mix={'outcome': 1.0}")
+        refuse_weightless("mix", self.mix)
         check_step_scale(self.step_scale)
 
     def read(self, traces: Sequence[Annotated]) -> tuple[list[Reading], dict[str, int]]:

@@ -22,6 +22,11 @@ from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import PolicySpec
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
+from cotrain.text.prompts import fields_of
+
+COUNTS = frozenset(
+    {"reviews", "samples", "votes", "trained", "revisions"}
+)  # options of protocols that are numbers of turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +114,11 @@ def check(recipe: Recipe) -> None:
     for role, spec in recipe.roles.items():
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
+        if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
+            found = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
+            raise ConfigError(
+                f"role 'solver': its prompt has {found}, so that it does not see the problem; expected {{problem}} in it"
+            )
         if recipe.policies[spec.policy].head == "value":
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which has a value head and cannot speak")
     for name, policy_spec in recipe.policies.items():
@@ -120,6 +130,7 @@ def check(recipe: Recipe) -> None:
                 raise ConfigError(
                     f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, a program; name a model"
                 )
+    _check_counts(recipe)
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
@@ -138,6 +149,22 @@ def check(recipe: Recipe) -> None:
     idle = [p for p in recipe.policies if p not in used]
     if idle:
         raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+
+
+def _check_counts(recipe: Recipe) -> None:
+    """How many problems, episodes and turns: at least one of each."""
+    for phase in recipe.schedule.phases:
+        for name in ("tasks", "members"):
+            _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
+    plays = [(f"phase {p.name!r}", p.options) for p in recipe.schedule.phases]
+    for where, options in [*plays, ("evaluation", recipe.evaluation.options)]:
+        for name in COUNTS & options.keys():
+            _check_count(f"{where}, option", name, options[name])
+
+
+def _check_count(where: str, name: str, value: Any) -> None:
+    if isinstance(value, int) and value < 1:
+        raise ConfigError(f"{where} {name} is {value}, expected at least 1")
 
 
 def _check_sampling(role: str, how: Sampling) -> None:
@@ -180,6 +207,11 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
         raise ConfigError(
             f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}"
         )
+    if needs.reference == objective.policy:
+        raise ConfigError(
+            f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; expected another "
+            "policy, such as a frozen one on the same model"
+        )
     used = {objective.policy}
     asked = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
     for label, other, head in [*asked, *(("scores", name, "lm") for name in needs.scores)]:
@@ -212,6 +244,22 @@ def _check_follower(recipe: Recipe, name: str) -> None:
             f"policy {name!r} begins with {spec.model!r} and follows {spec.follow.of!r}, which begins with "
             f"{source.model!r}; they must be one model"
         )
+
+
+def check_due(recipe: Recipe) -> None:
+    """Raise ConfigError for an objective that is due at none of the steps planned: its policy would not learn from it."""
+    for name in recipe.objectives:
+        if recipe.schedule.planned([name], recipe.steps):
+            continue
+        phases = [phase.name for phase in recipe.schedule.phases if name in phase.objectives]
+        warmup = sum(length for _, length in recipe.schedule.warmup)
+        if set(phases).isdisjoint({*recipe.schedule.cycle, *(phase for phase, _ in recipe.schedule.warmup)}):
+            what = f"phase {phases[0]!r} is never played; give it a place in the schedule, or leave the objective out"
+        else:
+            first = recipe.schedule.steps_until(name, 1) if not set(phases).isdisjoint(recipe.schedule.cycle) else None
+            what = f"it is due first at step {first}; raise steps" if first else "raise steps"
+            what += f", or shorten the warm-up of {warmup} steps" if warmup else ""
+        raise ConfigError(f"objective {name!r} is due at none of the {recipe.steps} steps: {what}")
 
 
 def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:

@@ -38,7 +38,7 @@ from cotrain.loop.figures import curve_row, final_figures
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.log import Logged
 from cotrain.loop.measures import counts_json, paired_changes
-from cotrain.loop.recipe import Recipe
+from cotrain.loop.recipe import Recipe, check_due
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
@@ -82,6 +82,7 @@ def start(
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal."""
     saved = recipe_json(recipe, checkpoint_every=checkpoint_every)
     check_problems(recipe)
+    check_due(recipe)
     with RunDirectory.begin(out) as directory:
         build = _builder(recipe, device, wrap)
         made = provenance(recipe, _weights(recipe), torch.get_num_threads(), device)
@@ -272,6 +273,8 @@ def _work(
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
             for alarm in monitor.add(result.row):
                 observer.message(with_examples(alarm, ledger.read).line())
+    for alarm in monitor.end():
+        observer.message(alarm.line())
     _save(directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
     after, counts = final_figures(trainer), directory.read("before_counts.json")

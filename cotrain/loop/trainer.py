@@ -127,6 +127,7 @@ class CoTrainer:
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         self._refuse_mass_failure(step, episodes)
+        self._refuse_silence(phase, episodes)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
@@ -155,6 +156,7 @@ class CoTrainer:
             )
             row |= {f"{name}/{_credited(key)}": value for key, value in credit.metrics.items()}
             row |= {f"{name}/dropped/{reason}": count for reason, count in credit.dropped.items()}
+            row[f"{name}/credit/samples"] = len(credit.samples)
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
             row |= self._scored(name, annotated, samples)
@@ -230,6 +232,14 @@ class CoTrainer:
         if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
             raise TooManyFailures(
                 f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
+            )
+
+    def _refuse_silence(self, phase: Phase, episodes: Sequence[Episode]) -> None:
+        if not any(episode.traces or episode.failure for episode in episodes):
+            name = getattr(phase.protocol, "__qualname__", type(phase.protocol).__name__)
+            raise ConfigError(
+                f"phase {phase.name!r}: protocol {name!r} asked no role in any of {len(episodes)} episodes, so nothing can be "
+                "learned; call one, as in `await roles.solver(problem=task.prompt)`"
             )
 
     def evaluate(

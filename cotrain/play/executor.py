@@ -64,6 +64,7 @@ class Roles:
     def __init__(self, stage: Stage, task: int, member: int) -> None:
         self._stage, self._task, self._member = stage, task, member
         self._calls = dict.fromkeys(stage.roles, 0)
+        self._awaited = 0  # of the calls
         self._turns: list[Turn] = []
         self._over = False
 
@@ -99,6 +100,7 @@ class Roles:
     async def _ask(
         self, address: Address, group: str | None, parent: Turn | None, begin: str, fields: Mapping[str, Any]
     ) -> Turn:
+        self._awaited += 1
         stage, role = self._stage, self._stage.roles[address.role]
         renderer = stage.renderers[role.policy]
         system = [] if role.system is None else [Message("system", role.system)]
@@ -147,6 +149,8 @@ class Roles:
     def _seal(self, failure: str | None) -> Episode:
         """The episode's end; ``task_id`` is filled in by the executor."""
         self._over = True
+        if failure is None and (lost := sum(self._calls.values()) - self._awaited):
+            failure = f"{lost} {'call of a role was' if lost == 1 else 'calls of roles were'} not awaited"
         if failure is not None:
             for turn in self._turns:
                 turn.fail(FAILED)

@@ -26,6 +26,7 @@ from cotrain.core.types import Completion, Sampling, Signal, Span, Trace
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
 
+LARGEST = 1e6  # magnitude of a reward
 Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) → a value with ``.ok``
 
 
@@ -90,13 +91,15 @@ class Turn:
         return self.completion.score
 
     def reward(self, name: str, value: float, *, span: Span | None = None) -> None:
-        """Add a signal for the whole turn, or for the tokens that hold ``span``.
+        """Add a signal for the whole turn, or for the tokens that hold ``span``. A value that is no number of a size that can
+        be learned from fails the turn, as nothing can be learned from it.
 
-        Raises ValueError when the value is not finite, or the span is empty or not of this turn's text.
+        Raises ValueError when the span is empty or not of this turn's text.
         """
         self._open()
-        if not math.isfinite(value):
-            raise ValueError(f"reward {name!r} of {self.id} is {value}")
+        if not abs(value) <= LARGEST:  # not a number, infinite, or too large
+            self.fail(f"reward {name} out of range")
+            return
         self._signals.append(Signal(name=name, value=float(value), tokens=None if span is None else self.tokens(span)))
 
     def note(self, **truth: Any) -> None:

@@ -1,0 +1,144 @@
+"""Objectives that learn nothing, and answers that nobody can read: told within three steps at which an objective is due.
+
+Health bands wait for ten rows and more; a mistyped signal or a prompt that no model understands shows at once. Counted are steps at
+which an objective is due, in a row:
+
+    no samples        3   no trace could be learned from; the reasons are those of ``{objective}/dropped``
+    no such signal    3   a signal for spans that the objective reads and nobody gives
+    no spread         5   from the first on: a channel whose advantages are all zero
+    unreadable        3   a role of which no answer could be parsed
+
+A run with fewer of them is told at its end. Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not
+report them (PPO, Prime), whose objectives are watched as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.loop.alarm import Alarm
+
+SEVERAL = 3  # due updates, or steps in which a role spoke
+FROM_THE_START = 5
+SAMPLES, DROPPED, COVERAGE, ADVANTAGE = "/credit/samples", "/dropped/", "/coverage/", "/advantage/"
+UNREAD = "/parse_failures"
+
+
+@dataclass(slots=True)
+class _Times:
+    """How often in a row something was so, and since when."""
+
+    count: int = 0
+    since: int = 0
+    seen: int = 0  # rows that could have been otherwise
+
+
+@dataclass(slots=True)
+class Starved:
+    """Reads rows one by one; ``add`` and ``end`` return the alarms that they are the first to raise."""
+
+    alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
+    _times: dict[tuple[str, str], _Times] = field(default_factory=dict)
+    _dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    _last: int = 0
+
+    def add(self, row: Mapping[str, Any]) -> list[Alarm]:
+        """The next row of a training step."""
+        self._last = int(row["step"])
+        for key in sorted(row):
+            if key.endswith(SAMPLES):
+                self._objective(key.removesuffix(SAMPLES), row)
+            elif key.endswith(UNREAD) and key.count("/") == 1:
+                self._count("unreadable answers", key, row[key] == 1.0)
+        return self._raised(ended=False)
+
+    def end(self) -> list[Alarm]:
+        """The run is over: what was so at all of too few steps is told too."""
+        return self._raised(ended=True)
+
+    def _objective(self, name: str, row: Mapping[str, Any]) -> None:
+        empty = row[name + SAMPLES] == 0
+        self._count("no samples", name + SAMPLES, empty)
+        dropped = self._dropped.setdefault(name, Counter())
+        if not empty:
+            dropped.clear()
+        for key, value in row.items():
+            if not key.startswith(f"{name}/"):
+                continue
+            rest = key.removeprefix(name)
+            if rest.startswith(DROPPED) and empty:
+                dropped[rest.removeprefix(DROPPED)] += int(value)
+            elif rest.startswith(COVERAGE):
+                self._count("no such signal", key, value == 0)
+            elif (
+                rest.startswith(ADVANTAGE)
+                and not empty
+                and row.get(name + COVERAGE + rest.removeprefix(ADVANTAGE)) != 0
+            ):
+                self._count("no spread", key, value == 0)
+
+    def _count(self, band: str, key: str, so: bool) -> None:
+        times = self._times.setdefault((band, key), _Times())
+        times.seen += 1
+        if so and not times.count:
+            times.since = self._last
+        times.count = times.count + 1 if so else 0
+
+    def _raised(self, *, ended: bool) -> list[Alarm]:
+        new = []
+        for (band, key), times in self._times.items():
+            needed = FROM_THE_START if band == "no spread" else SEVERAL
+            always = times.count == times.seen
+            if times.count < needed and not (ended and always and times.count):
+                continue
+            if band == "no spread" and not always:
+                continue
+            held = self.alarms.get((band, key))
+            alarm = self._alarm(band, key, times, held)
+            self.alarms[band, key] = alarm
+            if held is None:
+                new.append(alarm)
+        return new
+
+    def _alarm(self, band: str, key: str, times: _Times, held: Alarm | None) -> Alarm:
+        reading, healthy, advice = self._words(band, key, times.count)
+        first = held.step if held else self._last
+        return Alarm(
+            band=band, key=key, step=first, last=self._last, value=float(times.count), reading=reading, healthy=healthy,
+            advice=advice,
+        )  # fmt: skip
+
+    def _words(self, band: str, key: str, count: int) -> tuple[str, str, str]:
+        """Reading, what is healthy, and what to do."""
+        name, _, signal = key.partition("/")
+        signal = signal.rpartition("/")[2]
+        times = f"{count} {'time' if count == 1 else 'times'} in a row"
+        if band == "unreadable answers":
+            advice = f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise max_tokens, or mend its prompt."
+            return f"all of them, {times}", "some can be read", advice
+        if band == "no such signal":
+            advice = f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or leave it out of the mix."
+            return f"given to no trace, {times}", "given to some traces", advice
+        if band == "no spread":
+            advice = f"Signal {signal!r} has never varied within a group and teaches nothing: check what the protocol pays for it."
+            return f"the same in every group, {times}", "varies", advice
+        reasons = self._dropped.get(name, Counter()).most_common()
+        left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
+        return f"nothing to learn from, {times}{left_out}", "some samples", " ".join(_advice(name, reasons))
+
+
+def _advice(name: str, reasons: list[tuple[str, int]]) -> Iterator[str]:
+    """What to do, by what most traces were left out for."""
+    reason = reasons[0][0] if reasons else ""
+    if reason.startswith("no ") and reason not in ("no tokens", "no label"):
+        signal = reason.removeprefix("no ")
+        yield f"Objective {name!r} reads the signal {signal!r} and no trace has it: check its name in protocol and mix."
+    elif reason == "zero_spread":
+        yield "All rewards within a group are equal: change the difficulty of the problems, use larger groups, or check the reward."
+    elif reason:
+        yield f"Objective {name!r} does not train its policy: see {name}/dropped."
+    else:
+        yield f"Objective {name!r} was given no trace: check that the protocol asks its role, and see failures."
