@@ -12,6 +12,7 @@ from cotrain.core.types import TaskSource
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
+from cotrain.loop.guard import Diverged
 from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Observer, Outcome
@@ -29,10 +30,10 @@ def run(
     device: str = "cpu",
     observer: Observer | None = None,
 ) -> Outcome:
-    """Run a recipe into a new directory and write its report, also when it is interrupted."""
+    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself."""
     try:
         outcome = loop.start(recipe, out, checkpoint_every=checkpoint_every, device=device, observer=observer)
-    except Interrupted:
+    except (Interrupted, Diverged):
         write_report(Path(out))
         raise
     write_report(Path(out))
@@ -45,7 +46,7 @@ def resume(
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     try:
         outcome = loop.resume(recipe or rebuild(directory), directory, device=device, observer=observer)
-    except Interrupted:
+    except (Interrupted, Diverged):
         write_report(Path(directory))
         raise
     write_report(Path(directory))

@@ -27,6 +27,7 @@ from cotrain.loop import seal
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.trainer import STATE
 from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, save_model
 from cotrain.play.parts import FORMAT_MARK, speaks_short
@@ -105,7 +106,7 @@ def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Export
     if saved is None:
         return Exported(recipe=recipe, cast=cast, finished=0, tokens=0, updates={})
     tensors, documents = saved.load(only=[policy])
-    finished, tokens, state, _ = take("run", documents["state"], "finished", "tokens", "cast", "algorithms")
+    finished, tokens, _, state, _ = take("run", documents["state"], *STATE)
     updates, learners, followers = take("cast", state, "updates", "learners", "followers")
     mine = {"updates": updates, "learners": _of(learners, cast.learners), "followers": _of(followers, cast.followers)}
     cast.load(mine, tensors)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,7 @@ def _watched(
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
     """Run under the live table, mirrored in trackers; print where the results are."""
+    from cotrain.loop.guard import Diverged
     from cotrain.loop.run import Interrupted
     from cotrain.report.live import Live
     from cotrain.report.trackers import Mirrors
@@ -149,6 +151,9 @@ def _watched(
             outcome = work(watch)
     except Interrupted as stopped:
         return 128 + (stopped.signal or signal.SIGINT)
+    except Diverged as error:
+        print(f"cotrain: {error}", file=sys.stderr)
+        return 1
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0

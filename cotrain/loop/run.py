@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from cotrain.loop.directory import (
     weights_hash,
 )
 from cotrain.loop.figures import curve_row, final_figures
+from cotrain.loop.guard import SKIPPED, Diverged, Guard, NotFinite
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.log import Logged
 from cotrain.loop.measures import counts_json, paired_changes
@@ -178,10 +179,16 @@ def _continue(
         try:
             before = _start(directory, trainer, checkpoint, observer)
             _restore(directory, trainer, checkpoint, observer)
-            return _work(directory, trainer, before, record, checkpoint_every, observer)
+            while True:
+                try:
+                    return _work(directory, trainer, before, record, checkpoint_every, observer)
+                except NotFinite as error:
+                    _go_back(directory, trainer, error, observer)
+                    record = seal.Record(directory)
         except Interrupted:
             if trainer.finished > _saved_step(directory):
-                _save(directory, trainer, record)
+                with suppress(NotFinite):  # then the checkpoint before it is the one to go on from
+                    _save(directory, trainer, record)
             observer.message(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is lost. "
                 f"Go on with: cotrain resume {directory.path}"
@@ -217,9 +224,28 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | No
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
     cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
-    truncate_after(directory.timings, trainer.finished - 1)
+    for path in (directory.timings, directory.path / SKIPPED):
+        truncate_after(path, trainer.finished - 1)
     with Ledger(directory.episodes) as ledger:
         ledger.truncate_after(trainer.finished - 1)
+
+
+def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
+    """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done before."""
+    saved = seal.newest(directory)
+    todo = "lower the learning rate, or look at the rewards"
+    if saved is None or trainer.retries:
+        what = (
+            "there is no checkpoint to go back to"
+            if saved is None
+            else "and so it was after going back to a checkpoint"
+        )
+        kept = "" if saved is None else f"; {saved.checkpoint.path} is kept"
+        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {todo}{kept}") from error
+    observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {todo}")
+    _restore(directory, trainer, saved, observer)
+    trainer.retry(1)
+    _save(directory, trainer, seal.Record(directory))
 
 
 def _saved_step(directory: RunDirectory) -> int:
@@ -228,8 +254,13 @@ def _saved_step(directory: RunDirectory) -> int:
 
 
 def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
+    """Raises NotFinite for weights that no run can go on with."""
+    tensors = trainer.cast.tensors()
+    for policy, group in tensors.items():
+        if not all(bool(tensor.isfinite().all()) for tensor in group.values()):
+            raise NotFinite(f"policy {policy!r} has weights that are not finite")
     documents = {"state": trainer.state(), seal.RECORD: record.json()}
-    transaction.save(directory.checkpoints, trainer.finished, trainer.cast.tensors(), documents)
+    transaction.save(directory.checkpoints, trainer.finished, tensors, documents)
 
 
 def _work(
@@ -241,7 +272,10 @@ def _work(
     observer: Observer,
 ) -> Outcome:
     recipe = trainer.recipe
-    measured, monitor = _last_measured(directory), _monitor(directory)
+    measured, monitor, guard = _last_measured(directory), Monitor(), Guard()
+    for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
+        monitor.add(row)
+        guard.add(row)
     metrics, timings, ledger = (
         JsonlWriter(directory.metrics),
         JsonlWriter(directory.timings),
@@ -271,8 +305,13 @@ def _work(
             metrics.append(result.row)
             timings.append({"step": result.row["step"], **result.seconds, **result.engine_seconds})
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
+            if result.skipped:
+                with JsonlWriter(directory.path / SKIPPED) as skipped:
+                    for batch in result.skipped:
+                        skipped.append(batch)
             for alarm in monitor.add(result.row):
                 observer.message(with_examples(alarm, ledger.read).line())
+            guard.add(result.row)
     for alarm in monitor.end():
         observer.message(alarm.line())
     _save(directory, trainer, record)
@@ -310,14 +349,6 @@ def _last_measured(directory: RunDirectory) -> int:
     return max(
         (int(row["step"]) + 1 for row in read_jsonl(directory.metrics) if row.get("kind") == "evaluation"), default=-1
     )
-
-
-def _monitor(directory: RunDirectory) -> Monitor:
-    """The health bands, with what the metrics file holds already read."""
-    monitor = Monitor()
-    for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
-        monitor.add(row)
-    return monitor
 
 
 def _rates(result: StepResult) -> dict[str, float]:

@@ -7,6 +7,7 @@ which an objective is due, in a row:
     no such signal    3   a signal for spans that the objective reads and nobody gives
     no spread         5   from the first on: a channel whose advantages are all zero
     unreadable        3   a role of which no answer could be parsed
+    update skipped    1   each update whose gradient was not finite (``guard.py``)
 
 A run with fewer of them is told at its end. Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not
 report them (PPO, Prime), whose objectives are watched as a whole.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.loop.alarm import Alarm
+from cotrain.loop.guard import MARK, SKIPPED
 
 SEVERAL = 3  # due updates, or steps in which a role spoke
 FROM_THE_START = 5
@@ -47,17 +49,28 @@ class Starved:
 
     def add(self, row: Mapping[str, Any]) -> list[Alarm]:
         """The next row of a training step."""
-        self._last = int(row["step"])
+        self._last, skips = int(row["step"]), []
         for key in sorted(row):
             if key.endswith(SAMPLES):
                 self._objective(key.removesuffix(SAMPLES), row)
             elif key.endswith(UNREAD) and key.count("/") == 1:
                 self._count("unreadable answers", key, row[key] == 1.0)
-        return self._raised(ended=False)
+            elif key.endswith(MARK):
+                skips.append(self._skipped(key))
+        return skips + self._raised(ended=False)
 
     def end(self) -> list[Alarm]:
         """The run is over: what was so at all of too few steps is told too."""
         return self._raised(ended=True)
+
+    def _skipped(self, key: str) -> Alarm:
+        """One for every update that was not made."""
+        alarm = Alarm(
+            band="update skipped", key=key, step=self._last, last=self._last, value=1.0, reading="gradient not finite",
+            healthy="finite", advice=f"The batch is in {SKIPPED}: look for extreme rewards, or lower the learning rate.",
+        )  # fmt: skip
+        self.alarms["update skipped", f"{key} {self._last}"] = alarm
+        return alarm
 
     def _objective(self, name: str, row: Mapping[str, Any]) -> None:
         empty = row[name + SAMPLES] == 0

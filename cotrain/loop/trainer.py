@@ -24,12 +24,14 @@ from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.contract import Annotated, Sample, Term
 from cotrain.loop.cast import Cast, assemble
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
+from cotrain.loop.guard import MARK, NotFinite
 from cotrain.loop.metrics import Row, reward_gap, role_metrics
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
 from cotrain.play.executor import Executor
 from cotrain.tasks.grading import grade_outside
 
+STATE = ("finished", "tokens", "retries", "cast", "algorithms")  # what a checkpoint has of a run
 PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
 
 
@@ -53,6 +55,9 @@ class StepResult:
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
     episodes: tuple[Episode, ...]
+    skipped: tuple[
+        Mapping[str, Any], ...
+    ]  # updates that were not finite: step, policy, and the addresses of each objective's samples
 
 
 class StoppableEngine:
@@ -65,7 +70,10 @@ class StoppableEngine:
     def advance(self) -> bool:
         if asked := self.stopping():
             raise Interrupted(asked)
-        return self.engine.advance()
+        try:
+            return self.engine.advance()
+        except FloatingPointError as error:
+            raise NotFinite(str(error)) from error
 
 
 class CoTrainer:
@@ -90,7 +98,9 @@ class CoTrainer:
             autocast=self.cast.autocasts(),
         )
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
-        self.executor = self._executor(wrap(self._stoppable) if wrap else self._stoppable, recipe.seed)
+        self._player = wrap(self._stoppable) if wrap else self._stoppable
+        self.retries = 0  # how often it went back to a checkpoint, to go on with other draws
+        self.executor = self._executor(self._player, self.seed)
         self.judge = self._executor(self._stoppable, evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
@@ -109,6 +119,16 @@ class CoTrainer:
     def _executor(self, engine: Any, seed: int) -> Executor:
         roles, programs = self.recipe.roles, self.cast.programs()
         return Executor(engine, self.cast.renderers, roles, seed, grader=grade_outside, programs=programs)
+
+    @property
+    def seed(self) -> int:
+        """Of what is drawn and sampled in training."""
+        return seed_of("retry", self.recipe.seed, self.retries) if self.retries else self.recipe.seed
+
+    def retry(self, retries: int) -> None:
+        """Draw and sample from now on as at this attempt."""
+        self.retries = retries
+        self.executor = self._executor(self._player, self.seed)
 
     @property
     def done(self) -> bool:
@@ -132,17 +152,21 @@ class CoTrainer:
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
+        skipped: list[dict[str, Any]] = []
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
-            row |= self._learn(due, episodes, clock)
+            row |= self._learn(due, episodes, clock, skipped)
         silent = {*self.cast.programs(), *self.cast.scoring()}
         self.tokens += sum(len(t.token_ids) for e in episodes for t in e.traces if t.policy not in silent)
         row["tokens"] = self.tokens
         self.finished += 1
-        return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
+        return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes, skipped=tuple(skipped))
 
-    def _learn(self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock) -> Row:
-        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""
+    def _learn(
+        self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock, skipped: list[dict[str, Any]]
+    ) -> Row:
+        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those that
+        were not finite are added to ``skipped``."""
         row: Row = {}
         terms: dict[str, list[Term]] = {}
         for name in due:
@@ -172,6 +196,11 @@ class CoTrainer:
                 self._publish(changed)
             row |= {f"{policy}/{_learned(k)}": v for k, v in report.metrics.items() if not k.endswith("seconds")}
             row |= {f"{policy}/updates": self.cast.updates[policy], f"{policy}/skipped": float(not report.stepped)}
+            if report.skipped:
+                row[f"{policy}/skipped/{report.skipped}"] = 1
+            if policy + MARK in row:
+                batch = {term.name: [sample.key for sample in term.samples] for term in mine}
+                skipped.append({"step": self.finished, "policy": policy, "reason": report.skipped, "samples": batch})
             clock.lap("update")
         return row
 
@@ -180,7 +209,7 @@ class CoTrainer:
         recipes with one seed draws the same problems."""
         count = phase.tasks or self.recipe.tasks_per_step
         first = self.recipe.schedule.occurrence(step) * count
-        return [train_task(self.recipe.tasks, self.recipe.seed, phase.objectives[0], first + i) for i in range(count)]
+        return [train_task(self.recipe.tasks, self.seed, phase.objectives[0], first + i) for i in range(count)]
 
     def _annotate(self, name: str, traces: Sequence[Trace]) -> list[Annotated]:
         """The traces with what credit has to know beforehand."""
@@ -269,17 +298,19 @@ class CoTrainer:
         return {
             "finished": self.finished,
             "tokens": self.tokens,
+            "retries": self.retries,
             "cast": self.cast.state(),
             "algorithms": {name: algorithm.state() for name, algorithm in self.algorithms.items()},
         }
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
-        finished, tokens, cast, algorithms = take("run", state, "finished", "tokens", "cast", "algorithms")
+        finished, tokens, retries, cast, algorithms = take("run", state, *STATE)
         take("run's algorithms", algorithms, *self.algorithms)
         self.cast.load(cast, tensors)
         for name, algorithm in self.algorithms.items():
             algorithm.load(algorithms[name])
         self.finished, self.tokens = int(finished), int(tokens)
+        self.retry(int(retries))
         self._publish(self.cast.versions())
 
     def _publish(self, policies: Iterable[str]) -> None:
