@@ -56,10 +56,10 @@ def resume(
 def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
     """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain settings
     whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises RunDirectoryError
-    where more has changed."""
-    saved: Any = RunDirectory.open(directory).read("recipe.json")  # ``open`` has seen it
-    if not isinstance(saved, Mapping) or not {"origin", "settings"} <= set(saved):
-        raise RunDirectoryError(f"{Path(directory) / 'recipe.json'} is damaged (no recipe in it); restore it")
+    where more has changed, or a file of the run is not as the run wrote it."""
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    saved: Any = folder.read("recipe.json")  # ``open`` has seen it
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -103,10 +103,9 @@ def evaluate(
 def trained(directory: Path | str, *, device: str = "cpu") -> CoTrainer:
     """The models of a run as its latest valid checkpoint has them (the start, when there is none yet). Raises RunDirectoryError
     where a file of the run is not as the run wrote it."""
-    folder = RunDirectory.open(directory)
-    seal.verify(folder)
-    saved = seal.newest(folder)
-    trainer = CoTrainer(rebuild(directory), device=device)
+    recipe = rebuild(directory)
+    saved = seal.newest(RunDirectory.open(directory))
+    trainer = CoTrainer(recipe, device=device)
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)

@@ -44,7 +44,16 @@ from nothing
 
 LENIENT = ("run", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR),
+    *(
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.EISDIR,
+    ),
 }
 
 Command = Callable[[Sequence[str]], int]

@@ -287,6 +287,8 @@ def _done(folder: Path) -> bool:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
+    """The summary of a run whose files are as it wrote them."""
+    seal.verify(RunDirectory(folder))
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
 
 
@@ -340,18 +342,17 @@ def _ended_with_us(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryI
 
 def _collect(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as the comparison reads it: its validation curve over updates and tokens, its before and after."""
-    seal.verify(RunDirectory(folder))
+    summary = _summary(folder)
     curve = []
     for row in read_jsonl(folder / "metrics.jsonl"):
         if row.get("kind") == "evaluation":
             figures = {key.removeprefix("eval/"): value for key, value in row.items() if key.startswith("eval/")}
             curve.append([int(row[f"updates/{policy}"]), int(row["tokens"]), figures])
-    summary = _summary(folder)
     laps = [
         value
         for row in read_jsonl(folder / "timings.jsonl")
         for key, value in row.items()
-        if "/" not in key and key != "step"
+        if "/" not in key and key != "step" and isinstance(value, int | float)
     ]
     return {
         "seed": seed,

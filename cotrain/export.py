@@ -100,9 +100,7 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
     cast = assemble({policy: recipe.policies[policy]}, seed=recipe.seed)
-    folder = RunDirectory.open(directory)
-    seal.verify(folder)
-    saved = seal.newest(folder)
+    saved = seal.newest(RunDirectory.open(directory))
     if saved is None:
         return Exported(recipe=recipe, cast=cast, finished=0, tokens=0, updates={})
     tensors, documents = saved.load(only=[policy])

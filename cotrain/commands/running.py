@@ -112,14 +112,14 @@ def resume(words: Sequence[str]) -> int:
     given = parser.strict(words)
     from cotrain.loop.directory import RunDirectory
 
-    begun = RunDirectory.open(given.directory).read("provenance.json") or {}
-    threads(given.threads or begun.get("threads"))
     quiet()
     from cotrain import api
     from cotrain.report.trackers import tracked
 
     notes: list[str] = []
     recipe = api.rebuild(given.directory, say=notes.append)
+    begun: Any = RunDirectory.open(given.directory).read("provenance.json")
+    threads(given.threads or begun["threads"])
     return _watched(
         recipe,
         lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch),

@@ -91,6 +91,11 @@ def check(recipe: Recipe) -> None:
     """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
     if not recipe.objectives:
         raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
+    if not isinstance(recipe.tasks, TaskSource):
+        raise ConfigError(
+            f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with name, get, "
+            "size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
+        )
     evaluation = recipe.evaluation
     for label, value, least in (
         ("steps", recipe.steps, 1),

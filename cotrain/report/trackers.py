@@ -116,13 +116,14 @@ def check(names: Sequence[str]) -> tuple[str, ...]:
 def tracked(directory: Path | str) -> tuple[str, ...]:
     """The trackers that a run was begun with."""
     notes = _notes(Path(directory))
-    return tuple(name for name in notes.get("trackers", ()) if name in TRACKERS)
+    names = notes.get("trackers")
+    return tuple(name for name in TRACKERS if isinstance(names, list) and name in names)
 
 
 def _notes(directory: Path) -> dict[str, Any]:
     try:
         found = json.loads((directory / NOTES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -242,15 +242,13 @@ class Renderer:
         return layout
 
     def _template_layout(self, template: str, roles: tuple[str, ...], opening: bool) -> _Layout | str:
-        from jinja2.exceptions import TemplateError
-
         marks = [f"content{i}placeholder" for i in range(len(roles))]
         turns = [{"role": role, "content": _PAD + mark + _PAD} for role, mark in zip(roles, marks, strict=True)]
         options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in template else {}
         try:
             text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=opening, **options)
-        except TemplateError as error:
-            return str(error)
+        except Exception as error:  # noqa: BLE001  a template is a program of a stranger and may raise anything
+            return (str(error).strip() or type(error).__name__).splitlines()[0]
         assert isinstance(text, str)
         layout: _Layout = []
         for i, mark in enumerate(marks):
