@@ -31,6 +31,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cotrain.core import redact
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import Written, replace_file, written
@@ -255,12 +256,13 @@ def resolved(value: Any) -> Any:
 
 
 def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, device: str) -> dict[str, Any]:
-    """Where and with what a run was made. Holds no environment variables and no paths of the home directory."""
+    """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing that looks
+    like a key."""
     return {
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": redact.command(sys.argv),
         "seed": recipe.seed,
         "threads": threads,
         "device": device,
