@@ -29,7 +29,8 @@ from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
-from cotrain.loop.run import Interrupted, check_problems, stop_on_signal
+from cotrain.loop.run import Interrupted, check_problems
+from cotrain.loop.signals import stop_on_signal
 from cotrain.recipes import find, make
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_page import write_compare_page

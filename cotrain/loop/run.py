@@ -7,13 +7,10 @@ raised; a second signal leaves at once.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -35,11 +32,13 @@ from cotrain.loop.directory import (
     weights_hash,
 )
 from cotrain.loop.figures import curve_row, final_figures
+from cotrain.loop.fitting import look
 from cotrain.loop.guard import SKIPPED, Diverged, Guard, NotFinite
 from cotrain.loop.health import Monitor, with_examples
 from cotrain.loop.log import Logged
 from cotrain.loop.measures import counts_json, paired_changes
 from cotrain.loop.recipe import Recipe, check_due
+from cotrain.loop.signals import stop_on_signal
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
@@ -203,6 +202,8 @@ def _start(
     held = directory.read("before.json")
     if held is not None and (directory.path / "before_counts.json").exists():
         return dict(held)
+    for line in look(trainer) if saved is None else ():
+        observer.message(line)
     observer.message("measuring the start on held-out problems …")
     figures = final_figures(trainer)
     made = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
@@ -272,6 +273,7 @@ def _work(
     observer: Observer,
 ) -> Outcome:
     recipe = trainer.recipe
+    told_of: set[str] = set()
     measured, monitor, guard = _last_measured(directory), Monitor(), Guard()
     for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
         monitor.add(row)
@@ -301,6 +303,7 @@ def _work(
                 ledger.sync()
                 _save(directory, trainer, record)
             result = trainer.step()
+            _name_set_aside(trainer, told_of, observer)
             ledger.append(int(result.row["step"]), result.episodes)
             metrics.append(result.row)
             timings.append({"step": result.row["step"], **result.seconds, **result.engine_seconds})
@@ -317,6 +320,7 @@ def _work(
     _save(directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
     after, counts = final_figures(trainer), directory.read("before_counts.json")
+    _name_set_aside(trainer, told_of, observer)
     summary = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -330,6 +334,14 @@ def _work(
     }
     directory.keep({"summary.json": summary}, record.files())
     return Outcome(directory=directory.path, summary=summary)
+
+
+def _name_set_aside(trainer: CoTrainer, told_of: set[str], observer: Observer) -> None:
+    """Say of each problem that did not fit, once."""
+    for task, why in trainer.set_aside().items():
+        if task not in told_of:
+            told_of.add(task)
+            observer.message(f"note: problem {task} is set aside: {why}")
 
 
 @contextmanager
@@ -359,29 +371,3 @@ def _rates(result: StepResult) -> dict[str, float]:
         for trace in episode.traces:
             spoken[trace.role] = spoken.get(trace.role, 0) + len(trace.token_ids)
     return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[Callable[[], int]]:
-    """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
-    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone where it
-    is ignored, as below ``nohup``."""
-    asked = [0]
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: asked[0]
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if asked[0]:
-            raise KeyboardInterrupt
-        asked[0] = number
-
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in heard}
-    try:
-        yield lambda: asked[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

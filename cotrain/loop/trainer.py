@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from cotrain.core.address import seed_of
-from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.errors import ConfigError, CotrainError, TooLong
 from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
@@ -28,7 +28,7 @@ from cotrain.loop.guard import MARK, NotFinite
 from cotrain.loop.metrics import Row, reward_gap, role_metrics
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
-from cotrain.play.executor import Executor
+from cotrain.play.executor import TOO_LONG, Executor
 from cotrain.tasks.grading import grade_outside
 
 STATE = ("finished", "tokens", "retries", "cast", "algorithms")  # what a checkpoint has of a run
@@ -258,6 +258,8 @@ class CoTrainer:
 
     def _refuse_mass_failure(self, step: int, episodes: Sequence[Episode]) -> None:
         failed = [e.failure for e in episodes if e.failure]
+        if failed and set(failed) == {TOO_LONG} and len(failed) == len(episodes):
+            raise TooLong(f"no problem of step {step} fits: {next(iter(self.executor.set_aside.values()))}")
         if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
             raise TooManyFailures(
                 f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
@@ -293,6 +295,10 @@ class CoTrainer:
             evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False
         )
         return {key: value for key, value in figures.items() if key.split("/")[0] not in swapped}, played
+
+    def set_aside(self) -> dict[str, str]:
+        """Problems that did not fit a context so far, by id, and why."""
+        return self.executor.set_aside | self.judge.set_aside
 
     def state(self) -> State:
         return {
