@@ -51,9 +51,7 @@ def test_a_problem_that_does_not_fit_is_set_aside_counted_and_named(tmp_path):
     outcome = api.run(recipe(tmp_path / "data", {2}), tmp_path / "run", observer=heard)
     assert outcome.summary["steps"] == 2
     found = [line for line in heard.lines if "do not fit role 'solver'" in line]
-    assert len(found) == 2 and all(
-        "note: 1 of" in line and "exceed the context of 1024" in line for line in found
-    )
+    assert len(found) == 2 and all("note: 1 of" in line and "exceed the context of 1024" in line for line in found)
     assert (
         sum("is set aside: " in line and "exceed the context" in line for line in heard.lines) == 2
     )  # one of either split
