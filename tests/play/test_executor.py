@@ -245,20 +245,6 @@ def test_errors_of_the_recipe_end_the_play(models, call, error, message):
         executor(models).play(protocol, letter_tasks(3), step=0, members=2)
 
 
-def test_a_prompt_that_does_not_fit_breaks_off_its_own_episode(models):
-    async def protocol(task, roles):
-        await roles.solver(problem="y")
-        if task.id.endswith("1"):
-            await roles.solver(problem="x" * 200)
-
-    player = executor(models)
-    episodes = player.play(protocol, letter_tasks(3), step=0, members=2)
-    assert [episode.failure for episode in episodes] == [None, None, "prompt too long", "prompt too long", None, None]
-    assert all(len(episode.traces) == 1 for episode in episodes)
-    assert list(player.set_aside) == [episodes[2].task_id]
-    assert "exceed the context of 128" in player.set_aside[episodes[2].task_id]
-
-
 def test_names_are_checked_before_playing(models):
     engine = EmbeddedEngine(models)
     with pytest.raises(UnknownName, match=r"policy \(of role 'solver'\)"):
