@@ -143,7 +143,7 @@ class Starved:
             advice = f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise max_tokens, or mend its prompt."
             return f"all of them, {times}", "some can be read", advice
         if band == "no such signal":
-            advice = f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or leave it out of the mix."
+            advice = f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or leave it out of rewards."
             return f"given to no trace, {times}", "given to some traces", advice
         if band == "no spread":
             advice = f"Signal {signal!r} has never varied within a group and teaches nothing: check what the protocol pays for it."
@@ -158,7 +158,7 @@ def _advice(name: str, reasons: list[tuple[str, int]]) -> Iterator[str]:
     reason = reasons[0][0] if reasons else ""
     if reason.startswith("no ") and reason not in ("no tokens", "no label"):
         signal = reason.removeprefix("no ")
-        yield f"Objective {name!r} reads the signal {signal!r} and no trace has it: check its name in protocol and mix."
+        yield f"Objective {name!r} reads the signal {signal!r} and no trace has it: reward it in the protocol."
     elif reason == "zero_spread":
         yield "All rewards within a group are equal: change the difficulty of the problems, use larger groups, or check the reward."
     elif reason:

@@ -13,9 +13,10 @@ from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.directory import RunDirectory, recipe_json
-from cotrain.loop.guard import AMONG, MARK, Guard, NotFinite
+from cotrain.loop.guard import AMONG, Guard, NotFinite
 from cotrain.loop.seal import Record
 from cotrain.loop.trainer import CoTrainer
+from cotrain.metrics.starved import MARK
 from cotrain.models.load import load_model, save_model
 from cotrain.recipes import make
 from tests.helpers import TINY
@@ -23,31 +24,33 @@ from tests.helpers import TINY
 METHOD = """
 from dataclasses import replace
 import math
-from cotrain.learn.grpo import Grpo
+from cotrain.core.signals import OUTCOME, gives
+from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.measures import solving
 from cotrain.loop.policies import trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
 from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import solving
 from cotrain.play.parts import solver
 from tests.helpers import EASY, TINY
 
 LEFT = []  # updates that are made before, and that are spoiled
 
 
-class Spoiled(Grpo):
-    def credit(self, traces, *, updates, planned):
-        made = super().credit(traces, updates=updates, planned=planned)
+class Spoiled(PolicyGradient):
+    def credit(self, batch, state):
+        made, state = super().credit(batch, state)
         LEFT[0] -= 1
         if not -LEFT[1] <= LEFT[0] < 0:
-            return made
+            return made, state
         wrong = [replace(s, advantages=s.advantages * math.inf) for s in made.samples]
-        return replace(made, samples=tuple(wrong))
+        return replace(made, samples=tuple(wrong)), state
 
 
+@gives(OUTCOME.to("solver"))
 async def graded(task, roles):
     solution = await roles.solver(problem=task.prompt)
-    solution.reward("outcome", float(solution.address.member % 2))
+    solution.reward(OUTCOME, float(solution.address.member % 2))
 
 
 @recipe
@@ -56,7 +59,7 @@ def spoiled(good: int = 1, bad: int = 3, seed: int = 0) -> Recipe:
     return Recipe(
         name="spoiled", tasks=EASY, steps=6, seed=seed, tasks_per_step=2, group_size=2,
         policies={"generator": trainable(TINY, lr=1e-3)}, roles={"solver": solver("generator", TINY)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(mix={"outcome": 1.0}))},
+        objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(rewards={OUTCOME: 1.0}))},
         schedule=single(graded, "generator", name="generator"),
         evaluation=Evaluation(protocol=graded, measures=(solving("solver", 1),), tasks=1, members=1),
     )
@@ -144,7 +147,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
     trainer, directory = CoTrainer(make(method, {})), RunDirectory(tmp_path)
     directory.keep({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
     with torch.no_grad():
-        next(trainer.cast.models["generator"].parameters()).fill_(math.nan)
+        next(trainer.cast["generator"].model.parameters()).fill_(math.nan)
     with pytest.raises(NotFinite, match="'generator' has weights that are not finite"):
         loop._save(directory, trainer, Record(directory))
     assert transaction.latest(directory.checkpoints) is None

@@ -1,21 +1,24 @@
-"""A mistyped signal, a protocol that asks nobody, a forgotten await, rewards of 1e300, counts of -1 and an objective that never comes
-due ended with rc 0 and without a word, since every alarm waited for ten rows."""
+"""A reward that nobody gives, a protocol that asks nobody, a forgotten await, rewards of 1e300, counts of -1 and an objective that
+never comes due ended with rc 0 and without a word, since every alarm waited for ten rows."""
 
 import math
 from dataclasses import replace
 
 import pytest
-from cotrain.learn.grpo import Grpo, Kl
 
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
+from cotrain.learn import algorithms
+from cotrain.learn.implicit import Prime
+from cotrain.learn.losses import Kl
 from cotrain.learn.ppo import Ppo
-from cotrain.loop import health
 from cotrain.loop.override import override
 from cotrain.loop.recipe import Objective, check_due
 from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
+from cotrain.metrics.alarms import check
 from cotrain.play.protocols import solve
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.grpo import grpo
@@ -38,10 +41,10 @@ class Heard:
     def update(self, row): ...
 
 
-def played(protocol, steps=3, mix=None):
+def played(protocol, steps=3, rewards=None):
     """GRPO with another protocol, and other signals to learn from."""
     made = grpo(steps=steps, kl=0.0, **SMALL)
-    by = Grpo(mix=mix or {"outcome": 1.0})
+    by = algorithms.grpo(rewards=rewards or {OUTCOME: 1.0})
     return replace(
         made,
         objectives={"generator": Objective(policy="generator", on="solver", by=by)},
@@ -56,40 +59,46 @@ def rows_of(recipe):
 
 
 def alarms_of(recipe, **how):
-    return {alarm.band: alarm for alarm in health.check(rows_of(recipe), **how)}
+    return {alarm.band: alarm for alarm in check(rows_of(recipe), **how)}
 
 
+KIND, PROMISED = Signal("kind"), Signal("promised")
+
+
+@gives(OUTCOME.to("solver"), KIND.to("solver"), STEP.to("solver"), PROMISED.to("solver"))
 async def graded(task, roles):
-    """Both kinds of reward, in turn, so that every group has some of each."""
+    """Two kinds of reward, of which one is equal for all, and two that are declared and never given."""
     solution = await roles.solver(problem=task.prompt)
-    solution.reward("outcome", float(solution.address.member % 2))
-    solution.reward("kind", 1.0)
+    solution.reward(OUTCOME, float(solution.address.member % 2))
+    solution.reward(KIND, 1.0)
 
 
-def test_a_mistyped_signal_is_named_within_three_steps():
-    alarm = alarms_of(played(graded, mix={"outcom": 1.0}))["no samples"]
+def test_a_reward_that_is_declared_and_never_given_is_named_within_three_steps():
+    alarm = alarms_of(played(graded, rewards={PROMISED: 1.0}))["no samples"]
     assert (alarm.step, alarm.value) == (2, 3.0)
-    assert "left out: no outcom 24" in alarm.line() and "reads the signal 'outcom' and no trace has it" in alarm.line()
+    assert "left out: no promised 24" in alarm.line()
+    assert "reads the signal 'promised' and no trace has it" in alarm.line()
 
 
 def test_a_short_run_is_told_at_its_end_and_in_its_report(tmp_path, capsys):
     heard = Heard()
-    outcome = api.run(played(graded, steps=1, mix={"outcom": 1.0}), tmp_path / "run", observer=heard)
-    assert [line for line in heard.lines if "no samples" in line and "outcom" in line]
+    outcome = api.run(played(graded, steps=1, rewards={PROMISED: 1.0}), tmp_path / "run", observer=heard)
+    assert [line for line in heard.lines if "no samples" in line and "promised" in line]
     assert [alarm["band"] for alarm in outcome.summary["alarms"]] == ["no samples"]
     assert "reads the signal" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_what_never_varies_and_what_nobody_gives_is_named():
-    alarms = alarms_of(played(graded, steps=5, mix={"outcome": 1.0, "kind": 0.5, "step": 0.1}))
+    alarms = alarms_of(played(graded, steps=5, rewards={OUTCOME: 1.0, KIND: 0.5, STEP: 0.1}))
     assert alarms["no spread"].key == "generator/advantage/kind" and alarms["no spread"].step == 4
     assert alarms["no such signal"].key == "generator/coverage/step" and alarms["no such signal"].step == 2
     assert not alarms_of(played(graded, steps=5))
 
 
+@gives(OUTCOME.to("solver"))
 async def equal(task, roles):
     solution = await roles.solver(problem=task.prompt)
-    solution.reward("outcome", 1.0)
+    solution.reward(OUTCOME, 1.0)
 
 
 def test_equal_rewards_are_named():
@@ -102,9 +111,10 @@ def test_answers_that_nobody_can_read_are_named():
     assert alarm.key == "solver/parse_failures" and "raise max_tokens" in alarm.advice
 
 
+@gives(OUTCOME.to("solver"))
 async def huge(task, roles):
     solution = await roles.solver(problem=task.prompt)
-    solution.reward("outcome", [1e300, -math.inf, math.nan, 2e6][solution.address.member])
+    solution.reward(OUTCOME, [1e300, -math.inf, math.nan, 2e6][solution.address.member])
 
 
 def test_rewards_out_of_range_are_failures_with_a_reason():
@@ -113,13 +123,16 @@ def test_rewards_out_of_range_are_failures_with_a_reason():
     assert "was given no trace" in alarms_of(played(huge))["no samples"].advice
 
 
+@gives(OUTCOME.to("solver"))
 async def silent(task, roles): ...
 
 
+@gives(OUTCOME.to("solver"))
 async def forgetful(task, roles):
     roles.solver(problem=task.prompt)
 
 
+@gives(OUTCOME.to("solver"), KIND.to("solver"))
 async def half_forgetful(task, roles):
     await graded(task, roles)
     roles.solver.many(2, problem=task.prompt)
@@ -163,14 +176,15 @@ def test_a_solver_that_does_not_see_the_problem_is_refused():
 
 def test_a_policy_that_is_its_own_reference_is_refused():
     made = grpo(kl=0.0)
-    own = Objective(policy="generator", on="solver", by=Grpo(mix={"outcome": 1.0}, kl=Kl("generator")))
+    own = Objective(policy="generator", on="solver", by=algorithms.grpo(rewards={OUTCOME: 1.0}, kl=Kl("generator")))
     refuse(lambda: replace(made, objectives={"generator": own}), "compares policy 'generator' with itself")
 
 
 def test_weights_that_are_all_zero_are_refused():
-    refuse(lambda: Grpo(mix={"outcome": 0.0, "format": 0.0}), "the weights of outcome, format are all 0")
-    refuse(lambda: Ppo(mix={"outcome": 0.0}), "are all 0")
-    refuse(lambda: override(grpo(), ["objectives.generator.by.mix.outcome=0"]), "are all 0")
+    refuse(lambda: algorithms.grpo(rewards={OUTCOME: 0.0, FORMAT: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: Ppo(rewards={OUTCOME: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: Prime(outcome_weight=0.0, process_weight=0.0), "are both 0")
+    refuse(lambda: override(grpo(), ["objectives.generator.by.rewards.outcome=0"]), "all weights of rewards are 0")
 
 
 def test_an_objective_that_never_comes_due_is_refused(tmp_path):
