@@ -162,19 +162,21 @@ def check(recipe: Recipe) -> None:
 
 
 def _check_counts(recipe: Recipe) -> None:
-    """How many problems, episodes and turns: at least one of each."""
+    """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no reviews."""
     for phase in recipe.schedule.phases:
         for name in ("tasks", "members"):
             _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
-    plays = [(f"phase {p.name!r}", p.options) for p in recipe.schedule.phases]
-    for where, options in [*plays, ("evaluation", recipe.evaluation.options)]:
-        for name in COUNTS & options.keys():
-            _check_count(f"{where}, option", name, options[name])
+        for name in COUNTS & phase.options.keys():
+            _check_count(
+                f"phase {phase.name!r}, option", name, phase.options[name], least=0 if name == "reviews" else 1
+            )
+    for name in COUNTS & recipe.evaluation.options.keys():
+        _check_count("evaluation, option", name, recipe.evaluation.options[name])
 
 
-def _check_count(where: str, name: str, value: Any) -> None:
-    if isinstance(value, int) and value < 1:
-        raise ConfigError(f"{where} {name} is {value}, expected at least 1")
+def _check_count(where: str, name: str, value: Any, *, least: int = 1) -> None:
+    if isinstance(value, int) and value < least:
+        raise ConfigError(f"{where} {name} is {value}, expected at least {least}")
 
 
 def _check_sampling(role: str, how: Sampling) -> None:
