@@ -25,7 +25,7 @@ from typing import Any
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UnknownName
 from cotrain.core.signals import Declared, declared_by
-from cotrain.core.types import Completion, Episode, Grade, Task
+from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.play.conversation import Conversation
 from cotrain.play.idle_loop import IdleLoop, busy, together
@@ -38,7 +38,6 @@ Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **opti
 Grader = Callable[[Task, str], Awaitable[Grade]]
 
 TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
-FAILED = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 _RESERVED = ("grade", "busy", "nonce")
 
 
@@ -157,7 +156,7 @@ class Roles:
             failure = f"{lost} {'call of a role was' if lost == 1 else 'calls of roles were'} not awaited"
         if failure is not None:
             for turn in (turn for chat in self._chats for turn in chat.turns):
-                turn.fail(FAILED)
+                turn.fail(BROKEN_OFF)
         traces = sorted((trace for chat in self._chats for trace in chat.traces()), key=lambda trace: trace.address)
         return Episode(
             step=self._stage.step,

@@ -154,7 +154,7 @@ def _minus(one: Points, other: Points) -> Points:
 
 
 def label_of(metric: str, roles: set[str]) -> str:
-    """``"solver: right at the first try, longer problems"``."""
+    """``"solver: pass@1, longer problems"``."""
     part = take_apart(metric, roles)
     label = meaning(part.metric, [0.5]).label
     whose = f"{part.who}: {label}" if part.who else label

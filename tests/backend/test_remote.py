@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -11,14 +10,15 @@ from servers import Odd, running, serving_run
 from cotrain.backend import remote as remote_policy
 from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.override import override
+from cotrain.loop.refusals import TooManyFailures
 from cotrain.loop.remote import remote
 from cotrain.loop.run import Interrupted
-from cotrain.loop.refusals import TooManyFailures
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
@@ -50,16 +50,17 @@ def judge():
         yield url
 
 
+@gives(OUTCOME)
 async def ask_twice(task, roles):
     first = await roles.far(problem=task.prompt)
     second = await roles.far(problem=task.prompt[:1], parent=first)
-    second.reward("outcome", 1.0)
+    second.reward(OUTCOME, 1.0)
 
 
 def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **settings):
     """Episodes with a remote policy alone, and what was counted."""
     backend = Local()
-    settings = {"timeout": 0.3, "deadline": 0.6, **settings}
+    settings = {"timeout": 1.0, "deadline": 2.0, **settings}
     backend.open({"far": remote(url, model, **settings)}, seed=0)
     backend.remember(traces)
     renderer = backend._handles["far"].renderer
@@ -151,7 +152,9 @@ def test_what_no_repetition_mends_ends_the_play(odd, monkeypatch):
         asked(odd.url, "good", key_variable="FAR_KEY")
 
     async def begins(task, roles):
-        await roles.far(problem="x", begin="So")
+        chat = roles.far.begin(problem="x")
+        chat.assistant("So")
+        await chat.say()
 
     with pytest.raises(ConfigError, match="cannot go on with a given beginning"):
         asked(odd.url, "good", protocol=begins)
@@ -175,25 +178,26 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
 
     async def both(task, roles):
         if task.id.endswith("/0"):
-            for _ in range(6):
-                await roles.far(problem="x")
+            await roles.far(problem="x")
+            answered.append(time.monotonic())
         while time.monotonic() < until:
             await roles.near(problem=task.prompt)
             finished.append(time.monotonic())
 
-    server, finished = Odd(pause=0.1), []
+    server, finished, answered = Odd(pause=0.8), [], []
     with running(server.app) as (url, _):
         backend = Local(engine=lambda handles, device: EmbeddedEngine({"near": tiny_model()}))
         backend.open({"far": remote(url, "good")}, seed=0)
         renderers = {"far": backend._handles["far"].renderer, "near": CharRenderer()}
         sampling = Sampling(max_tokens=4)
         roles = {name: Role(policy=name, prompt="{problem}", sampling=sampling) for name in renderers}
-        until = time.monotonic() + 0.8
+        until = time.monotonic() + 1.2
         executor = Executor(backend.engine, renderers, roles, 0)
         executor.play(both, letter_tasks(3), step=0, members=1)
         executor.loop.run(backend.close())
-    gaps = [b - a for a, b in pairwise(finished)]
-    assert len(finished) > 20 and max(gaps) < 0.09  # a rest for an answer would last 0.1 s
+    assert (
+        sum(turn < answered[0] for turn in finished) > 2
+    )  # an engine that rested would have finished one, begun before
 
 
 def with_judge(recipe, url, model="policy/verifier", **settings):

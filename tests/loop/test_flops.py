@@ -11,13 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
 from cotrain.learn.contract import Sample
-from cotrain.loop.cast import assemble
 from cotrain.loop.flops import Shape, Work, decoding, flops_of, forward, given, learning, prefill, shape_of
 from cotrain.loop.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, cast_of
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 3, "evaluation_tasks": 1, "lr": 1e-3}
 
@@ -42,10 +41,10 @@ def test_operations_by_hand() -> None:
 
 
 def test_the_shape_of_a_model_by_hand() -> None:
-    cast = assemble(
+    cast = cast_of(
         {"lm": trainable(TINY), "critic": critic(TINY), "rm": reward_model(TINY), "start": frozen(TINY)}, seed=0
     )
-    config = cast.models["lm"].config
+    config = cast["lm"].model.config
     vocabulary, width, layers = config.vocab_size, config.hidden_size, config.num_hidden_layers
     heads, keys, size, inner = (
         config.num_attention_heads,
@@ -57,21 +56,21 @@ def test_the_shape_of_a_model_by_hand() -> None:
     attention = width * size * (2 * heads + 2 * keys) + (2 * size if "qwen3" in config.model_type else 0)
     body = layers * (attention + 3 * width * inner + 2 * width) + width  # two norms a layer and one at the end
     lm, start = (
-        shape_of("lm", cast.specs["lm"], cast.models["lm"]),
-        shape_of("s", cast.specs["start"], cast.models["start"]),
+        shape_of("lm", cast["lm"].spec, cast["lm"].model),
+        shape_of("s", cast["start"].spec, cast["start"].model),
     )
     assert (lm.body, lm.head, lm.pair) == (body, vocabulary * width, 4 * layers * heads * size)
     assert lm.trained == lm.body + lm.head and start == replace(lm, trained=0)
-    value = shape_of("critic", cast.specs["critic"], cast.models["critic"])
+    value = shape_of("critic", cast["critic"].spec, cast["critic"].model)
     assert (value.head, value.pair) == (width, lm.pair) and abs(value.body - body) <= 1  # its bias
 
 
 def test_operations_are_those_that_torch_counts() -> None:
     """The reference: torch's own counter over a whole forward and backward pass, where attention has no causal mask."""
-    cast = assemble({"lm": trainable(TINY)}, seed=0)
-    model, length = cast.models["lm"], 48
+    cast = cast_of({"lm": trainable(TINY)}, seed=0)
+    model, length = cast["lm"].model, 48
     model.set_attn_implementation("eager")  # the counter does not see into the fused one on a processor
-    shape, work = shape_of("lm", cast.specs["lm"], model), Work(tokens=length, predicted=length, pairs=length**2)
+    shape, work = shape_of("lm", cast["lm"].spec, model), Work(tokens=length, predicted=length, pairs=length**2)
     ids = torch.arange(length)[None] % model.config.vocab_size
     with FlopCounterMode(display=False) as ahead:
         model(input_ids=ids, use_cache=False)
@@ -82,8 +81,8 @@ def test_operations_are_those_that_torch_counts() -> None:
 
 
 def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> None:
-    cast = assemble({"a": adapter(TINY, rank=2), "b": adapter(TINY, rank=4), "start": frozen(TINY)}, seed=0)
-    shapes = {name: shape_of(name, cast.specs[name], cast.models[name]) for name in cast.models}
+    cast = cast_of({"a": adapter(TINY, rank=2), "b": adapter(TINY, rank=4), "start": frozen(TINY)}, seed=0)
+    shapes = {name: shape_of(name, cast[name].spec, cast[name].model) for name in ("a", "b", "start")}
     assert shapes["start"].trained == 0
     assert shapes["a"].body - shapes["start"].body == shapes["a"].trained > 0
     assert shapes["b"].trained == 2 * shapes["a"].trained
@@ -92,7 +91,7 @@ def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> No
 def test_a_step_is_the_sum_of_its_traces() -> None:
     """GRPO by hand from its ledger: prompts and answers of the solver, the reference and the learner on what was learned."""
     trainer = CoTrainer(grpo(**SMALL))
-    shape = shape_of("generator", trainer.cast.specs["generator"], trainer.cast.models["generator"])
+    shape = shape_of("generator", trainer.cast["generator"].spec, trainer.cast["generator"].model)
     learned: list[Sample] = []
     meter, keep = trainer.meter, trainer.meter.learned
     meter.learned = lambda policy, samples: (learned.extend(samples), keep(policy, samples))[1]  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from cotrain.play.role import Role
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.text.plain import ByteRenderer
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, spoken
 
 
 def verdicts(oracle_noise: float, count: int = 60) -> list[tuple[bool, float]]:
@@ -23,13 +23,8 @@ def verdicts(oracle_noise: float, count: int = 60) -> list[tuple[bool, float]]:
     tasks = [EASY.get("train", i) for i in range(count)]
     gold = {task.prompt: task.solution for task in tasks}
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
-    player = Executor(
-        ReplayEngine({}),
-        {"solver": ByteRenderer()},
-        {"solver": role},
-        seed=0,
-        programs={"solver": lambda fields, rng: gold[fields["problem"]].replace("1", "2", 1)},
-    )
+    said = {"solver": lambda fields, rng: gold[fields["problem"]].replace("1", "2", 1)}
+    player = Executor(spoken(said), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
     played = player.play(solve, tasks, step=0, members=2, step_rewards="oracle", oracle_noise=oracle_noise)
     assert not any(e.failure for e in played)
     return [

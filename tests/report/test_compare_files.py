@@ -124,7 +124,7 @@ def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compare
     assert (
         "verifier: balanced accuracy, at the end of each run, against tango, the first that has it" in result["lines"]
     )
-    assert "solver: right at the first try, at the end of each run" in result["lines"]
+    assert "solver: pass@1, at the end of each run" in result["lines"]
 
 
 def test_the_page_holds_curves_levels_and_verdicts(compared):
@@ -132,7 +132,7 @@ def test_the_page_holds_curves_levels_and_verdicts(compared):
     page = inspect((out / "report.html").read_text())
     words = re.sub(r"\s+", " ", "".join(page.text))
     assert "against tango, the first that has it" in words
-    assert "solver: right at the first try: difference to grpo" in words
+    assert "solver: pass@1: difference to grpo" in words
     assert "verifier: balanced accuracy: difference to tango" in words
     assert "Needed to reach a level" in words and "what grpo has after 40 batches" in words
     assert "Verdicts at the end" in words and "right verdict, wrong step blamed" in words

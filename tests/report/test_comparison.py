@@ -103,7 +103,7 @@ def test_equal_budgets_are_what_every_run_has_reached() -> None:
     assert rows(compare, "tokens", "base")["after"]["value"] == pytest.approx(0.5)
     assert rows(compare, "tokens", "new")["after"]["value"] == pytest.approx(0.9 / 4)
     lines = comparison_table(compare)["lines"]
-    assert lines[0] == "solver: right at the first try, at the end of each run"
+    assert lines[0] == "solver: pass@1, at the end of each run"
     assert len(lines) == 3 and lines[2].split()[:6] == ["new", "0.0", "%", "→", "90.0", "%"]
 
 
