@@ -10,12 +10,14 @@ from typing import Any
 from cotrain.backend.local import Local
 from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.core.types import TaskSource
-from cotrain.disk import transaction
 from cotrain.loop import run as loop
+from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
+from cotrain.loop.guard import Diverged
+from cotrain.loop.log import Observer
 from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
-from cotrain.loop.run import Interrupted, Observer, Outcome
+from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import make
 from cotrain.report.html import write_report
@@ -30,10 +32,10 @@ def run(
     device: str = "cpu",
     observer: Observer | None = None,
 ) -> Outcome:
-    """Run a recipe into a new directory and write its report, also when it is interrupted."""
+    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself."""
     try:
         outcome = loop.start(recipe, out, checkpoint_every=checkpoint_every, device=device, observer=observer)
-    except Interrupted:
+    except (Interrupted, Diverged):
         write_report(Path(out))
         raise
     write_report(Path(out))
@@ -46,7 +48,7 @@ def resume(
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     try:
         outcome = loop.resume(recipe or rebuild(directory), directory, device=device, observer=observer)
-    except Interrupted:
+    except (Interrupted, Diverged):
         write_report(Path(directory))
         raise
     write_report(Path(directory))
@@ -56,10 +58,10 @@ def resume(
 def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
     """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain settings
     whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises RunDirectoryError
-    where more has changed."""
-    saved: Any = RunDirectory.open(directory).read("recipe.json")  # ``open`` has seen it
-    if not isinstance(saved, Mapping) or not {"origin", "settings"} <= set(saved):
-        raise RunDirectoryError(f"{Path(directory) / 'recipe.json'} is damaged (no recipe in it); restore it")
+    where more has changed, or a file of the run is not as the run wrote it."""
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    saved: Any = folder.read("recipe.json")  # ``open`` has seen it
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -101,18 +103,23 @@ def evaluate(
 
 
 def trained(directory: Path | str, *, device: str = "cpu") -> CoTrainer:
-    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet)."""
-    trainer = CoTrainer(rebuild(directory), backend=Local(device))
-    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
-    if checkpoint is not None:
-        tensors, documents = checkpoint.load()
+    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet). Raises RunDirectoryError
+    where a file of the run is not as the run wrote it."""
+    recipe = rebuild(directory)
+    saved = seal.newest(RunDirectory.open(directory))
+    trainer = CoTrainer(recipe, backend=Local(device))
+    if saved is not None:
+        tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)
     return trainer
 
 
 def report(directory: Path | str) -> Path:
-    """Write ``report.html`` anew and return its path."""
-    return write_report(RunDirectory.open(directory).path)
+    """Write ``report.html`` anew, from files that are as the run wrote them, and return its path."""
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    seal.newest(folder)
+    return write_report(folder.path)
 
 
 def compare(

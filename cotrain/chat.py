@@ -80,7 +80,8 @@ def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> l
     (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, members=1, **phase.options)
     solution = next((t for t in episode.traces if t.role == "solver"), None)
     if solution is None:
-        return [f"(no answer: {visible(episode.failure or 'the solver was not asked')})"]
+        why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
+        return [f"(no answer: {visible(why)})"]
     reviews = [t for t in episode.traces if t.parent == str(solution.address)]
     steps = STEPS.of(solution)
     if not steps:

@@ -1,11 +1,10 @@
-"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; an interrupted run with 130 (Ctrl-C),
-143 (SIGTERM) or 129 (a terminal that closes)."""
+"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; a run that stopped as it could not go on with
+1; an interrupted one with 130 (Ctrl-C), 143 (SIGTERM) or 129 (a terminal that closes)."""
 
 from __future__ import annotations
 
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -13,6 +12,7 @@ from cotrain.commands.common import quiet
 from cotrain.commands.comparing import compare, study
 from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
 from cotrain.commands.running import demo, resume, run
+from cotrain.core import streams
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 
 USAGE = """\
@@ -46,7 +46,16 @@ from nothing
 
 LENIENT = ("run", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR),
+    *(
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.EISDIR,
+    ),
 }
 
 Command = Callable[[Sequence[str]], int]
@@ -54,7 +63,10 @@ Command = Callable[[Sequence[str]], int]
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
-    words = list(sys.argv[1:] if words is None else words)
+    if words is None:
+        streams.secure()
+        words = sys.argv[1:]
+    words = list(words)
     from cotrain.serve import command as server
     from cotrain.stages import commands as stages
 
@@ -99,9 +111,6 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("cotrain: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as error:
         if error.errno not in OUTSIDE:
             raise

@@ -20,10 +20,11 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
 from cotrain.core.state import take
-from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
+from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.trainer import STATE
 from cotrain.play.parts import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
 
@@ -74,11 +75,11 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
-    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
-    if checkpoint is None:
+    saved = seal.newest(RunDirectory.open(directory))
+    if saved is None:
         return Exported(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
-    tensors, documents = checkpoint.load(only=[policy])
-    finished, tokens, states, _ = take("run", documents["state"], "finished", "tokens", "cast", "algorithms")
+    tensors, documents = saved.load(only=[policy])
+    finished, tokens, _, states, _ = take("run", documents["state"], *STATE)
     if handle.changes:
         handle.load(states[policy], tensors[policy])
     updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].trained}

@@ -52,7 +52,7 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
 
 def test_only_the_policy_asked_for_is_loaded(tmp_path):
     other = shutil.copytree(resolve(TINY), tmp_path / "other")
-    recipe = tango(steps=1, warmup=0, ratio=(1, 1), verifier_model=str(other), tasks=EASY, **SMALL)
+    recipe = tango(steps=2, warmup=0, ratio=(1, 1), verifier_model=str(other), tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     for weights in other.glob("*.safetensors"):  # the verifier's model cannot be loaded any more
         weights.unlink()
@@ -65,7 +65,7 @@ def test_only_the_policy_asked_for_is_loaded(tmp_path):
 
 
 def test_a_frozen_base_of_adapters_is_exported_without_them(tmp_path):
-    recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
+    recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     out = export(tmp_path / "run", "start", tmp_path / "start")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
@@ -83,7 +83,7 @@ def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
 
 
 def test_an_adapter_is_loaded_by_peft(tmp_path):
-    recipe = tango(steps=1, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
+    recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     out = export(tmp_path / "run", "solver", tmp_path / "adapter")
     base = api.trained(tmp_path / "run").cast["generator"].base
@@ -132,7 +132,7 @@ def test_refusals(run, tmp_path, capsys):
     assert "did you mean" in capsys.readouterr().err
     with pytest.raises(RunDirectoryError, match="not an empty directory"):
         export(run, "solver", run)
-    api.run(override(cooper(steps=1, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")
+    api.run(override(cooper(steps=2, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")
     with pytest.raises(ConfigError, match="program"):
         export(tmp_path / "cooper", "corruptor", tmp_path / "b")
     assert not (tmp_path / "b").exists()

@@ -293,7 +293,7 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
         "evaluation_tasks": 1,
         "seed": 3,
     }
-    recipe = tango(steps=1, warmup=0, tasks=EASY, **small)
+    recipe = tango(steps=2, warmup=0, ratio=(1, 1), tasks=EASY, **small)
     api.run(override(recipe, ["evaluation.splits=[]", "evaluation.members=1"]), run)
     long = tmp_path / "long.jsonl"
     first = EASY.get("test", 0)
@@ -311,7 +311,7 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     kept = [json.loads(line) for line in (run / "suite-gsm8k.jsonl").read_text().splitlines()]
     assert [row["failure"] for row in kept[-3:]] == ["prompt too long"] * 3
     out = "\n".join(lines_of(solved))
-    assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 1" in out and "temperature 1.0, top_p 1.0" in out
+    assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 2" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     assert main([*words[:2], "--data", str(long)]) == 2
     assert "--data goes with --suite" in capsys.readouterr().err

@@ -37,7 +37,8 @@ class Backend(Protocol):
         ...
 
     def remember(self, traces: Iterable[Trace]) -> None:
-        """Answers of remote policies that a ledger holds: the same request is answered with them and not asked again."""
+        """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is answered with
+        them and not asked again."""
         ...
 
     async def close(self) -> None:

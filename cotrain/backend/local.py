@@ -73,9 +73,9 @@ class Local:
         self.engine.publish(policy, version)
 
     def remember(self, traces: Iterable[Trace]) -> None:
-        by_policy: dict[str, list[Trace]] = {}
+        by_policy: dict[str, list[Trace]] = {name: [] for name in self._handles}
         for trace in traces:
-            by_policy.setdefault(trace.policy, []).append(trace)
+            by_policy[trace.policy].append(trace)
         for policy, mine in by_policy.items():
             self._handles[policy].remember(mine)
 

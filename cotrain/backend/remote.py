@@ -91,7 +91,7 @@ class RemoteHandle(PolicyHandle):
         )
 
     def remember(self, traces: Sequence[Trace]) -> None:
-        self._known |= {trace.address: trace for trace in traces}
+        self._known = {trace.address: trace for trace in traces}
 
     def counts(self) -> dict[str, float]:
         """``{policy}/remote/answers``, ``…/failed``, ``…/retries``, ``…/prompt_tokens``, ``…/completion_tokens`` (as the

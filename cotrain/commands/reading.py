@@ -7,10 +7,8 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 from cotrain.commands.common import figure, quiet
-from cotrain.core.errors import RunDirectoryError
 from cotrain.core.flags import Parser, real, whole, words_of
 
 
@@ -98,12 +96,9 @@ def report(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain report", description="Write a run's report.html anew.")
     parser.add_argument("directory", metavar="DIR")
     given = parser.strict(words)
-    folder = Path(given.directory)
-    if folder.is_dir() and not (folder / "recipe.json").is_file():
-        raise RunDirectoryError(f"{folder} is not a run directory (no recipe.json in it)")
-    from cotrain.report.html import write_report
+    from cotrain import api
 
-    print(f"report: {write_report(folder)}")
+    print(f"report: {api.report(given.directory)}")
     return 0
 
 

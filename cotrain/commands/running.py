@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,14 +97,14 @@ def resume(words: Sequence[str]) -> int:
     given = parser.strict(words)
     from cotrain.loop.directory import RunDirectory
 
-    begun = RunDirectory.open(given.directory).read("provenance.json") or {}
-    threads(given.threads or begun.get("threads"))
     quiet()
     from cotrain import api
     from cotrain.report.trackers import tracked
 
     notes: list[str] = []
     recipe = api.rebuild(given.directory, say=notes.append)
+    begun: Any = RunDirectory.open(given.directory).read("provenance.json")
+    threads(given.threads or begun["threads"])
     return _watched(
         recipe,
         lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch),
@@ -122,6 +123,7 @@ def _watched(
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
     """Run under the live table, mirrored in trackers; print where the results are."""
+    from cotrain.loop.guard import Diverged
     from cotrain.loop.run import Interrupted
     from cotrain.report.live import Live
     from cotrain.report.trackers import Mirrors
@@ -134,6 +136,9 @@ def _watched(
             outcome = work(watch)
     except Interrupted as stopped:
         return 128 + (stopped.signal or signal.SIGINT)
+    except Diverged as error:
+        print(f"cotrain: {error}", file=sys.stderr)
+        return 1
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0

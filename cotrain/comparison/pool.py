@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cotrain.core.errors import UserError
-from cotrain.loop.run import Interrupted, stop_on_signal
+from cotrain.loop.stopping import stop_on_signal
+from cotrain.loop.trainer import Interrupted
 
 POLL_SECONDS = 0.2
 Job = tuple[Path, list[str]]  # the run's directory, the command

@@ -11,7 +11,9 @@ from typing import Any
 
 from cotrain.comparison.arms import Arm
 from cotrain.disk.jsonl import read_jsonl
+from cotrain.loop import seal
 from cotrain.loop.costs import costs_of
+from cotrain.loop.directory import RunDirectory
 from cotrain.loop.flops import PARTS
 from cotrain.recipes import find
 
@@ -55,7 +57,9 @@ def is_done(folder: Path) -> bool:
 
 def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its figures on
-    test problems before and after, and what each of these problems says at the end."""
+    test problems before and after, and what each of these problems says at the end. Raises RunDirectoryError where a file is not
+    as the run wrote it."""
+    seal.verify(RunDirectory(folder))
     costs, curve = costs_of(folder), []
     parts = dict.fromkeys(PARTS, 0)
     for row in read_jsonl(folder / "metrics.jsonl"):

@@ -62,6 +62,8 @@ def plain(hint: Any) -> Any:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if value is None and hint not in (Any, None, type(None)) and origin not in (typing.Union, types.UnionType):
+        return False
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in inner)
     if origin is typing.Literal:

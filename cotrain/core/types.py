@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from cotrain.core.address import Address
 
@@ -90,6 +90,7 @@ class Task:
         return self.judge.judge_steps(self, steps)
 
 
+@runtime_checkable
 class TaskSource(Protocol):
     """Problems addressable by (split, index). Splits: "train", "validation", "test", and any others the source names."""
 

@@ -52,6 +52,41 @@ class Written:
     sha256: str  # hexadecimal
 
 
+def written(payload: bytes) -> Written:
+    return Written(bytes=len(payload), sha256=hashlib.sha256(payload).hexdigest())
+
+
+def written_in(path: Path, limit: int) -> Written:
+    """Size and hash of the first ``limit`` bytes of a file, or of all of it where it has fewer. Raises OSError."""
+    growing = Growing(path)
+    growing.read(limit)
+    return growing.written_so_far()
+
+
+class Growing:
+    """The hash of a file that is only ever appended to: each call reads what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size, self._digest = path, 0, hashlib.sha256()
+
+    def written(self) -> Written:
+        """All of the file as it is now; a missing one is empty. Raises OSError."""
+        if self._path.exists():
+            self.read()
+        return self.written_so_far()
+
+    def written_so_far(self) -> Written:
+        return Written(bytes=self._size, sha256=self._digest.hexdigest())
+
+    def read(self, limit: int | None = None) -> None:
+        """Go on to byte ``limit``, or to the end. Raises OSError."""
+        with self._path.open("rb") as file:
+            file.seek(self._size)
+            while block := file.read(BLOCK if limit is None else min(BLOCK, limit - self._size)):
+                self._digest.update(block)
+                self._size += len(block)
+
+
 class Files:
     """The real file system. Every method raises OSError as the system does."""
 

@@ -129,13 +129,21 @@ def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
     """
     if not path.exists():
         return 0
-    content = path.read_bytes()
+    with reported(f"cut {path}"):
+        content = path.read_bytes()
     lines = _lines(content)
     kept = [line for number, line in enumerate(lines, start=1) if _step(path, number, line) <= step]
     cut = b"".join(line + b"\n" for line in kept)
     if cut != content:
         replace_file(path, cut, files=files)
     return len(lines) - len(kept)
+
+
+def cut(path: Path, size: int, *, files: Files = REAL_FILES) -> None:
+    """Keep only the first ``size`` bytes, in one rename, as above. A missing file is an empty one. Raises DiskError."""
+    with reported(f"cut {path}"):
+        if path.exists() and path.stat().st_size > size:
+            replace_file(path, path.read_bytes()[:size], files=files)
 
 
 def _step(path: Path, number: int, line: bytes) -> float:

@@ -27,7 +27,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import StateError
-from cotrain.disk.files import REAL_FILES, DiskError, Files, Written, make_directory, read_blocks, reported, write_file
+from cotrain.disk.files import (
+    REAL_FILES,
+    DiskError,
+    Files,
+    Written,
+    make_directory,
+    read_blocks,
+    reported,
+    write_file,
+    written,
+)
 from cotrain.disk.jsonl import check_json
 
 if TYPE_CHECKING:
@@ -79,7 +89,7 @@ class Checkpoint:
                 payload = b"".join(read_blocks(files, self.path / name))
             except OSError as error:
                 raise StateError(f"{self.path / name} cannot be read: {error.strerror}") from error
-            if _written(payload) != expected:
+            if written(payload) != expected:
                 raise StateError(f"{self.path / name} has changed since the checkpoint was verified")
             if kind == "json":
                 documents[stem] = json.loads(payload)
@@ -351,10 +361,6 @@ def _measure(files: Files, path: Path) -> Written:
         digest.update(block)
         size += len(block)
     return Written(bytes=size, sha256=digest.hexdigest())
-
-
-def _written(payload: bytes) -> Written:
-    return Written(bytes=len(payload), sha256=hashlib.sha256(payload).hexdigest())
 
 
 def _readable(size: int) -> str:

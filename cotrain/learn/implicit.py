@@ -84,6 +84,10 @@ class Prime:
         low, high = self.keep
         if not 0.0 <= low <= high <= 1.0:
             raise ConfigError(f"Prime: keep {self.keep} must be (low, high) shares of right answers within [0, 1]")
+        if not self.outcome_weight and not self.process_weight:
+            raise ConfigError(
+                "Prime: the weights of outcome and process are both 0, so that nothing is learned; raise one"
+            )
         check_loss(self.loss)
 
     def needs(self) -> Needs:

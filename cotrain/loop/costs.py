@@ -12,7 +12,8 @@ from cotrain.loop.flops import flops_of
 
 def seconds_of(row: Mapping[str, Any]) -> float:
     """Seconds of one step, from its row of timings.jsonl: the stages, of which the engine's seconds are a part."""
-    return float(sum(value for key, value in row.items() if key != "step" and "/" not in key))
+    laps = (value for key, value in row.items() if key != "step" and "/" not in key)
+    return float(sum(lap for lap in laps if isinstance(lap, int | float)))
 
 
 def costs_of(folder: Path) -> list[dict[str, float]]:

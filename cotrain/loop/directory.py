@@ -5,7 +5,9 @@
     recipe.json       which recipe with which arguments, and the resolved settings
     quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
+    seal.json         size and hash of the files that are written once (``seal.py``)
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
+    run.log           messages with their time: notes, alarms, resumptions
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
     before.json       figures before the first step
     before_counts.json  what they were counted from, problem by problem: the end is paired with it
@@ -22,7 +24,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,14 +32,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cotrain.core import redact
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
+from cotrain.disk.files import Written, replace_file, written
 from cotrain.disk.lock import NAME as LOCK
+from cotrain.disk.lock import RunLock
+from cotrain.loop.log import NAME as LOG
 from cotrain.loop.recipe import Recipe
 from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
+SEAL = "seal.json"
+AFTER = "after_problems.json"
+FIRST = "recipe.json"  # the file that makes a directory one of a run
+EARLY = ("provenance.json", QUARANTINE, SEAL)  # written before it
 
 
 class RunDirectory:
@@ -52,28 +61,60 @@ class RunDirectory:
         self.timings = self.path / "timings.jsonl"
         self.summary = self.path / "summary.json"
         self.report = self.path / "report.html"
-        self.new = False  # made by ``create``, where nothing was before
 
     @classmethod
-    def create(cls, path: Path | str) -> RunDirectory:
-        """A directory for a new run: not there yet, or empty."""
+    @contextmanager
+    def begin(cls, path: Path | str) -> Iterator[RunDirectory]:
+        """A directory for a new run, not there yet or empty, and held by this process alone for as long as the block lasts.
+
+        It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one goes
+        on as if it were alone. A run that is refused before anything was measured leaves nothing that would be in the way of
+        the next try.
+        """
         run = cls(path)
-        if run.path.is_file():
-            raise RunDirectoryError(f"{run.path} is a file; give a directory for the run with --out")
-        if run.path.exists() and any(child.name != LOCK for child in run.path.iterdir()):
-            if (run.path / "recipe.json").exists():
-                raise RunDirectoryError(
-                    f"{run.path} already holds a run; go on with `cotrain resume {run.path}`, or choose another --out"
-                )
-            raise RunDirectoryError(f"{run.path} is not empty and is no run directory; choose another --out")
-        run.new = not run.path.exists()
+        run.refuse_used()
+        new = not run.path.exists()
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
                 f"cannot create run directory {run.path}: {error.strerror}; choose another --out"
             ) from error
-        return run
+        with RunLock(run.path) as lock:
+            run.refuse_used()  # another run may have ended since
+            run._clear()
+            try:
+                yield run
+            except CotrainError:
+                if not (run.path / "before.json").exists():
+                    run._clear()
+                    lock.remove()
+                    if new:
+                        with suppress(OSError):  # not empty
+                            run.path.rmdir()
+                raise
+
+    def refuse_used(self) -> None:
+        """Raise RunDirectoryError for a place that holds anything but what a run leaves that was killed as it began."""
+        if self.path.is_file():
+            raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
+        early = {LOCK, LOG, *(name for first in EARLY for name in (first, _staging(first))), _staging(FIRST)}
+        if not self.path.exists() or all(child.name in early for child in self.path.iterdir()):
+            return
+        if (self.path / FIRST).exists():
+            raise RunDirectoryError(
+                f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out"
+            )
+        raise RunDirectoryError(f"{self.path} is not empty and is no run directory; choose another --out")
+
+    def _clear(self) -> None:
+        """Remove what a run writes before it has measured anything."""
+        for name in (FIRST, *EARLY, "before_counts.json", "trackers.json", LOG):
+            (self.path / name).unlink(missing_ok=True)
+            (self.path / _staging(name)).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.episodes):
+            with suppress(OSError):  # not there, or not empty
+                folder.rmdir()
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -86,30 +127,31 @@ class RunDirectory:
             )
         return run
 
-    @contextmanager
-    def kept_once_begun(self) -> Iterator[None]:
-        """A run that is refused before anything was measured leaves no directory that would be in the way of the next try."""
-        try:
-            yield
-        except CotrainError:
-            if not (self.path / "before.json").exists():
-                for name in ("recipe.json", "provenance.json", "before_counts.json", "trackers.json", QUARANTINE):
-                    (self.path / name).unlink(missing_ok=True)
-                for folder in (self.checkpoints, self.episodes, *([self.path] if self.new else [])):
-                    with suppress(OSError):  # not there, or not empty
-                        folder.rmdir()
-            raise
+    def write(self, name: str, value: Any) -> None:
+        """Write a JSON file so that it is there whole or not at all. Raises DiskError."""
+        replace_file(self.path / name, _encoded(name, value))
 
-    def write(self, name: str, value: Any, *, indent: int | None = 2) -> None:
-        """Write a JSON file so that it is there whole or not at all."""
-        target = self.path / name
-        staging = target.with_name(f".{name}.staging")
-        with staging.open("w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=indent, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        staging.replace(target)
+    def keep(self, values: Mapping[str, Any], grown: Mapping[str, Written] | None = None) -> None:
+        """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of other
+        files, as they are. Raises DiskError."""
+        files = self.sealed() | told(values) | dict(grown or {})
+        self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
+        for name, value in values.items():
+            self.write(name, value)
+
+    def sealed(self) -> dict[str, Written]:
+        """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost it."""
+        saved = self.read(SEAL)
+        if saved is None:
+            if (self.path / FIRST).exists():
+                raise RunDirectoryError(
+                    f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or start anew"
+                )
+            return {}
+        try:
+            return {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RunDirectoryError(f"{self.path / SEAL} is damaged (no files in it); restore it") from error
 
     def extend(self, ends: Mapping[str, Any]) -> None:
         """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from then on;
@@ -128,8 +170,26 @@ class RunDirectory:
             return None
         try:
             return json.loads(target.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
+
+
+def told(values: Mapping[str, Any]) -> dict[str, Written]:
+    """What a seal says of JSON files with these values."""
+    return {name: written(_encoded(name, value)) for name, value in values.items()}
+
+
+def _encoded(name: str, value: Any) -> bytes:
+    indent = None if name in ("before_counts.json", AFTER) else 2
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes JSON's escape for it
+
+
+def _staging(name: str) -> str:
+    return f".{name}.staging"
 
 
 def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
@@ -211,12 +271,13 @@ def resolved(value: Any) -> Any:
 
 
 def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, device: str) -> dict[str, Any]:
-    """Where and with what a run was made. Holds no environment variables and no paths of the home directory."""
+    """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing that looks
+    like a key."""
     return {
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": redact.command(sys.argv),
         "seed": recipe.seed,
         "threads": threads,
         "device": device,

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.address import seed_of
-from cotrain.core.errors import UnknownName
+from cotrain.core.errors import TooLong, UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource
 from cotrain.loop.schedule import Protocol
 from cotrain.metrics.heldout import Measure
-from cotrain.play.executor import Executor
+from cotrain.play.executor import TOO_LONG, Executor
 
 GREEDY = {"pass@1": "greedy", "balanced_accuracy": "greedy_balanced_accuracy"}  # figure → its name in the greedy play
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
@@ -65,6 +65,8 @@ def evaluate(
     played = executor.play(
         evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, members=members, **evaluation.options
     )
+    if played and all(episode.failure == TOO_LONG for episode in played):
+        raise TooLong(f"no problem of {split} fits: {next(iter(executor.set_aside.values()))}")
     figures: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         figures |= measure(played)

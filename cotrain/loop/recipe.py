@@ -23,6 +23,9 @@ from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import Learning, Policy, Program
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
+from cotrain.text.prompts import fields_of
+
+COUNTS = {"reviews", "samples", "votes", "trained", "revisions"}  # options of protocols that are numbers of turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,11 @@ def check(recipe: Recipe) -> None:
     """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
     if not recipe.objectives:
         raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
+    if not isinstance(recipe.tasks, TaskSource):
+        raise ConfigError(
+            f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with name, get, "
+            "size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
+        )
     evaluation = recipe.evaluation
     for label, value, least in (
         ("steps", recipe.steps, 1),
@@ -112,6 +120,11 @@ def check(recipe: Recipe) -> None:
     for role, spec in recipe.roles.items():
         _known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
+        if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
+            found = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
+            raise ConfigError(
+                f"role 'solver': its prompt has {found}, so that it does not see the problem; expected {{problem}} in it"
+            )
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
@@ -125,6 +138,7 @@ def check(recipe: Recipe) -> None:
                 raise ConfigError(
                     f"policy {name!r} speaks in tokens of {given.tokens_of!r}, of kind {kind!r}; name a model"
                 )
+    _check_counts(recipe)
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
@@ -145,6 +159,24 @@ def check(recipe: Recipe) -> None:
     idle = [p for p in recipe.policies if p not in used]
     if idle:
         raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+
+
+def _check_counts(recipe: Recipe) -> None:
+    """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no reviews."""
+    for phase in recipe.schedule.phases:
+        for name in ("tasks", "members"):
+            _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
+        for name in COUNTS & phase.options.keys():
+            _check_count(
+                f"phase {phase.name!r}, option", name, phase.options[name], least=0 if name == "reviews" else 1
+            )
+    for name in COUNTS & recipe.evaluation.options.keys():
+        _check_count("evaluation, option", name, recipe.evaluation.options[name])
+
+
+def _check_count(where: str, name: str, value: Any, *, least: int = 1) -> None:
+    if isinstance(value, int) and value < least:
+        raise ConfigError(f"{where} {name} is {value}, expected at least {least}")
 
 
 def _check_sampling(role: str, how: Sampling) -> None:
@@ -188,6 +220,11 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     if policy.head != needs.head:
         raise ConfigError(
             f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}"
+        )
+    if needs.reference == objective.policy:
+        raise ConfigError(
+            f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; expected another "
+            "policy, such as a frozen one on the same model"
         )
     used = {objective.policy}
     asked = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
@@ -250,6 +287,24 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
             f"policy {name!r} begins with {follower.model!r} and follows {of!r}, which begins with "
             f"{source.model!r}; they must be one model"
         )
+
+
+def check_due(recipe: Recipe) -> None:
+    """Raise ConfigError for an objective that is due at none of the steps planned: its policy would not learn from it."""
+    schedule = recipe.schedule
+    warmup = sum(length for _, length in schedule.warmup)
+    every = warmup + len(schedule.cycle)  # what is not due by then never is
+    for name in recipe.objectives:
+        first = next((step for step in range(every) if name in schedule.phase_at(step).objectives), None)
+        if first is not None and first < recipe.steps:
+            continue
+        if first is None:
+            phase = next(phase.name for phase in schedule.phases if name in phase.objectives)
+            what = f"phase {phase!r} is never played; give it a place in the schedule, or leave the objective out"
+        else:
+            what = f"it is due first at step {first + 1}; raise steps"
+            what += f", or shorten the warm-up of {warmup} steps" if warmup else ""
+        raise ConfigError(f"objective {name!r} is due at none of the {recipe.steps} steps: {what}")
 
 
 def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:

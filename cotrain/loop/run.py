@@ -7,63 +7,51 @@ raised; a second signal leaves at once.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import DataError
-from cotrain.core.statistics import Estimate
+from cotrain.core.errors import DataError, RunDirectoryError
 from cotrain.disk import transaction
-from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
+from cotrain.disk.files import Growing, Written
+from cotrain.disk.jsonl import JsonlWriter, cut, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.loop import seal
 from cotrain.loop.costs import seconds_of
 from cotrain.loop.directory import (
+    AFTER,
     RunDirectory,
     estimates_json,
     provenance,
     recipe_json,
     refuse_other,
+    told,
     weights_hash,
 )
-from cotrain.loop.evaluation import has_split
+from cotrain.loop.figures import curve_row, final_figures
+from cotrain.loop.fitting import look
 from cotrain.loop.flops import flops_of
+from cotrain.loop.guard import Diverged, Guard, NotFinite
+from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
-from cotrain.loop.recipe import Recipe
+from cotrain.loop.recipe import Recipe, check_due
+from cotrain.loop.stopping import stop_on_signal
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
+from cotrain.metrics.starved import SKIPPED
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
-STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
-
-
-class Observer(Protocol):
-    """Who watches a run: the live table, a test, nobody."""
-
-    def message(self, text: str) -> None: ...
-
-    def update(self, row: Mapping[str, Any]) -> None: ...
-
-
-class Silent:
-    """An observer that looks away."""
-
-    def message(self, text: str) -> None: ...
-
-    def update(self, row: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +78,19 @@ def start(
     """
     saved = recipe_json(recipe, checkpoint_every=checkpoint_every)
     check_problems(recipe)
-    directory = RunDirectory.create(out)
-    with directory.kept_once_begun():
-        trainer_of = _builder(recipe, backend or Local(device), wrap)
-        with RunLock(directory.path):
-            directory.write("recipe.json", saved)
-            directory.write("provenance.json", provenance(recipe, _weights(recipe), torch.get_num_threads(), device))
-            observer = observer or Silent()
-            aside = getattr(recipe.tasks, "quarantine", None)
-            if isinstance(aside, Quarantine) and aside.refused:
-                aside.write(directory.path / QUARANTINE)
-                observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
-            return _continue(directory, recipe, trainer_of, checkpoint_every, observer)
+    check_due(recipe)
+    with RunDirectory.begin(out) as directory:
+        build = _builder(recipe, backend or Local(device), wrap)
+        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), device)
+        observer = Logged(observer or Silent(), directory.path)
+        grown: dict[str, Written] = {}
+        aside = getattr(recipe.tasks, "quarantine", None)
+        if isinstance(aside, Quarantine) and aside.refused:
+            aside.write(directory.path / QUARANTINE)
+            grown[QUARANTINE] = Growing(directory.path / QUARANTINE).written()
+            observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
+        directory.keep({"provenance.json": made, "recipe.json": saved}, grown)
+        return _continue(directory, recipe, build, checkpoint_every, observer)
 
 
 def resume(
@@ -115,14 +104,15 @@ def resume(
 ) -> Outcome:
     """Go on where a run was interrupted; a finished run only has its summary returned."""
     directory = RunDirectory.open(out)
-    observer = observer or Silent()
-    saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-    refuse_other(directory.path, saved, recipe)
-    if (done := _finished(directory, observer)) is not None:
-        return done
+    observer = Logged(observer or Silent(), directory.path)
     with RunLock(directory.path):
-        made = directory.read("provenance.json") or {}
-        if made.get("threads") not in (None, torch.get_num_threads()):
+        seal.verify(directory)
+        saved: Any = directory.read("recipe.json")  # ``open`` has seen it
+        refuse_other(directory.path, saved, recipe)
+        if (done := _finished(directory, observer)) is not None:
+            return done
+        made: Any = directory.read("provenance.json")
+        if made["threads"] != torch.get_num_threads():
             observer.message(
                 f"note: this run was begun with {made['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "sums may round differently, so it is the same run but not bit for bit"
@@ -185,18 +175,27 @@ def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
 def _continue(
     directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer
 ) -> Outcome:
-    if (done := _finished(directory, observer)) is not None:
-        return done
     with stop_on_signal() as stopping:
-        trainer = build(stopping)
-        _restore(directory, trainer, observer)
+        trainer, record = build(stopping), seal.Record(directory)
+        checkpoint = seal.newest(directory)
+        for damage in checkpoint.damaged if checkpoint else ():
+            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            return _work(directory, trainer, checkpoint_every, observer)
+            before = _start(directory, trainer, checkpoint, observer)
+            _remember(directory, trainer, checkpoint)
+            _restore(directory, trainer, checkpoint, observer)
+            while True:
+                try:
+                    return _work(directory, trainer, before, record, checkpoint_every, observer)
+                except NotFinite as error:
+                    _go_back(directory, trainer, error, observer)
+                    record = seal.Record(directory)
         except Interrupted:
             if trainer.finished > _saved_step(directory):
-                _save(directory, trainer)
+                with suppress(NotFinite):  # then the checkpoint before it is the one to go on from
+                    _save(directory, trainer, record)
             observer.message(
-                f"stopped after step {trainer.finished} of {recipe.steps}; nothing is lost. "
+                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is lost. "
                 f"Go on with: cotrain resume {directory.path}"
             )
             raise
@@ -204,24 +203,49 @@ def _continue(
             trainer.close()
 
 
-def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) -> None:
-    checkpoint = transaction.latest(directory.checkpoints)
-    if checkpoint is not None:
-        for damage in checkpoint.damaged:
-            observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
-        tensors, documents = checkpoint.load()
+def _start(
+    directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer
+) -> dict[str, dict[str, Any]]:
+    """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
+    held = directory.read("before.json")
+    if held is not None and (directory.path / "before_counts.json").exists():
+        return dict(held)
+    for line in look(trainer) if saved is None else ():
+        observer.message(line)
+    observer.message("measuring the start on held-out problems …")
+    figures = final_figures(trainer)
+    made = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
+    if saved is not None and not told(made).items() <= directory.sealed().items():
+        raise RunDirectoryError(
+            f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
+            "restore it, or start anew"
+        )
+    directory.keep(made)
+    return made["before.json"]
+
+
+def _remember(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None) -> None:
+    """What policies of other servers said in the steps that will be played again is not asked again."""
+    if any(policy.outside for policy in trainer.recipe.policies.values()):
+        with Ledger(directory.episodes) as ledger:
+            later = [step for step in ledger.steps() if saved is None or step >= saved.checkpoint.step]
+            trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)
+
+
+def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer) -> None:
+    """Load the checkpoint, and cut the files back to what they were when it was saved."""
+    if saved is not None:
+        tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)
         observer.message(
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
-    for path in (directory.metrics, directory.timings):
+    cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
+    for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished - 1)
     trainer.flops = sum(flops_of(row) for row in _rows(directory.metrics))
     trainer.seconds = sum(seconds_of(row) for row in _rows(directory.timings))
     with Ledger(directory.episodes) as ledger:
-        if any(policy.outside for policy in trainer.recipe.policies.values()):  # what they said is not asked again
-            later = [step for step in ledger.steps() if step >= trainer.finished]
-            trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)
         ledger.truncate_after(trainer.finished - 1)
 
 
@@ -229,25 +253,54 @@ def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
     return read_jsonl(path) if path.exists() else ()
 
 
+def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
+    """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done before."""
+    saved = seal.newest(directory)
+    todo = "lower the learning rate, or look at the rewards"
+    if saved is None or trainer.retries:
+        what = (
+            "there is no checkpoint to go back to"
+            if saved is None
+            else "and so it was after going back to a checkpoint"
+        )
+        kept = "" if saved is None else f"; {saved.checkpoint.path} is kept"
+        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {todo}{kept}") from error
+    observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {todo}")
+    trainer.backend.remember(())  # other draws are other requests
+    _restore(directory, trainer, saved, observer)
+    trainer.retry(1)
+    _save(directory, trainer, seal.Record(directory))
+
+
 def _saved_step(directory: RunDirectory) -> int:
     checkpoint = transaction.latest(directory.checkpoints)
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save(directory: RunDirectory, trainer: CoTrainer) -> None:
-    transaction.save(directory.checkpoints, trainer.finished, trainer.cast.tensors(), {"state": trainer.state()})
+def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
+    """Raises NotFinite for weights that no run can go on with."""
+    tensors = trainer.cast.tensors()
+    for policy, group in tensors.items():
+        if not all(bool(tensor.isfinite().all()) for tensor in group.values()):
+            raise NotFinite(f"policy {policy!r} has weights that are not finite")
+    documents = {"state": trainer.state(), seal.RECORD: record.json()}
+    transaction.save(directory.checkpoints, trainer.finished, tensors, documents)
 
 
-def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer) -> Outcome:
+def _work(
+    directory: RunDirectory,
+    trainer: CoTrainer,
+    before: Mapping[str, Any],
+    record: seal.Record,
+    checkpoint_every: int,
+    observer: Observer,
+) -> Outcome:
     recipe = trainer.recipe
-    before = directory.read("before.json")
-    if before is None:
-        observer.message("measuring the start on held-out problems …")
-        figures = final_figures(trainer)
-        before = estimates_json(figures)
-        directory.write("before_counts.json", counts_json(figures), indent=None)
-        directory.write("before.json", before)
-    measured, monitor = _last_measured(directory), _monitor(directory)
+    told_of: set[str] = set()
+    measured, monitor, guard = _last_measured(directory), Monitor(), Guard()
+    for row in _rows(directory.metrics):
+        monitor.add(row)
+        guard.add(row)
     metrics, timings, ledger = (
         JsonlWriter(directory.metrics),
         JsonlWriter(directory.timings),
@@ -258,7 +311,7 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             step = trainer.finished - 1  # the last finished one, -1 at the start
             due = recipe.evaluate_every and (trainer.finished % recipe.evaluate_every == 0 or trainer.done)
             if due and measured < step + 1:
-                row = _curve_row(trainer, step=step)
+                row = curve_row(trainer, step=step)
                 metrics.append(row)
                 observer.update(row)
                 measured = step + 1
@@ -271,17 +324,26 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
             ):
                 metrics.sync()
                 ledger.sync()
-                _save(directory, trainer)
+                _save(directory, trainer, record)
             result = trainer.step()
+            _name_set_aside(trainer, told_of, observer)
             ledger.append(int(result.row["step"]), result.episodes)
             metrics.append(result.row)
             timings.append({"step": result.row["step"], **result.seconds, **result.engine_seconds})
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
+            if result.skipped:
+                with JsonlWriter(directory.path / SKIPPED) as skipped:
+                    for batch in result.skipped:
+                        skipped.append(batch)
             for alarm in monitor.add(result.row):
                 observer.message(with_examples(alarm, ledger.read).line())
-    _save(directory, trainer)
+            guard.add(result.row)
+    for alarm in monitor.end():
+        observer.message(alarm.line())
+    _save(directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
     after, counts = final_figures(trainer), directory.read("before_counts.json")
+    _name_set_aside(trainer, told_of, observer)
     summary = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -294,31 +356,16 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
         "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
     }
-    directory.write("after_problems.json", problems_json(after), indent=None)
-    directory.write("summary.json", summary)
+    directory.keep({AFTER: problems_json(after), "summary.json": summary}, record.files())
     return Outcome(directory=directory.path, summary=summary)
 
 
-def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
-    """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
-    evaluation = trainer.recipe.evaluation
-    figures, _ = trainer.evaluate("test", evaluation.tasks)
-    if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("test", evaluation.tasks)
-        figures |= {_within("fixed", key): value for key, value in still.items() if "/" in key}
-    for split in evaluation.splits:
-        if not has_split(trainer.recipe.tasks, split):
-            continue
-        further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
-        figures |= {
-            key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
-        }
-    return figures
-
-
-def _within(split: str, key: str) -> str:
-    role, name = key.split("/", 1)
-    return f"{role}/{split}/{name}"
+def _name_set_aside(trainer: CoTrainer, told_of: set[str], observer: Observer) -> None:
+    """Say of each problem that did not fit, once."""
+    for task, why in trainer.set_aside().items():
+        if task not in told_of:
+            told_of.add(task)
+            observer.message(f"note: problem {task} is set aside: {why}")
 
 
 @contextmanager
@@ -338,28 +385,6 @@ def _last_measured(directory: RunDirectory) -> int:
     )
 
 
-def _monitor(directory: RunDirectory) -> Monitor:
-    """The health bands, with what the metrics file holds already read."""
-    monitor = Monitor()
-    for row in _rows(directory.metrics):
-        monitor.add(row)
-    return monitor
-
-
-def _curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on: those
-    of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see now."""
-    evaluation = trainer.recipe.evaluation
-    figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
-    if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
-        figures |= {_within("fixed", k): v for k, v in still.items() if k.split("/")[-1] in STALENESS}
-    row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
-    row |= {f"updates/{policy}": count for policy, count in trainer.cast.updates.items()}
-    row |= {f"eval/{key}": value.value for key, value in figures.items()}
-    return row
-
-
 def _rates(result: StepResult) -> dict[str, float]:
     """Tokens a second of each role while the protocol was played."""
     seconds = result.seconds["play"]
@@ -368,29 +393,3 @@ def _rates(result: StepResult) -> dict[str, float]:
         for trace in episode.traces:
             spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
     return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[Callable[[], int]]:
-    """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
-    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone where it
-    is ignored, as below ``nohup``."""
-    asked = [0]
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: asked[0]
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if asked[0]:
-            raise KeyboardInterrupt
-        asked[0] = number
-
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in heard}
-    try:
-        yield lambda: asked[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,7 +7,6 @@ that is interrupted while it plays leaves the state of its beginning, and resumi
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,6 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
-from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
@@ -28,15 +26,18 @@ from cotrain.learn.spoken import Given, spoken, woven
 from cotrain.loop.cast import Cast
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.flops import Meter, Sequences, flops_of
+from cotrain.loop.guard import NotFinite
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.refusals import refuse_idleness, refuse_lonely, refuse_mass_failure, refuse_silence
 from cotrain.loop.schedule import Phase
+from cotrain.metrics.starved import MARK
 from cotrain.metrics.steps import Row, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor
 from cotrain.play.idle_loop import IdleLoop
 from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 
-PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
+STATE = ("finished", "tokens", "retries", "cast", "algorithms")  # what a checkpoint has of a run
 
 
 class Interrupted(Exception):
@@ -47,10 +48,6 @@ class Interrupted(Exception):
         super().__init__(f"asked to stop (signal {signal})")
 
 
-class TooManyFailures(CotrainError):
-    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """What one step did."""
@@ -59,6 +56,9 @@ class StepResult:
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
     episodes: tuple[Episode, ...]
+    skipped: tuple[
+        Mapping[str, Any], ...
+    ]  # updates that were not finite: step, policy, addresses of samples by objective
 
 
 class StoppableEngine:
@@ -71,7 +71,10 @@ class StoppableEngine:
     def advance(self) -> bool:
         if asked := self.stopping():
             raise Interrupted(asked)
-        return self.engine.advance()
+        try:
+            return self.engine.advance()
+        except FloatingPointError as error:
+            raise NotFinite(str(error)) from error
 
 
 class CoTrainer:
@@ -97,7 +100,9 @@ class CoTrainer:
         self.engine = self.backend.engine
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
-        self.executor = self.player(recipe.seed, engine=wrap(self._stoppable) if wrap else self._stoppable)
+        self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
+        self.retries = 0  # how often it went back to a checkpoint, to go on with other draws
+        self.executor = self.player(self.seed, engine=self._training)
         self.judge = self.player(evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
@@ -132,6 +137,16 @@ class CoTrainer:
         self._loop.close()
 
     @property
+    def seed(self) -> int:
+        """Of what is drawn and sampled in training."""
+        return seed_of("retry", self.recipe.seed, self.retries) if self.retries else self.recipe.seed
+
+    def retry(self, retries: int) -> None:
+        """Draw and sample from now on as at this attempt."""
+        self.retries = retries
+        self.executor = self.player(self.seed, engine=self._training)
+
+    @property
     def done(self) -> bool:
         """Are all steps done, or one of the budgets spent?"""
         made, spent = self.recipe, (self.tokens, self.flops, self.seconds)
@@ -148,41 +163,46 @@ class CoTrainer:
         episodes = self.executor.play(phase.protocol, tasks, step=step, members=members, **phase.options)
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
-        self._refuse_mass_failure(step, episodes)
+        refuse_mass_failure(step, episodes, self.executor.set_aside)
         outside = {key: value - asked[key] for key, value in self._outside().items()}
-        self._refuse_silence(step, outside)
+        refuse_silence(step, self.cast, outside)
         self.meter.spoken(episodes)
+        refuse_idleness(phase, episodes)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
         spent |= {key: value for key, value in outside.items() if key.endswith("/seconds")}
         row |= {key: value for key, value in outside.items() if not key.endswith("/seconds")}
+        skipped: list[dict[str, Any]] = []
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
-            row |= self._learn(due, episodes, clock)
+            row |= self._learn(due, episodes, clock, skipped)
         speaking = {handle.name for handle in self.cast if handle.spec.speaks}
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
         row |= {"tokens": self.tokens, **self.meter.row()}
         self.flops += flops_of(row)
         self.seconds += sum(clock.laps.values())
         self.finished += 1
-        return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
+        return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes, skipped=tuple(skipped))
 
-    def _learn(self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock) -> Row:
-        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""
+    def _learn(
+        self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock, skipped: list[dict[str, Any]]
+    ) -> Row:
+        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those that
+        were not finite are added to ``skipped``."""
         row: Row = {}
         terms: dict[str, list[Term]] = {}
         for name in due:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
-            self._refuse_lonely(name, spoken, len(episodes))
+            refuse_lonely(name, objective, spoken, len(episodes))
             before = self._samples(name, spoken)
             clock.lap("annotate")
             policy = objective.policy
             batch = Batch(samples=before, updates=self.cast[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
-            row |= credit_keys(name, credit.metrics, credit.dropped)
+            row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
             row |= self._scored(name, before, samples)
@@ -199,6 +219,13 @@ class CoTrainer:
                 self._publish([policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))])
             row |= learner_keys(policy, report.metrics)
             row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
+            if report.skipped:
+                row[f"{policy}/skipped/{report.skipped}"] = 1
+            if policy + MARK in row:
+                addresses = {term.name: [sample.key for sample in term.samples] for term in mine}
+                skipped.append(
+                    {"step": self.finished, "policy": policy, "reason": report.skipped, "samples": addresses}
+                )
             clock.lap("update")
         return row
 
@@ -207,7 +234,7 @@ class CoTrainer:
         count = phase.tasks or self.recipe.tasks_per_step
         stream, earlier = self.recipe.schedule.draw(step, self.recipe.leading)
         first = earlier * count
-        return [train_task(self.recipe.tasks, self.recipe.seed, stream, first + i) for i in range(count)]
+        return [train_task(self.recipe.tasks, self.seed, stream, first + i) for i in range(count)]
 
     def _by(self, name: str) -> Algorithm:
         return self.recipe.objectives[name].by
@@ -256,39 +283,9 @@ class CoTrainer:
         row: Row = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
         return row | ({f"{name}/scored/scores": scores} if scores else {})
 
-    def _refuse_lonely(self, name: str, traces: Sequence[Trace], episodes: int) -> None:
-        """An algorithm that compares traces must get some to compare. A role that speaks in some episodes only (a digest of
-        what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
-        if len(traces) < episodes:
-            return
-        least = self._by(name).needs().group
-        largest = max(Counter(t.group for t in traces).values(), default=least)
-        if largest < least:
-            raise ConfigError(
-                f"objective {name!r} uses {type(self._by(name)).__name__}, which compares at least {least} traces of "
-                f"one group, but role {self.recipe.objectives[name].on!r} had {largest} in each; raise the group size"
-            )
-
-    def _refuse_mass_failure(self, step: int, episodes: Sequence[Episode]) -> None:
-        failed = [e.failure for e in episodes if e.failure]
-        if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
-            raise TooManyFailures(
-                f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
-            )
-
     def _outside(self) -> dict[str, float]:
         """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
         return {key: value for handle in self.cast for key, value in handle.counts().items()}
-
-    def _refuse_silence(self, step: int, outside: Mapping[str, float]) -> None:
-        """A server that is gone is not to be trained without."""
-        for handle in self.cast:
-            answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
-            if failed > PROPORTION_OF_FAILURES * answers:
-                raise TooManyFailures(
-                    f"step {step}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
-                    f"back the server of {handle.spec.model!r} and resume"
-                )
 
     def evaluate(
         self, split: str, count: int, *, members: int | None = None
@@ -312,20 +309,26 @@ class CoTrainer:
         )
         return {key: value for key, value in figures.items() if key.split("/")[0] not in swapped}, played
 
+    def set_aside(self) -> dict[str, str]:
+        """Problems that did not fit a context so far, by id, and why."""
+        return self.executor.set_aside | self.judge.set_aside
+
     def state(self) -> State:
         return {
             "finished": self.finished,
             "tokens": self.tokens,
+            "retries": self.retries,
             "cast": self.cast.state(),
             "algorithms": dict(self.memory),
         }
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
-        finished, tokens, cast, algorithms = take("run", state, "finished", "tokens", "cast", "algorithms")
+        finished, tokens, retries, cast, algorithms = take("run", state, *STATE)
         memory = take("run's algorithms", algorithms, *self.memory)
         self.cast.load(cast, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
         self.finished, self.tokens = int(finished), int(tokens)
+        self.retry(int(retries))
         self._publish(self.cast.versions())
 
     def _publish(self, policies: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ of ``table``, it takes the limit from there: a window whose mean is not tolerabl
 alarm is raised once per band and series, at the step where it first fires. Bands whose metrics a run does not have, or has too
 few rows of, say nothing. The limits were set so that the sound runs of ``docs/results`` stay silent on all but the gap.
 
+What learns nothing at all is told sooner, by ``starved.py``.
+
 Pure: an alarm depends on the rows alone, so a resumed run raises the same ones. Left out: alarms on evaluations.
 """
 
@@ -21,7 +23,9 @@ from typing import Any
 from cotrain.core.errors import CotrainError
 from cotrain.core.notes import CORRECT, FAILURE, FINAL
 from cotrain.core.types import Episode, Trace
+from cotrain.metrics.alarm import Alarm
 from cotrain.metrics.rules import AlwaysAbove, Drifted, FarFromBase, MeanAbove, Parted, Rising, Rule, Series
+from cotrain.metrics.starved import Starved
 from cotrain.metrics.table import metric
 
 EXAMPLES = 3  # addresses with an alarm
@@ -49,30 +53,6 @@ class Band:
     @property
     def what_to_do(self) -> str:
         return self.advice or metric(self.keys[0]).advice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """A band that was left."""
-
-    band: str
-    key: str  # the first metric of the series
-    step: int  # at which it first fired
-    last: int  # at which it fired last
-    value: float  # read at the first
-    reading: str  # the same in words
-    healthy: str
-    advice: str
-    examples: tuple[str, ...] = ()  # addresses of rollouts in the ledger
-
-    def line(self) -> str:
-        """One plain line; steps are counted from 1, as the other lines of a run do."""
-        shown = f" See rollouts {', '.join(self.examples)}." if self.examples else ""
-        read = f"{self.band} ({self.key}: {self.reading}; healthy: {self.healthy})"
-        return f"alarm after step {self.step + 1}: {read}. {self.advice}{shown}"
-
-    def json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "examples": list(self.examples)}
 
 
 # ---- rollouts that show it
@@ -155,17 +135,22 @@ class Monitor:
         self._places: dict[str, list[tuple[int, tuple[str, ...], str]]] = {}  # key → (band, all its keys, shown key)
         self._series: dict[tuple[int, str], Series] = {}
         self._alarms: dict[tuple[int, str], Alarm] = {}
+        self._starved = Starved()
 
     @property
     def alarms(self) -> list[Alarm]:
         """All so far, in the order in which they first fired."""
-        return list(self._alarms.values())
+        return sorted([*self._starved.alarms.values(), *self._alarms.values()], key=lambda alarm: alarm.step)
+
+    def end(self) -> list[Alarm]:
+        """The run is over: the alarms that only its end raises."""
+        return self._starved.end()
 
     def add(self, row: Mapping[str, Any]) -> list[Alarm]:
         """Read the next row of metrics.jsonl; returns the alarms that it is the first to raise."""
         if "kind" in row or _number(row.get("step")) is None:
             return []
-        new = []
+        new = self._starved.add(row)
         for key in sorted(row):
             for index, keys, shown in self._bound(key):
                 values = [_number(row.get(k)) for k in keys]
@@ -205,11 +190,13 @@ class Monitor:
         return self._places[key]
 
 
-def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS) -> list[Alarm]:
+def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:
     """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
     monitor = Monitor(bands)
     for row in rows:
         monitor.add(row)
+    if finished:
+        monitor.end()
     return monitor.alarms
 
 
@@ -223,8 +210,8 @@ def watched(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
 def with_examples(alarm: Alarm, read: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS) -> Alarm:
     """The alarm with up to three rollouts that show it, the latest steps of its window first and in a step those that
     were paid most. ``read``: the episodes of a step, as ``Ledger.read``; steps that cannot be read are passed over."""
-    band = next(b for b in bands if b.name == alarm.band)
-    if band.wrong is None:
+    band = next((b for b in bands if b.name == alarm.band), None)
+    if band is None or band.wrong is None:
         return alarm
     who, _, name = alarm.key.partition("/reward/")
     found: list[str] = []

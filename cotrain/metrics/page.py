@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cotrain.metrics import starved
 from cotrain.metrics.alarms import BANDS
 from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, in_words
 from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER, TIMINGS
@@ -70,8 +71,10 @@ which that policy was trained. A band on a range of the table is left by a windo
 metric moves from step to step, by a window of which no row is healthy; the report says "watch" outside of the healthy range and
 "look here" outside of the tolerable one. Alarms about rewards and verdicts name up to three rollouts, to be found in `episodes/`.
 """
-TRIED = """They were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised nothing: all of GRPO over
-85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The alarms of the others:
+STARVED_HEAD = """What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is too short for it:
+"""
+TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised nothing: all of GRPO
+over 85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The alarms of the others:
 one-sided verdicts by step 15 in four of five runs of Tango *without* class balance and in both on problems of six steps,
 where the verifier is known to have died ([log.md](log.md)); those two had unreadable reviews at first; groups without spread in GRPO
 on seven steps, which has hardly any signal; a rising gap in two of five balanced runs, whose verifiers call 11 to 12 points
@@ -93,12 +96,14 @@ def page() -> str:
         f"| {band.name} | {', '.join(f'`{key}`' for key in band.keys)} | {band.healthy} | {band.window} |"
         for band in BANDS
     )
-    parts += [BANDS_HEAD, f"| band | metrics | healthy | window |\n|---|---|---|---|\n{bands}\n", TRIED]
+    hungry = "\n".join(f"| {name} | {what} | {steps} |" for name, _, what, steps in starved.KINDS)
+    parts += [BANDS_HEAD, f"| band | metrics | healthy | window |\n|---|---|---|---|\n{bands}\n"]
+    parts += [STARVED_HEAD, f"| alarm | when | steps in a row |\n|---|---|---|\n{hungry}\n", TRIED]
     return "\n".join(parts)
 
 
 def _table(metrics: Sequence[Metric]) -> str:
-    watched = {key for band in BANDS for key in band.keys}
+    watched = {key for band in BANDS for key in band.keys} | {kind[1] for kind in starved.KINDS}
     lines = ["| key | meaning | rows | unit | better | healthy |", "|---|---|---|---|---|---|"]
     for one in metrics:
         flag = "⚑ " if one.key in watched else ""

@@ -213,12 +213,14 @@ def reward_gap(episodes: Sequence[Episode]) -> float | None:
     return None if math.isnan(gap) else gap
 
 
-def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int]) -> Row:
-    """What credit reports, as keys. Traces and rewards are put under ``credit/``: a role and an objective may have one name."""
+def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> Row:
+    """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role and an
+    objective may have one name."""
     named: Row = {
         f"{objective}/credit/{key}" if key == "traces" or key.startswith("reward/") else f"{objective}/{key}": value
         for key, value in found.items()
     }
+    named[f"{objective}/credit/samples"] = samples
     return named | {f"{objective}/dropped/{reason}": count for reason, count in dropped.items()}
 
 

@@ -11,6 +11,7 @@ EXPLORING = "Near zero it has stopped exploring, far above one it is losing its 
 
 CREDIT = (
     Metric(key="{objective}/credit/traces", unit=COUNT, meaning="traces that credit was given for"),
+    Metric(key="{objective}/credit/samples", unit=COUNT, trend="above 0", meaning="samples that it made of them"),
     Metric(
         key="{objective}/groups", unit=COUNT,
         meaning="groups they fall into (of a pairwise loss: groups with a pair)",
@@ -64,6 +65,10 @@ LEARNING = (
     Metric(
         key="{policy}/skipped", unit=COUNT, healthy=(0, 0),
         meaning="1 where the step made none: nothing to learn from, or a gradient that is not finite",
+    ),
+    Metric(
+        key="{policy}/skipped/{reason}", unit=COUNT, trend="absent",
+        meaning='1 where it was for this reason; of batches that were "non-finite", `skipped.jsonl` has the addresses',
     ),
     Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady", meaning="gradient norm before clipping"),
     Metric(key="{policy}/lr", unit=NUMBER, meaning="learning rate"),

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -50,7 +50,14 @@ _EMBEDDED = {
     EMBEDDED_RATER: _ASSETS / "base-rater",
 }
 FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError)  # what transformers raises for broken files
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    StrictDataclassError,
+)  # what transformers raises for broken files
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -289,5 +296,7 @@ def _unreadable(name: str | os.PathLike[str], error: Exception, what: str = "") 
     return ModelError(f"model {str(name)!r}: {what}cannot be read: {_first_line(error)}")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        error = error.__cause__  # it says what is wrong; the other one, in which check that was found
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

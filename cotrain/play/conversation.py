@@ -33,7 +33,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Part, Reward, Span, Trace
 from cotrain.play.idle_loop import together
-from cotrain.play.role import Role, Turn
+from cotrain.play.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.messages import Message
 from cotrain.text.prompts import fields_of, fill
 from cotrain.text.render import Piece, Rendering
@@ -72,7 +72,7 @@ class Conversation:
         self._renderer, self._ask, self._opened, self._keep = renderer, answer, opened, keep
         self._declared = declared
         self._fork: tuple[int, ...] = ()  # where it left its trunk
-        self._said = self._forks = 0  # turns that were asked for; forks that were made
+        self._said = self._begun = self._forks = 0  # turns that were asked for, and those awaited; forks that were made
         self._open = False  # is the last message an assistant's that goes on
         self._answer: tuple[Turn, ...] = ()
         self._sequence: TokenSequence | None = None
@@ -155,6 +155,11 @@ class Conversation:
         return fork
 
     @property
+    def forgotten(self) -> int:
+        """Turns that were asked for and not awaited."""
+        return self._said - self._begun
+
+    @property
     def said(self) -> str:
         """The role's own words in its present answer."""
         return "".join(turn.text for turn in self._answer)
@@ -169,16 +174,21 @@ class Conversation:
     # -- what is said about it
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """A signal for the whole conversation, on each of its training sequences; or for a span of ``said``.
+        """A signal for the whole conversation, on each of its training sequences; or for a span of ``said``. A value that cannot
+        be learned from fails all turns that it is for.
 
-        Raises ValueError when the value is not finite, or the span is empty or not of this text.
+        Raises ValueError when the span is empty or not of this text.
         """
         if span is None:
             if any(given.name == signal.name for given in self._whole):
                 raise ConfigError(
                     f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
                 )
-            self._whole.append(self._turn().valued(signal, value))
+            whole = self._turn().valued(signal, value)
+            if whole is None:
+                _fail(self.turns, signal)
+            else:
+                self._whole.append(whole)
             return
         places = self._places(span)
         (first, start), (last, end) = places[0], places[-1]
@@ -186,6 +196,9 @@ class Conversation:
             last.reward(signal, value, span=end)
         else:
             reward = last.valued(signal, value, span=end)
+            if reward is None:
+                _fail([turn for turn, _ in places], signal)
+                return
             assert reward.tokens is not None  # it has a span
             tokens = (first.tokens(start)[0], reward.tokens[1])
             self._across.append((replace(reward, tokens=tokens), first, last))
@@ -200,6 +213,7 @@ class Conversation:
     # -- inside
 
     async def _say(self, address: Address, role: Role) -> Turn:
+        self._begun += 1
         self._refuse_while_speaking()
         if self.messages[-1].role == "assistant" and not self._open:
             raise RuntimeError(f"role {address.role!r} has ended its answer; tell it something before it speaks again")
@@ -298,6 +312,11 @@ class Conversation:
                 start, end = signal.tokens
                 more.append(replace(signal, tokens=(at[first.id] + start if first.id in at else 0, at[last.id] + end)))
         return replace(trace, signals=(*trace.signals, *more)) if more else trace
+
+
+def _fail(turns: Sequence[Turn], signal: Signal) -> None:
+    for turn in turns:
+        turn.fail(OUT_OF_RANGE.format(signal.name))
 
 
 def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:

@@ -7,9 +7,10 @@
 Everything has an address, and the seed of a request is a hash of it, so the episodes do not depend on which
 coroutine was faster. Call indexes are handed out when a role is called, in program order, not when it is awaited.
 
-A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed.
-Errors of cotrain itself (a wrong template, an unknown policy) and of the engine end the play, as every episode would
-meet them. Nothing outlives a play: what is still running when it ends is cancelled.
+A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed. So does
+a prompt that does not fit its model's context; ``Executor.set_aside`` has the problem's name. Other errors of cotrain itself
+(a wrong template, an unknown policy) and of the engine end the play, as every episode would meet them. Nothing outlives a
+play: what is still running when it ends is cancelled.
 
 Left out: playing inside of a running event loop, since the engine's turn is defined by the loop being ours.
 """
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.address import Address, seed_of
-from cotrain.core.errors import ConfigError, CotrainError, UnknownName
+from cotrain.core.errors import ConfigError, CotrainError, TooLong, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
@@ -36,6 +37,7 @@ from cotrain.text.render import Rendering
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
 
+TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
 _RESERVED = ("grade", "busy", "nonce")
 
 
@@ -150,6 +152,8 @@ class Roles:
     def _seal(self, failure: str | None) -> Episode:
         """The episode's end; ``task_id`` is filled in by the executor."""
         self._over = True
+        if failure is None and (lost := sum(chat.forgotten for chat in self._chats)):
+            failure = f"{lost} {'call of a role was' if lost == 1 else 'calls of roles were'} not awaited"
         if failure is not None:
             for turn in (turn for chat in self._chats for turn in chat.turns):
                 turn.fail(BROKEN_OFF)
@@ -233,6 +237,7 @@ class Executor:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
         self.loop = loop or IdleLoop()
+        self.set_aside: dict[str, str] = {}  # problems that did not fit so far, by id, and why
 
     def greedy(self) -> Executor:
         """The same with every role at temperature 0."""
@@ -281,17 +286,24 @@ class Executor:
             ),
             self.engine.advance,
         )
-        return tuple(episodes)
+        for episode, why in episodes:
+            if why is not None:
+                self.set_aside.setdefault(episode.task_id, why)
+        return tuple(episode for episode, _ in episodes)
 
 
-async def _episode(protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any]) -> Episode:
-    failure = None
+async def _episode(
+    protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any]
+) -> tuple[Episode, str | None]:
+    """The episode, and why its problem did not fit, where it did not."""
+    why = None
     try:
         await protocol(task, roles, **options)
         episode = roles._seal(None)
+    except TooLong as error:
+        why, episode = str(error), roles._seal(TOO_LONG)
     except CotrainError:
         raise
     except Exception as error:  # noqa: BLE001  a protocol may raise anything; the episode says what
-        failure = f"{type(error).__name__}: {error}"
-        episode = roles._seal(failure)
-    return replace(episode, task_id=task.id)
+        episode = roles._seal(f"{type(error).__name__}: {error}")
+    return replace(episode, task_id=task.id), why

@@ -33,6 +33,8 @@ from cotrain.text.stops import stop_in
 if TYPE_CHECKING:
     from cotrain.play.conversation import Conversation
 
+LARGEST = 1e6  # magnitude of a reward
+OUT_OF_RANGE = "reward {} out of range"  # failure of a turn that was given another one
 Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) → a value with ``.ok``
 
 
@@ -112,23 +114,27 @@ class Turn:
         return self.completion.score
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per span.
+        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per span. A value
+        that is no number, or one beyond ``LARGEST``, fails the turn.
 
         Raises ConfigError, which ends the run, for a signal that the protocol does not declare or that is of the other kind,
-        or a second value for an answer; ValueError when the value is not finite, or the span is not of this turn's text.
+        or a second value for an answer; ValueError when the span is not of this turn's text.
         """
         if span is None and any(given.name == signal.name for given in self._signals):
             raise ConfigError(
                 f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
             )
-        self._signals.append(self.valued(signal, value, span=span))
+        given = self.valued(signal, value, span=span)
+        if given is not None:
+            self._signals.append(given)
 
-    def valued(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward:
-        """What ``reward`` adds, without adding it."""
+    def valued(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward | None:
+        """What ``reward`` adds, without adding it; None where it fails the turn."""
         self._open()
         self._declared.check(signal, self.address.role, span=span is not None)
-        if not math.isfinite(value):
-            raise ValueError(f"reward {signal.name!r} of {self.id} is {value}")
+        if not abs(value) <= LARGEST:  # not a number, infinite, or too large
+            self.fail(OUT_OF_RANGE.format(signal.name))
+            return None
         return Reward(name=signal.name, value=float(value), tokens=None if span is None else self.tokens(span))
 
     def note(self, key: Note[Any], value: Any) -> None:

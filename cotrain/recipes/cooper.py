@@ -153,6 +153,9 @@ def cooper(
     ]
     if rm != "online":
         del objectives["rm"]
+    if not alone:
+        del objectives["rm_start"]
+        phases.pop()
     solver = parts.solver("generator", model)
     return Recipe(
         name="cooper" if rm == "online" else f"cooper-{rm}",
@@ -174,7 +177,7 @@ def cooper(
             "assistant": replace(parts.solver("start", model), sampling=replace(solver.sampling, temperature=1.3)),
         },
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0), warmup={"rm_start": alone}),
+        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"rm_start": alone} if alone else {}),
         evaluation=Evaluation(
             protocol=rated,
             measures=(solving("solver", 8), verifying("rater"), selecting("solver", "rater", 8)),

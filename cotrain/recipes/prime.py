@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import TaskSource
 from cotrain.learn.implicit import ImplicitPrm, Prime
 from cotrain.loop.evaluation import Evaluation
@@ -46,6 +47,11 @@ def prime(
     evaluate_every: int = 0,
     evaluation_tasks: int = 256,
 ) -> Recipe:
+    if prm == "frozen" and warmup < 1:
+        raise ConfigError(
+            "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be 0; give it "
+            "some, as in warmup=20, or set prm=none"
+        )
     implicit = prm != "none"
     learn_to_solve = Prime(
         process_weight=process_weight if implicit else 0.0, keep=keep, max_return_norm=max_return_norm
@@ -64,7 +70,7 @@ def prime(
             in_turn=both[::-1] if prm == "online" and update == "before" else (),
         )
     ]
-    if implicit:
+    if implicit and warmup:
         phases.append(Phase(name="prm", protocol=solve, objectives=("prm",)))
     ratio = (1,) + (0,) * (len(phases) - 1)
     return Recipe(
@@ -77,7 +83,7 @@ def prime(
         policies=policies,
         roles={"solver": solver("generator", model)},
         objectives=objectives,
-        schedule=alternate(*phases, ratio=ratio, warmup={"prm": warmup} if implicit else {}),
+        schedule=alternate(*phases, ratio=ratio, warmup={"prm": warmup} if implicit and warmup else {}),
         evaluation=Evaluation(
             protocol=solve,
             measures=(solving("solver", 8),),

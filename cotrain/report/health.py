@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotrain.metrics.alarms import BANDS, Alarm, Band, check, watched, with_examples
+from cotrain.metrics.alarm import Alarm
+from cotrain.metrics.alarms import BANDS, Band, check, watched, with_examples
 from cotrain.metrics.table import metric
 from cotrain.report.escape import page
 from cotrain.report.read import Run, read_episodes
@@ -20,7 +21,8 @@ def alarms(run: Run) -> str:
     rows = [{"step": row.step, **row.values} for row in run.training]
     if not rows:
         return ""
-    found = [with_examples(alarm, lambda step: read_episodes(run.directory, step)) for alarm in check(rows)[:MOST]]
+    found = check(rows, finished=bool(run.summary))
+    found = [with_examples(alarm, lambda step: read_episodes(run.directory, step)) for alarm in found[:MOST]]
     return _alarms(found) + _bands(found, {key for row in rows for key in row})
 
 

@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 
 from cotrain.core.errors import RunDirectoryError
+from cotrain.core.redact import redacted
 from cotrain.disk.files import replace_file
 from cotrain.report import curves, episodes, headline, schedule
 from cotrain.report.escape import attribute, page
@@ -137,4 +138,5 @@ def _setting(run: Run) -> str:
 
 
 def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """As text that may be shown to others: settings name files and models by their paths."""
+    return redacted(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))

@@ -27,7 +27,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.disk.files import replace_file
-from cotrain.loop.run import Observer
+from cotrain.loop.log import Observer
 
 CAPACITY = 512  # rows that wait for a tracker
 PATIENCE = 20.0  # seconds that the end of a run waits for all trackers together
@@ -116,13 +116,14 @@ def check(names: Sequence[str]) -> tuple[str, ...]:
 def tracked(directory: Path | str) -> tuple[str, ...]:
     """The trackers that a run was begun with."""
     notes = _notes(Path(directory))
-    return tuple(name for name in notes.get("trackers", ()) if name in TRACKERS)
+    names = notes.get("trackers")
+    return tuple(name for name in TRACKERS if isinstance(names, list) and name in names)
 
 
 def _notes(directory: Path) -> dict[str, Any]:
     try:
         found = json.loads((directory / NOTES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

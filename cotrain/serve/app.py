@@ -39,9 +39,11 @@ from cotrain.play.idle_loop import together
 from cotrain.serve import asked, shapes
 from cotrain.serve.asked import Asked, BadRequest
 from cotrain.serve.models import Choice, Model, Served
+from cotrain.serve.patience import PatientProtocol
 from cotrain.serve.verify import verify
 
 MAX_BODY = 4 * 2**20  # bytes
+BODY_SECONDS = 30.0  # for all of it to come
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _LISTEN_EVERYWHERE = ("0.0.0.0", "::")
 _GONE = Response(status_code=499)  # nobody is there to read it
@@ -63,7 +65,11 @@ def serve(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] =
         if host not in LOCAL:
             print("cotrain: this server asks nobody for a password and now answers other machines", flush=True)
         config = uvicorn.Config(
-            application(served, (host, *hosts)), log_level="warning", timeout_graceful_shutdown=5, server_header=False
+            application(served, (host, *hosts)),
+            http=PatientProtocol,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+            server_header=False,
         )
         try:
             uvicorn.Server(config).run(sockets=[listener])
@@ -237,12 +243,23 @@ async def _body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json")
+    told = request.headers.get("content-length", "")
     found = bytearray()
-    async for piece in request.stream():
-        found += piece
-        if len(found) > MAX_BODY:
-            raise BadRequest(f"the body has more than {MAX_BODY} bytes; send less", status=413)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            if told.isdecimal() and int(told) > MAX_BODY:
+                raise _too_large()
+            async for piece in request.stream():
+                found += piece
+                if len(found) > MAX_BODY:
+                    raise _too_large()
+    except TimeoutError:
+        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s", status=408) from None
     return bytes(found)
+
+
+def _too_large() -> BadRequest:
+    return BadRequest(f"the body has more than {MAX_BODY} bytes; send less", status=413)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:

@@ -26,6 +26,7 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request, serving
+from cotrain.loop.cast import vocabulary
 from cotrain.loop.policies import Policy
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.role import Role
@@ -88,6 +89,7 @@ class Served:
         self.engine = EngineThread(serving(trainer.engine))
         self.models = _models(trainer)
         self._numbers = count(1)
+        self._bytes: dict[str, int] = {}  # of the longest token, by policy
         self.started = 0  # requests so far
 
     def find(self, name: str) -> Model:
@@ -108,7 +110,29 @@ class Served:
                 Message("user", fill(template, **{name: m.content})) if m.role == "user" else m for m in messages
             ]
             messages = messages if system is None else [Message("system", system), *messages]
+        self.measure(model, [message.content for message in messages], "messages")
         return self.renderer(model).render(messages)
+
+    def measure(self, model: Model, texts: Sequence[str], param: str) -> None:
+        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens: counting their
+        bytes takes no time, and cutting megabytes into tokens takes seconds in which nobody else is answered."""
+        size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+        context = self.engine.engine.context(model.policy)
+        most = context * self._longest(model.policy)
+        if size > most:
+            raise BadRequest(
+                f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of {model.policy!r} can "
+                "hold; shorten it",
+                param,
+                code="context_length_exceeded",
+            )
+
+    def _longest(self, policy: str) -> int:
+        """Bytes of the longest token of a policy."""
+        if policy not in self._bytes:
+            words = vocabulary(self.trainer.cast[policy].renderer) or [" "]
+            self._bytes[policy] = max(len(word.encode("utf-8", "replace")) for word in words)
+        return self._bytes[policy]
 
     def raw(self, model: Model, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
@@ -117,6 +141,7 @@ class Served:
         renderer = self.renderer(model)
         if not isinstance(prompt, str):
             return prompt
+        self.measure(model, [prompt], "prompt")
         bos = renderer.tokenizer.bos_token_id
         begun = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
         return (*([bos] if begun else []), *renderer.encode(prompt))

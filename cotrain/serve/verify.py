@@ -61,6 +61,7 @@ async def verify(served: Served, body: bytes) -> dict[str, Any]:
             fields |= shown(nonce(seed, "serve"), solution=solution)
         if reference is not None and "reference" in model.fields:
             fields["reference"] = reference
+        served.measure(model, [problem, solution, reference or ""], "solution")
         served.admit(n)
         turns = await served.engine.do(_ask(roles, model.name, n, fields))
     reviews = [_scored(turn) if model.spec.scores else _review(turn) for turn in turns]

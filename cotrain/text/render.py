@@ -273,14 +273,12 @@ class Renderer:
         return layout
 
     def _template_layout(self, template: str, roles: tuple[str, ...], opening: bool) -> _Layout | str:
-        from jinja2.exceptions import TemplateError
-
         marks = [f"content{i}placeholder" for i in range(len(roles))]
         turns = [(role, _PAD + mark + _PAD) for role, mark in zip(roles, marks, strict=True)]
         try:
             text = self._templated(template, turns, opening)
-        except TemplateError as error:
-            return str(error)
+        except Exception as error:  # noqa: BLE001  a template is a program of a stranger and may raise anything
+            return (str(error).strip() or type(error).__name__).splitlines()[0]
         layout: _Layout = []
         for i, mark in enumerate(marks):
             scaffold, found, text = text.partition(mark)

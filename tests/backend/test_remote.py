@@ -16,9 +16,10 @@ from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.override import override
+from cotrain.loop.refusals import TooManyFailures
 from cotrain.loop.remote import remote
 from cotrain.loop.run import Interrupted
-from cotrain.loop.trainer import CoTrainer, TooManyFailures
+from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.grpo import grpo

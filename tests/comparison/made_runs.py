@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cotrain.loop.directory import RunDirectory
+
 PROBLEMS = 16
 
 
@@ -28,15 +30,13 @@ def made_run(
     _lines(folder / "metrics.jsonl", rows)
     _lines(folder / "timings.jsonl", [{"step": i, "play": 0.75, "update": 0.25} for i in range(steps)])
     said = {key: {str(i): value for i in range(PROBLEMS)} for key, value in after.items()}
-    (folder / "after_problems.json").write_text(json.dumps(said))
     summary = {"tokens": tokens * steps, "steps": steps, "updates": {"generator": steps}}
     summary |= {
         "before": {k: {"value": v} for k, v in start.items()},
         "after": {k: {"value": v} for k, v in after.items()},
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
     recipe = {"steps": steps, "settings": {"steps": steps, "flops": None}, "origin": {"settings": []}}
-    (folder / "recipe.json").write_text(json.dumps(recipe))
+    RunDirectory(folder).keep({"after_problems.json": said, "summary.json": summary, "recipe.json": recipe})
 
 
 def _lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ import pytest
 from fault_files import in_child
 
 from cotrain.core.errors import RunDirectoryError
-from cotrain.disk.lock import RunLock
+from cotrain.disk.lock import NAME, RunLock
 
 
 def held_by_a_child(directory: Path) -> int:
@@ -36,7 +37,10 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> Non
     directory = tmp_path / "runs" / "a"
     with (
         RunLock(directory),
-        pytest.raises(RunDirectoryError, match=f"run directory {directory} is in use by process {os.getpid()}; wait"),
+        pytest.raises(
+            RunDirectoryError,
+            match=rf"run directory {directory} is in use by process {os.getpid()} since \S+ \S+; wait",
+        ),
     ):
         RunLock(directory)
     lock = RunLock(directory)
@@ -47,7 +51,7 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> Non
 def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
     child = held_by_a_child(tmp_path)
     try:
-        with pytest.raises(RunDirectoryError, match=f"in use by process {child};"):
+        with pytest.raises(RunDirectoryError, match=f"in use by process {child} since "):
             RunLock(tmp_path)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -91,3 +95,15 @@ def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunDirectoryError, match="cannot use run directory"):
         RunLock(tmp_path / "file")
+
+
+def test_a_lock_that_is_removed_leaves_nothing_and_is_one_again(tmp_path: Path) -> None:
+    """Who has opened the file that was removed must not take it for the lock."""
+    lock = RunLock(tmp_path)
+    other = os.open(tmp_path / NAME, os.O_RDWR)
+    lock.remove()
+    assert not list(tmp_path.iterdir())
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the old file is free and means nothing any more
+    with RunLock(tmp_path):
+        assert (tmp_path / NAME).read_text().startswith(f"{os.getpid()} since ")
+    os.close(other)

@@ -1,6 +1,5 @@
 """What makes no sense is refused when the recipe is built, with a line that says what to change."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.loop.directory import recipe_json
+from cotrain.loop.directory import RunDirectory, recipe_json
 from cotrain.loop.override import override
 from cotrain.loop.policies import critic, frozen, trainable
 from cotrain.loop.recipe import Objective, Recipe, recipe
@@ -78,7 +77,7 @@ def test_set_changes_any_setting_and_suggests_the_nearest_name():
 def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
     recipe = override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"])
     saved = recipe_json(recipe, checkpoint_every=5)
-    (tmp_path / "recipe.json").write_text(json.dumps(saved))
+    RunDirectory(tmp_path).keep({"recipe.json": saved})
     again = api.rebuild(tmp_path)
     assert recipe_json(again, checkpoint_every=5) == saved
     assert again.policies["verifier"].lr == 0.5 and again.steps == 7

@@ -137,7 +137,8 @@ def test_the_gap_counts_readable_reviews_alone():
 
 
 def test_keys_of_credit_and_learning_do_not_meet_those_of_a_role():
-    assert credit_keys("verifier", {"traces": 2.0, "reward/x": 0.5, "groups": 1.0}, {"zero_spread": 3}) == {
+    assert credit_keys("verifier", {"traces": 2.0, "reward/x": 0.5, "groups": 1.0}, {"zero_spread": 3}, 2) == {
+        "verifier/credit/samples": 2,
         "verifier/credit/traces": 2.0,
         "verifier/credit/reward/x": 0.5,
         "verifier/groups": 1.0,

@@ -13,6 +13,7 @@ from test_report_page import POISON, inspect
 from cotrain.comparison.arms import parse_arm
 from cotrain.comparison.compare import Plan, claim, compare
 from cotrain.core.errors import ConfigError
+from cotrain.loop.directory import RunDirectory
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import comparison_table, open_label, runs_of
@@ -54,7 +55,7 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
     summary = {"tokens": COST[arm] * updates, "steps": updates, "before": {k: {"value": START[k]} for k in end}}
     summary["updates"] = {"generator": updates, "verifier": 3}
     after = {k: {"value": v} for k, v in (end | further).items()}  # of the last evaluation
-    (folder / "summary.json").write_text(json.dumps(summary | {"after": after}))
+    RunDirectory(folder).keep({"summary.json": summary | {"after": after}})
 
 
 def begun_before(out: Path, settings=()) -> None:

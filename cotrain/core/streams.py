@@ -1,0 +1,65 @@
+"""Standard output and error that nobody has to care for: a run outlives who reads it.
+
+A pipe whose reader has left (``cotrain run … | head``), a terminal that is gone and a full disk under a redirected output make
+an ordinary stream raise at the next line, wherever in a run that is. These let go of the line instead, and of all that
+follow. What the stream's encoding has no character for is written as ``\\u2588``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+ERRORS = "backslashreplace"
+_LOST: dict[str, str] = {}  # name of a stream → why nothing reaches its reader any more
+
+
+def lost() -> dict[str, str]:
+    """The streams that nothing is written to any more, and why."""
+    return dict(_LOST)
+
+
+def secure() -> None:
+    """Make standard output and error such streams; called once, by the command."""
+    sys.stdout, sys.stderr = _secured(sys.stdout, 1, "stdout"), _secured(sys.stderr, 2, "stderr")
+
+
+def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
+    if stream is None:  # it was closed before the command began, and its number must not become that of a file
+        _LOST[name] = "closed from the beginning"
+        handle = os.open(os.devnull, os.O_WRONLY)
+        if handle != number:
+            os.dup2(handle, number)
+            os.close(handle)
+        return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Lenient(stream.fileno(), name)),
+        encoding=stream.encoding,
+        errors=ERRORS,
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+class _Lenient(io.FileIO):
+    """A descriptor that takes everything, whether or not it gets anywhere."""
+
+    def __init__(self, number: int, name: str) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self._stream = name
+
+    def write(self, block: Any) -> int:
+        size = memoryview(block).nbytes
+        if self._stream not in _LOST:
+            try:
+                written = super().write(block)
+                return size if written is None else written  # None: a pipe that is full and does not wait
+            except OSError as error:
+                _LOST[self._stream] = (error.strerror or str(error)).lower()
+        return size

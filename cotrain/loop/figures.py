@@ -1,0 +1,47 @@
+"""What a run measures of itself on held-out problems: at the start and at the end, and in between for its curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cotrain.core.statistics import Estimate
+from cotrain.loop.evaluation import has_split
+from cotrain.loop.trainer import CoTrainer
+
+STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
+
+
+def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
+    """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
+    evaluation = trainer.recipe.evaluation
+    figures, _ = trainer.evaluate("test", evaluation.tasks)
+    if evaluation.fixed:
+        still, _ = trainer.evaluate_fixed("test", evaluation.tasks)
+        figures |= {_within("fixed", key): value for key, value in still.items() if "/" in key}
+    for split in evaluation.splits:
+        if not has_split(trainer.recipe.tasks, split):
+            continue
+        further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
+        figures |= {
+            key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
+        }
+    return figures
+
+
+def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
+    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on: those
+    of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see now."""
+    evaluation = trainer.recipe.evaluation
+    figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
+    if evaluation.fixed:
+        still, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
+        figures |= {_within("fixed", k): v for k, v in still.items() if k.split("/")[-1] in STALENESS}
+    row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
+    row |= {f"updates/{policy}": count for policy, count in trainer.cast.updates.items()}
+    row |= {f"eval/{key}": value.value for key, value in figures.items()}
+    return row
+
+
+def _within(split: str, key: str) -> str:
+    role, name = key.split("/", 1)
+    return f"{role}/{split}/{name}"

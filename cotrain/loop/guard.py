@@ -1,0 +1,47 @@
+"""When numbers stop being finite: a skipped update is told and kept, a policy that keeps skipping goes back once, then stops.
+
+An update whose loss or gradient is not finite changes nothing (``learn/torch_learner.py``). Its batch is written to
+``skipped.jsonl``, as the addresses of its rollouts in the ledger. Three such updates among twenty of one policy, a policy that
+computes no numbers any more, or weights that are not finite end the attempt: the run goes back to its newest checkpoint and on
+from there with other draws. Where that comes to the same, or there is no checkpoint, it stops with the reason and leaves the
+checkpoint. What is decided depends on the rows alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from cotrain.core.errors import CotrainError
+from cotrain.metrics.starved import MARK
+
+MOST, AMONG = 3, 20  # skipped updates of a policy, and the updates that they are counted among
+
+
+class NotFinite(CotrainError):
+    """A policy computes what is no number. In training the run goes back once; anywhere else it is the end."""
+
+
+class Diverged(CotrainError):
+    """Training cannot go on from where it is; the checkpoint before is kept."""
+
+
+class Guard:
+    """Counts the skipped updates of every policy."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[bool]] = {}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """The next row of metrics.jsonl. Raises NotFinite when a policy has skipped too many."""
+        for key in row:
+            policy, slash, rest = key.partition("/")
+            if not slash or rest != "skipped":
+                continue
+            recent = self._recent.setdefault(policy, deque(maxlen=AMONG))
+            recent.append(policy + MARK in row)
+            if sum(recent) >= MOST:
+                raise NotFinite(
+                    f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients were not finite"
+                )

@@ -1,0 +1,61 @@
+"""Who watches a run, and ``run.log``: every message with its time, for who was not there to read them.
+
+Messages are notes, alarms, and what was resumed or passed over; the figures of each step are in ``metrics.jsonl``. The file
+depends on the clock and nothing is read from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from cotrain.core import streams
+
+NAME = "run.log"
+
+
+class Observer(Protocol):
+    """Who watches a run: the live table, a test, nobody."""
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, row: Mapping[str, Any]) -> None: ...
+
+
+class Silent:
+    """An observer that looks away."""
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, row: Mapping[str, Any]) -> None: ...
+
+
+class Logged:
+    """An observer that also writes messages to a file. A disk that takes none does not stop the run."""
+
+    def __init__(self, observer: Observer, directory: Path) -> None:
+        self._observer, self._path = observer, directory / NAME
+        self._told: set[str] = set()  # streams that were lost
+
+    def message(self, text: str) -> None:
+        self._write(text)
+        self._observer.message(text)
+        self._tell_lost()
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        self._observer.update(row)
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        for name, why in streams.lost().items():
+            if name not in self._told:
+                self._told.add(name)
+                self._write(f"nothing more is written to {name} ({why}); the run goes on")
+
+    def _write(self, text: str) -> None:
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+        with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line)

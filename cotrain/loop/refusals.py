@@ -1,0 +1,65 @@
+"""What ends a run after a play: a step from which nothing could be learned, or only what hides that something is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from cotrain.backend.handles import PolicyHandle
+from cotrain.core.errors import ConfigError, CotrainError, TooLong
+from cotrain.core.types import Episode, Trace
+from cotrain.loop.recipe import Objective
+from cotrain.loop.schedule import Phase
+from cotrain.play.executor import TOO_LONG
+
+PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
+
+
+class TooManyFailures(CotrainError):
+    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
+
+
+def refuse_mass_failure(step: int, episodes: Sequence[Episode], set_aside: Mapping[str, str]) -> None:
+    """``set_aside``: the problems that did not fit, and why."""
+    failed = [episode.failure for episode in episodes if episode.failure]
+    if failed and set(failed) == {TOO_LONG} and len(failed) == len(episodes):
+        raise TooLong(f"no problem of step {step} fits: {next(iter(set_aside.values()))}")
+    if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
+        raise TooManyFailures(
+            f"step {step}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}"
+        )
+
+
+def refuse_silence(step: int, handles: Iterable[PolicyHandle], outside: Mapping[str, float]) -> None:
+    """A server that is gone is not to be trained without. ``outside``: what the policies counted in this step."""
+    for handle in handles:
+        answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
+        if failed > PROPORTION_OF_FAILURES * answers:
+            raise TooManyFailures(
+                f"step {step}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
+                f"back the server of {handle.spec.model!r} and resume"
+            )
+
+
+def refuse_idleness(phase: Phase, episodes: Sequence[Episode]) -> None:
+    """A protocol that asks nobody."""
+    if not any(episode.traces or episode.failure for episode in episodes):
+        name = getattr(phase.protocol, "__qualname__", type(phase.protocol).__name__)
+        raise ConfigError(
+            f"phase {phase.name!r}: protocol {name!r} asked no role in any of {len(episodes)} episodes, so nothing can be "
+            "learned; call one, as in `await roles.solver(problem=task.prompt)`"
+        )
+
+
+def refuse_lonely(name: str, objective: Objective, traces: Sequence[Trace], episodes: int) -> None:
+    """An algorithm that compares traces must get some to compare. A role that speaks in some episodes only (a digest of
+    what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
+    if len(traces) < episodes:
+        return
+    least = objective.by.needs().group
+    largest = max(Counter(t.group for t in traces).values(), default=least)
+    if largest < least:
+        raise ConfigError(
+            f"objective {name!r} uses {type(objective.by).__name__}, which compares at least {least} traces of "
+            f"one group, but role {objective.on!r} had {largest} in each; raise the group size"
+        )

@@ -1,0 +1,35 @@
+"""Being asked to stop: the first signal is remembered, the second leaves at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], int]]:
+    """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
+    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone where it
+    is ignored, as below ``nohup``."""
+    asked = [0]
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: asked[0]
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked[0]:
+            raise KeyboardInterrupt
+        asked[0] = number
+
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in heard}
+    try:
+        yield lambda: asked[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

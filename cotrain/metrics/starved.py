@@ -1,0 +1,167 @@
+"""Objectives that learn nothing, and answers that nobody can read: told within three steps at which an objective is due.
+
+Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at once. Counted
+are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer is told at its end. What
+becomes of a run whose updates are not finite is decided in ``loop/guard.py``.
+
+Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not report them (PPO, Prime), whose objectives are
+watched as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.metrics.alarm import Alarm
+
+SKIPPED = "skipped.jsonl"  # the batches of updates that were not finite
+MARK = "/skipped/non-finite"  # behind a policy's name: the key of an update that was skipped for it
+KINDS = (  # name of the alarm, key of the table, when, steps in a row
+    (
+        "no samples", "{objective}/credit/samples",
+        "`credit/samples` is 0: no trace of an objective could be learned from; says why they were left out", 3,
+    ),
+    (
+        "no such signal", "{objective}/coverage/{signal}",
+        "`coverage` of a signal is 0: an objective reads a reward for steps that nobody gives", 3,
+    ),
+    ("no spread", "{objective}/advantage/{signal}", "`advantage` of a channel is 0, from the first step on", 5),
+    ("unreadable answers", "{role}/parse_failures", "`parse_failures` of a role is 1", 3),
+    (
+        "update skipped", "{policy}/skipped/{reason}",
+        "a loss or gradient that is not finite; every one is told", 1,
+    ),
+)  # fmt: skip
+NEEDED = {name: steps for name, _, _, steps in KINDS}
+SAMPLES, DROPPED, COVERAGE, ADVANTAGE = "/credit/samples", "/dropped/", "/coverage/", "/advantage/"
+UNREAD = "/parse_failures"
+
+
+@dataclass(slots=True)
+class _Times:
+    """How often in a row something was so, and since when."""
+
+    count: int = 0
+    since: int = 0
+    seen: int = 0  # rows that could have been otherwise
+
+
+@dataclass(slots=True)
+class Starved:
+    """Reads rows one by one; ``add`` and ``end`` return the alarms that they are the first to raise."""
+
+    alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
+    _times: dict[tuple[str, str], _Times] = field(default_factory=dict)
+    _dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    _last: int = 0
+
+    def add(self, row: Mapping[str, Any]) -> list[Alarm]:
+        """The next row of a training step."""
+        self._last, skips = int(row["step"]), []
+        for key in sorted(row):
+            if key.endswith(SAMPLES):
+                self._objective(key.removesuffix(SAMPLES), row)
+            elif key.endswith(UNREAD) and key.count("/") == 1:
+                self._count("unreadable answers", key, row[key] == 1.0)
+            elif key.endswith(MARK):
+                skips.append(self._skipped(key))
+        return skips + self._raised(ended=False)
+
+    def end(self) -> list[Alarm]:
+        """The run is over: what was so at all of too few steps is told too."""
+        return self._raised(ended=True)
+
+    def _skipped(self, key: str) -> Alarm:
+        """One for every update that was not made."""
+        alarm = Alarm(
+            band="update skipped", key=key, step=self._last, last=self._last, value=1.0, reading="gradient not finite",
+            healthy="finite", advice=f"The batch is in {SKIPPED}: look for extreme rewards, or lower the learning rate.",
+        )  # fmt: skip
+        self.alarms["update skipped", f"{key} {self._last}"] = alarm
+        return alarm
+
+    def _objective(self, name: str, row: Mapping[str, Any]) -> None:
+        empty = row[name + SAMPLES] == 0
+        self._count("no samples", name + SAMPLES, empty)
+        dropped = self._dropped.setdefault(name, Counter())
+        if not empty:
+            dropped.clear()
+        for key, value in row.items():
+            if not key.startswith(f"{name}/"):
+                continue
+            rest = key.removeprefix(name)
+            if rest.startswith(DROPPED) and empty:
+                dropped[rest.removeprefix(DROPPED)] += int(value)
+            elif rest.startswith(COVERAGE):
+                self._count("no such signal", key, value == 0)
+            elif (
+                rest.startswith(ADVANTAGE)
+                and not empty
+                and row.get(name + COVERAGE + rest.removeprefix(ADVANTAGE)) != 0
+            ):
+                self._count("no spread", key, value == 0)
+
+    def _count(self, band: str, key: str, so: bool) -> None:
+        times = self._times.setdefault((band, key), _Times())
+        times.seen += 1
+        if so and not times.count:
+            times.since = self._last
+        times.count = times.count + 1 if so else 0
+
+    def _raised(self, *, ended: bool) -> list[Alarm]:
+        new = []
+        for (band, key), times in self._times.items():
+            always = times.count == times.seen
+            if times.count < NEEDED[band] and not (ended and always and times.count):
+                continue
+            if band == "no spread" and not always:
+                continue
+            held = self.alarms.get((band, key))
+            alarm = self._alarm(band, key, times, held)
+            self.alarms[band, key] = alarm
+            if held is None:
+                new.append(alarm)
+        return new
+
+    def _alarm(self, band: str, key: str, times: _Times, held: Alarm | None) -> Alarm:
+        reading, healthy, advice = self._words(band, key, times.count)
+        first = held.step if held else self._last
+        return Alarm(
+            band=band, key=key, step=first, last=self._last, value=float(times.count), reading=reading, healthy=healthy,
+            advice=advice,
+        )  # fmt: skip
+
+    def _words(self, band: str, key: str, count: int) -> tuple[str, str, str]:
+        """Reading, what is healthy, and what to do."""
+        name, _, signal = key.partition("/")
+        signal = signal.rpartition("/")[2]
+        times = f"{count} {'time' if count == 1 else 'times'} in a row"
+        if band == "unreadable answers":
+            advice = f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise max_tokens, or mend its prompt."
+            return f"all of them, {times}", "some can be read", advice
+        if band == "no such signal":
+            advice = f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or leave it out of rewards."
+            return f"given to no trace, {times}", "given to some traces", advice
+        if band == "no spread":
+            advice = f"Signal {signal!r} has never varied within a group and teaches nothing: check what the protocol pays for it."
+            return f"the same in every group, {times}", "varies", advice
+        reasons = self._dropped.get(name, Counter()).most_common()
+        left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
+        return f"nothing to learn from, {times}{left_out}", "some samples", " ".join(_advice(name, reasons))
+
+
+def _advice(name: str, reasons: list[tuple[str, int]]) -> Iterator[str]:
+    """What to do, by what most traces were left out for."""
+    reason = reasons[0][0] if reasons else ""
+    if reason.startswith("no ") and reason not in ("no tokens", "no label"):
+        signal = reason.removeprefix("no ")
+        yield f"Objective {name!r} reads the signal {signal!r} and no trace has it: reward it in the protocol."
+    elif reason == "zero_spread":
+        yield "All rewards within a group are equal: change the difficulty of the problems, use larger groups, or check the reward."
+    elif reason:
+        yield f"Objective {name!r} does not train its policy: see {name}/dropped."
+    else:
+        yield f"Objective {name!r} was given no trace: check that the protocol asks its role, and see failures."

@@ -1,0 +1,153 @@
+"""A learning rate of 1e18 ended in a traceback, and a run all of whose updates were skipped ended well, without an alarm."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+
+from cotrain.cli import main
+from cotrain.core.address import Address
+from cotrain.disk import transaction
+from cotrain.disk.ledger import Ledger
+from cotrain.loop import run as loop
+from cotrain.loop.directory import RunDirectory, recipe_json
+from cotrain.loop.guard import AMONG, Guard, NotFinite
+from cotrain.loop.seal import Record
+from cotrain.loop.trainer import CoTrainer
+from cotrain.metrics.starved import MARK
+from cotrain.models.load import load_model, save_model
+from cotrain.recipes import make
+from tests.helpers import TINY
+
+METHOD = """
+from dataclasses import replace
+import math
+from cotrain.core.signals import OUTCOME, gives
+from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.policies import trainable
+from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.schedule import single
+from cotrain.metrics.heldout import solving
+from cotrain.play.parts import solver
+from tests.helpers import EASY, TINY
+
+LEFT = []  # updates that are made before, and that are spoiled
+
+
+class Spoiled(PolicyGradient):
+    def credit(self, batch, state):
+        made, state = super().credit(batch, state)
+        LEFT[0] -= 1
+        if not -LEFT[1] <= LEFT[0] < 0:
+            return made, state
+        wrong = [replace(s, advantages=s.advantages * math.inf) for s in made.samples]
+        return replace(made, samples=tuple(wrong)), state
+
+
+@gives(OUTCOME.to("solver"))
+async def graded(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, float(solution.address.member % 2))
+
+
+@recipe
+def spoiled(good: int = 1, bad: int = 3, seed: int = 0) -> Recipe:
+    LEFT[:] = [good, bad]
+    return Recipe(
+        name="spoiled", tasks=EASY, steps=6, seed=seed, tasks_per_step=2, group_size=2,
+        policies={"generator": trainable(TINY, lr=1e-3)}, roles={"solver": solver("generator", TINY)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(rewards={OUTCOME: 1.0}))},
+        schedule=single(graded, "generator", name="generator"),
+        evaluation=Evaluation(protocol=graded, measures=(solving("solver", 1),), tasks=1, members=1),
+    )
+"""
+
+
+@pytest.fixture
+def method(tmp_path):
+    file = tmp_path / "method.py"
+    file.write_text(METHOD)
+    return f"{file}:spoiled"
+
+
+def test_three_skipped_updates_go_back_once_and_on_with_other_draws(method, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["run", method, "--out", str(out), "--checkpoint-every", "1"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("update skipped") == 3 and told.count("going back to step-000003") == 1
+    assert re.search(r"skipped 3 of its last 4 updates.*; lower the learning rate", told)
+    _, documents = transaction.latest(out / "checkpoints").load()
+    assert (documents["state"]["retries"], documents["state"]["finished"]) == (1, 6)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["generator/skipped"] for row in rows] == [0, 1, 1, 0, 0, 0]
+    batches = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert [batch["step"] for batch in batches] == [1, 2]  # those before the checkpoint
+    with Ledger(out / "episodes") as ledger:
+        spoken = [ledger.find(Address.parse(key)) for key in batches[0]["samples"]["generator"]]
+    assert {trace.role for trace in spoken} == {"solver"} and len(spoken) == 4
+    assert [alarm["band"] for alarm in json.loads((out / "summary.json").read_text())["alarms"]] == [
+        "update skipped"
+    ] * 2
+
+
+def test_where_going_back_does_not_help_it_stops_with_the_reason(method, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["run", method, "--bad", "99", "--out", str(out), "--checkpoint-every", "1"]) == 1
+    told = capsys.readouterr()
+    assert told.out.count("going back to") == 1
+    assert "not finite, and so it was after going back to a checkpoint; lower the learning rate" in told.err
+    assert len(told.err.splitlines()) == 1 and "step-000003 is kept" in told.err
+    assert transaction.latest(out / "checkpoints").step == 3
+    assert (out / "report.html").exists() and not (out / "summary.json").exists()
+
+
+def test_other_draws_are_other_rollouts(method):
+    once, again = CoTrainer(make(method, {})), CoTrainer(make(method, {}))
+    again.retry(1)
+    assert once.step().episodes != again.step().episodes
+
+
+def test_a_learning_rate_out_of_this_world_is_told_in_one_line(tmp_path, capsys):
+    small = ["--steps", "4", "--tasks-per-step", "2", "--group-size", "4", "--evaluation-tasks", "1", "--lr", "1e18"]
+    small += ["--operations", "2", "2", "--set", "tasks.max_value=20", "--set", "evaluation.splits=[]"]
+    small += ["--set", "policies.generator.lr_warmup=0"]
+    assert main(["run", "grpo", "--model", TINY, *small, "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1 and "computes logits that are not numbers" in told
+    assert "there is no checkpoint to go back to; lower the learning rate" in told
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_whose_weights_are_no_numbers_is_told_in_one_line(value, tmp_path, capsys):
+    model, tokenizer = load_model(TINY)
+    with torch.no_grad():
+        next(model.parameters()).fill_(value)
+    save_model(model, tokenizer, tmp_path / "broken")
+    (tmp_path / "broken" / "cotrain.json").write_text("{}")  # it is asked in few words
+    command = ["run", "grpo", "--model", str(tmp_path / "broken"), "--steps", "1", "--evaluation-tasks", "1"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1 and "computes logits that are not numbers" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_skips_far_apart_are_borne():
+    guard = Guard()
+    for step in range(5 * AMONG):
+        guard.add({"step": step, "a/skipped": 1.0, "a/updates": 1} | ({f"a{MARK}": 1} if step % 10 == 0 else {}))
+    with pytest.raises(NotFinite, match="'b' skipped 3 of its last 3"):
+        for step in range(3):
+            guard.add({"step": step, "b/skipped": 1.0, f"b{MARK}": 1})
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
+    trainer, directory = CoTrainer(make(method, {})), RunDirectory(tmp_path)
+    directory.keep({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
+    with torch.no_grad():
+        next(trainer.cast["generator"].model.parameters()).fill_(math.nan)
+    with pytest.raises(NotFinite, match="'generator' has weights that are not finite"):
+        loop._save(directory, trainer, Record(directory))
+    assert transaction.latest(directory.checkpoints) is None

@@ -1,0 +1,196 @@
+"""A reward that nobody gives, a protocol that asks nobody, a forgotten await, rewards of 1e300, counts of -1 and an objective that
+never comes due ended with rc 0 and without a word, since every alarm waited for ten rows."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
+from cotrain.learn import algorithms
+from cotrain.learn.implicit import Prime
+from cotrain.learn.losses import Kl
+from cotrain.learn.ppo import Ppo
+from cotrain.loop.override import override
+from cotrain.loop.recipe import Objective, check_due
+from cotrain.loop.schedule import single
+from cotrain.loop.trainer import CoTrainer
+from cotrain.metrics.alarms import check
+from cotrain.play.protocols import solve
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.prime import prime
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
+
+
+class Heard:
+    """An observer that keeps what it was told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def message(self, text):
+        self.lines.append(text)
+
+    def update(self, row): ...
+
+
+def played(protocol, steps=3, rewards=None):
+    """GRPO with another protocol, and other signals to learn from."""
+    made = grpo(steps=steps, kl=0.0, **SMALL)
+    by = algorithms.grpo(rewards=rewards or {OUTCOME: 1.0})
+    return replace(
+        made,
+        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
+        schedule=single(protocol, "generator", name="generator"),
+        evaluation=replace(made.evaluation, members=1, greedy=(), splits=()),
+    )
+
+
+def rows_of(recipe):
+    trainer = CoTrainer(recipe)
+    return [trainer.step().row for _ in range(recipe.steps)]
+
+
+def alarms_of(recipe, **how):
+    return {alarm.band: alarm for alarm in check(rows_of(recipe), **how)}
+
+
+KIND, PROMISED = Signal("kind"), Signal("promised")
+
+
+@gives(OUTCOME.to("solver"), KIND.to("solver"), STEP.to("solver"), PROMISED.to("solver"))
+async def graded(task, roles):
+    """Two kinds of reward, of which one is equal for all, and two that are declared and never given."""
+    solution = await roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, float(solution.address.member % 2))
+    solution.reward(KIND, 1.0)
+
+
+def test_a_reward_that_is_declared_and_never_given_is_named_within_three_steps():
+    alarm = alarms_of(played(graded, rewards={PROMISED: 1.0}))["no samples"]
+    assert (alarm.step, alarm.value) == (2, 3.0)
+    assert "left out: no promised 24" in alarm.line()
+    assert "reads the signal 'promised' and no trace has it" in alarm.line()
+
+
+def test_a_short_run_is_told_at_its_end_and_in_its_report(tmp_path, capsys):
+    heard = Heard()
+    outcome = api.run(played(graded, steps=1, rewards={PROMISED: 1.0}), tmp_path / "run", observer=heard)
+    assert [line for line in heard.lines if "no samples" in line and "promised" in line]
+    assert [alarm["band"] for alarm in outcome.summary["alarms"]] == ["no samples"]
+    assert "reads the signal" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_never_varies_and_what_nobody_gives_is_named():
+    alarms = alarms_of(played(graded, steps=5, rewards={OUTCOME: 1.0, KIND: 0.5, STEP: 0.1}))
+    assert alarms["no spread"].key == "generator/advantage/kind" and alarms["no spread"].step == 4
+    assert alarms["no such signal"].key == "generator/coverage/step" and alarms["no such signal"].step == 2
+    assert not alarms_of(played(graded, steps=5))
+
+
+@gives(OUTCOME.to("solver"))
+async def equal(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, 1.0)
+
+
+def test_equal_rewards_are_named():
+    assert "All rewards within a group are equal" in alarms_of(played(equal))["no samples"].advice
+
+
+def test_answers_that_nobody_can_read_are_named():
+    recipe = override(played(solve), ["roles.solver.sampling.max_tokens=1"])
+    alarm = alarms_of(recipe)["unreadable answers"]
+    assert alarm.key == "solver/parse_failures" and "raise max_tokens" in alarm.advice
+
+
+@gives(OUTCOME.to("solver"))
+async def huge(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, [1e300, -math.inf, math.nan, 2e6][solution.address.member])
+
+
+def test_rewards_out_of_range_are_failures_with_a_reason():
+    (row,) = rows_of(played(huge, steps=1))
+    assert row["failures/solver: reward outcome out of range"] == 8 and row["generator/credit/samples"] == 0
+    assert "was given no trace" in alarms_of(played(huge))["no samples"].advice
+
+
+@gives(OUTCOME.to("solver"))
+async def silent(task, roles): ...
+
+
+@gives(OUTCOME.to("solver"))
+async def forgetful(task, roles):
+    roles.solver(problem=task.prompt)
+
+
+@gives(OUTCOME.to("solver"), KIND.to("solver"))
+async def half_forgetful(task, roles):
+    await graded(task, roles)
+    roles.solver.many(2, problem=task.prompt)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        (silent, "protocol 'silent' asked no role in any of 8 episodes"),
+        (forgetful, "1 call of a role was not awaited"),
+        (half_forgetful, "2 calls of roles were not awaited"),
+    ],
+)
+def test_a_protocol_that_asks_nobody_is_told_after_the_first_step(protocol, words, tmp_path):
+    with pytest.raises(CotrainError, match=words):
+        api.run(played(protocol), tmp_path / "run")
+
+
+def refuse(change, words):
+    with pytest.raises(ConfigError, match=words):
+        change()
+
+
+@pytest.mark.parametrize("setting", ["members=-1", "tasks=0", "tasks=-1"])
+def test_counts_below_one_are_refused(setting):
+    name, _, value = setting.partition("=")
+    refuse(lambda: override(tango(), [f"schedule.phases.0.{setting}"]), f"{name} is {value}, expected at least 1")
+
+
+def test_no_review_at_all_is_refused():
+    refuse(lambda: override(tango(), ["schedule.phases.1.options.reviews=-1"]), "option reviews is -1")
+    refuse(lambda: override(tango(), ["evaluation.options.reviews=0"]), "evaluation, option reviews is 0")
+
+
+def test_a_solver_that_does_not_see_the_problem_is_refused():
+    refuse(
+        lambda: override(grpo(), ["roles.solver.prompt=Solve it."]), "its prompt has no field, .* expected {problem}"
+    )
+
+
+def test_a_policy_that_is_its_own_reference_is_refused():
+    made = grpo(kl=0.0)
+    own = Objective(policy="generator", on="solver", by=algorithms.grpo(rewards={OUTCOME: 1.0}, kl=Kl("generator")))
+    refuse(lambda: replace(made, objectives={"generator": own}), "compares policy 'generator' with itself")
+
+
+def test_weights_that_are_all_zero_are_refused():
+    refuse(lambda: algorithms.grpo(rewards={OUTCOME: 0.0, FORMAT: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: Ppo(rewards={OUTCOME: 0.0}), "all weights of rewards are 0")
+    refuse(lambda: Prime(outcome_weight=0.0, process_weight=0.0), "are both 0")
+    refuse(lambda: override(grpo(), ["objectives.generator.by.rewards.outcome=0"]), "all weights of rewards are 0")
+
+
+def test_an_objective_that_never_comes_due_is_refused(tmp_path):
+    refuse(lambda: check_due(tango(steps=20)), "'generator' is due at none of the 20 steps: it is due first at step 41")
+    refuse(lambda: prime(prm="frozen"), "never trains the reward model")
+    check_due(prime(prm="frozen", warmup=5))
+    check_due(cooper())
+    assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,103 @@
+"""A prompt of 3.9 MB took 13 seconds to be refused in the engine's thread, and 900 half-sent requests were held for 25."""
+
+import asyncio
+import importlib.util
+import time
+
+import pytest
+
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes.tango import tango
+from cotrain.tasks.words.source import study_problems
+from tests.helpers import TINY
+
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))), reason="the server's libraries are not installed"
+)
+HUGE = "and then 3 more pears " * 170_000  # 3.7 MB
+SECONDS = 0.4
+
+
+@pytest.fixture(scope="module")
+def served():
+    from cotrain.serve.models import Served
+
+    found = Served(CoTrainer(tango(model=TINY, steps=1, tasks=study_problems((2, 2)))))
+    yield found
+    found.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"model": "solver", "messages": [{"role": "user", "content": HUGE}]}),
+        ("completions", {"model": "policy/generator", "prompt": HUGE}),
+        ("verify", {"problem": HUGE, "solution": "<step>1 + 2 = 3</step><answer>3</answer>"}),
+    ],
+)
+def test_megabytes_are_refused_at_once(served, path, body):
+    from starlette.testclient import TestClient
+
+    from cotrain.serve.app import application
+
+    client = TestClient(application(served), base_url="http://localhost")
+    began = time.monotonic()
+    answer = client.post(f"/v1/{path}", json=body)
+    took = time.monotonic() - began
+    assert answer.status_code == 400 and took < 3.0, took
+    error = answer.json()["error"]
+    assert error["code"] == "context_length_exceeded" and "bytes of text, more than the" in error["message"]
+
+
+def test_a_prompt_of_the_longest_tokens_is_not_refused_for_its_bytes(served):
+    model = served.models["policy/generator"]
+    words = served.renderer(model).tokenizer.get_vocab()
+    longest, context = max(words, key=len), served.engine.engine.context(model.policy)
+    served.measure(model, [longest * context], "prompt")
+
+
+def test_half_sent_requests_are_let_go(served):
+    """Silent connections, half a head, and half a head behind a whole request; who sends a whole one slowly is answered."""
+    import uvicorn
+
+    from cotrain.serve.app import application, listen
+    from cotrain.serve.patience import PatientProtocol
+
+    class Impatient(PatientProtocol):
+        seconds = SECONDS
+
+    async def work():
+        with listen("127.0.0.1", 0) as listener:
+            port = listener.getsockname()[1]
+            config = uvicorn.Config(application(served), http=Impatient, log_level="critical")
+            server = uvicorn.Server(config)
+            running = asyncio.create_task(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            head = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
+
+            async def held(first: bytes, whole: bytes = b"") -> float:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                if whole:
+                    writer.write(whole)
+                    assert b"200 OK" in await reader.read(4096)
+                began = time.monotonic()
+                writer.write(first)
+                while await reader.read(4096):
+                    pass
+                writer.close()
+                return time.monotonic() - began
+
+            cases = [held(b""), held(head), held(head, whole=head + b"\r\n")] + [held(head[:9]) for _ in range(50)]
+            for took in await asyncio.wait_for(asyncio.gather(*cases), 20):
+                assert 0.5 * SECONDS < took < 10 * SECONDS
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for part in (head[:20], head[20:] + b"\r\n"):
+                await asyncio.sleep(SECONDS / 4)
+                writer.write(part)
+            assert b"200 OK" in await reader.read(4096)
+            writer.close()
+            server.should_exit = True
+            await running
+
+    asyncio.run(work())

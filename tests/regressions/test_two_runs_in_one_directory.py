@@ -1,0 +1,58 @@
+"""Of two runs that were begun in one directory within a second, the refused one deleted the other's recipe.json and
+provenance.json: the one that went on ended well and nothing could read it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cotrain import api
+from cotrain.core.errors import RunDirectoryError
+from cotrain.disk.lock import RunLock
+from cotrain.loop import run as loop
+from cotrain.recipes.grpo import grpo
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}
+
+
+def test_the_second_run_is_refused_before_it_does_anything(tmp_path):
+    out = tmp_path / "run"
+    with RunLock(out):
+        held = (out / ".lock").read_bytes()
+        with pytest.raises(RunDirectoryError, match=rf"in use by process {os.getpid()} since \S+ \S+; wait for it"):
+            loop.start(grpo(tasks=EASY, **SMALL), out, wrap=pytest.fail)  # the lock is asked for before a model is
+        assert [file.name for file in out.iterdir()] == [".lock"] and (out / ".lock").read_bytes() == held
+
+
+def test_a_run_that_is_refused_leaves_no_directory(tmp_path):
+    with pytest.raises(api.UserError):
+        loop.start(grpo(tasks=EASY, **{**SMALL, "model": str(tmp_path / "nothing")}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.whole
+def test_of_two_commands_at_once_one_runs_and_can_be_read(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "cotrain.cli",
+        "run",
+        "grpo",
+        "--model",
+        TINY,
+        "--steps",
+        "1",
+        "--tasks-per-step",
+        "2",
+    ]
+    command += ["--group-size", "2", "--evaluation-tasks", "1", "--threads", "1", "--out", str(tmp_path / "run")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in both]
+    codes = [process.returncode for process in both]
+    assert sorted(codes) == [0, 2], said
+    winner, (_, told) = codes.index(0), said[codes.index(2)]
+    assert f"in use by process {both[winner].pid} since" in told or "already holds a run" in told, told
+    assert len(told.splitlines()) == 1
+    api.evaluate(tmp_path / "run")
