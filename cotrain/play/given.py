@@ -13,7 +13,8 @@ from cotrain.core.errors import TooLong
 from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
 from cotrain.play.executor import Executor, Roles
-from cotrain.play.judges import confidence, shown
+from cotrain.play.judges import shown
+from cotrain.play.protocols import show_verdict
 from cotrain.tasks.processbench import Sample
 from cotrain.text.nonce import nonce
 from cotrain.text.parsers import final_answer
@@ -43,13 +44,7 @@ async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier
     except TooLong:
         return
     for turn in turns:
-        verdict = turn.parsed
-        if verdict.ok:
-            turn.show(FINAL, verdict.final)
-            turn.show(SCORE, confidence(turn))
-            turn.show(VERDICTS, verdict.steps)
-        else:
-            turn.show(FAILURE, verdict.reason)
+        show_verdict(turn)
 
 
 def _judged_row(sample: Sample, episode: Episode) -> dict[str, Any]:

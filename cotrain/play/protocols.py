@@ -162,17 +162,22 @@ def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: st
 
 def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:
     for turn in turns:
-        verdict = turn.parsed
         turn.note(CORRECT, CORRECT.known(solution))
         turn.note(STEP_OK, STEP_OK.of(solution))
-        if verdict.ok:
-            turn.show(FINAL, verdict.final)
-            turn.show(SCORE, confidence(turn))
-            if verdict.steps:
-                turn.show(VERDICTS, verdict.steps)
-        else:
-            turn.show(FAILURE, verdict.reason)
+        show_verdict(turn)
     return turns
+
+
+def show_verdict(turn: Turn) -> None:
+    """Show what a judgement says: its verdict, the probability of CORRECT, its verdicts on steps; else why it is unreadable."""
+    verdict = turn.parsed
+    if not verdict.ok:
+        turn.show(FAILURE, verdict.reason)
+        return
+    turn.show(FINAL, verdict.final)
+    turn.show(SCORE, confidence(turn))
+    if verdict.steps:
+        turn.show(VERDICTS, verdict.steps)
 
 
 @gives(*SOLVED, *REVIEWED)

@@ -134,10 +134,7 @@ async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, 
             continue
         turn.note(CORRECT, grade.value)
         turn.show(KEPT, kept)
-        if turn.parsed.ok:
-            turn.show(ANSWER, turn.parsed.answer)
-        else:
-            turn.show(FAILURE, turn.parsed.reason)
+        turn.show(*(ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason))
         graded.append(turn)
     return graded
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE, STEP_OK, Note
+from cotrain.core.notes import CORRECT, STEP_OK, Note
 from cotrain.core.signals import TRUTH, Signal, gives
 from cotrain.core.types import Task, TaskSource
 from cotrain.learn.algorithms import grpo, pull_to
@@ -39,8 +39,7 @@ from cotrain.metrics.heldout import selecting, solving, verifying
 from cotrain.play import parts
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.judges import confidence
-from cotrain.play.protocols import examine, review
+from cotrain.play.protocols import examine, review, show_verdict
 from cotrain.play.role import Turn
 from cotrain.tasks.words.source import study_problems
 
@@ -126,11 +125,7 @@ async def judge(
     )
     for verdict in verdicts:
         verdict.note(CORRECT, sound)
-        if verdict.parsed.ok:
-            verdict.show(FINAL, verdict.parsed.final)
-            verdict.show(SCORE, confidence(verdict))
-        else:
-            verdict.show(FAILURE, verdict.parsed.reason)
+        show_verdict(verdict)
         verdict.reward(TRUTH, float(sound))
         verdict.reward(SOUNDNESS, float(verdict.parsed.ok and verdict.parsed.final == sound))
     return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes

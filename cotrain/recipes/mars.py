@@ -89,10 +89,7 @@ async def research(
 def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
     """What the tool returns; the same for all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
-    if query:
-        plan.show(QUERY, query)
-    else:
-        plan.show(FAILURE, plan.parsed.reason)
+    plan.show(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
     found = scatter.search(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
     plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
