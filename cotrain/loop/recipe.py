@@ -1,20 +1,15 @@
 """A recipe: everything that makes one method, and the checks that refuse nonsense before the first step.
 
-A recipe is a frozen value returned by an ordinary function decorated with ``@recipe``; the decorator remembers which
-function with which arguments, so that a run can be resumed from its directory alone.
+A recipe is a frozen value returned by an ordinary function decorated with ``@recipe`` (``loop/settings.py``).
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from cotrain.core.arguments import bound_arguments
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import Sampling, TaskSource
@@ -253,49 +248,3 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
 def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
     if name not in names:
         raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")
-
-
-def recipe(build: Callable[..., Recipe]) -> Callable[..., Recipe]:
-    """Decorate a function that returns a Recipe: its docstring becomes the description, its arguments the origin.
-
-    Arguments are held against the annotations before the function is called (``core/arguments.py``)."""
-
-    @functools.wraps(build)
-    def made(*args: Any, **kwargs: Any) -> Recipe:
-        bound = bound_arguments(build, args, kwargs)
-        plain = build(*args, **kwargs)
-        if not isinstance(plain, Recipe):
-            raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
-        description = plain.description or description_of(build)
-        arguments = {k: describe_argument(k, v) for k, v in bound.items()}
-        return replace(plain, description=description, origin=Origin(target=target_of(build), arguments=arguments))
-
-    made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
-    return made
-
-
-def description_of(build: Callable[..., Recipe]) -> str:
-    """What a recipe function says of itself: its own docstring, else its module's."""
-    return inspect.getdoc(build) or inspect.getdoc(inspect.getmodule(build)) or ""
-
-
-def target_of(build: Callable[..., Recipe]) -> str:
-    """How to find a recipe function again: its name when it ships with cotrain, else ``/path/to/file.py:name``."""
-    if build.__module__.startswith("cotrain.recipes."):
-        return build.__name__
-    file = inspect.getsourcefile(build)
-    return f"{Path(file).resolve() if file else build.__module__}:{build.__name__}"
-
-
-def describe_argument(name: str, value: Any) -> Any:
-    """An argument as JSON: plain values as they are, task sources by their description."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, tuple | list):
-        return [describe_argument(name, v) for v in value]
-    describe = getattr(value, "describe", None)
-    if describe is None:
-        raise ConfigError(
-            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
-        )
-    return {"tasks": describe()}

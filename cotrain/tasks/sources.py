@@ -11,6 +11,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.core.state import take
 from cotrain.core.types import TaskSource
+from cotrain.core.user_code import named_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
@@ -61,13 +62,17 @@ def _on_the_hub(spec: str, data: str) -> tuple[str, str]:
     return spec, data
 
 
-def from_description(description: Mapping[str, Any]) -> TaskSource:
-    """Build a source again from what its ``describe()`` returned.
+def from_description(description: Mapping[str, Any], target: str | None = None) -> TaskSource:
+    """Build a source again from what its ``describe()`` returned; ``target``: the user's own class that did, as
+    ``path/to/file.py:Name`` or ``package.module:Name``.
 
-    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist.
+    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist, ConfigError
+    for a class that is not there.
     """
     kind, settings = take("a task source", description, "kind", "settings")
     try:
+        if target is not None:
+            return _own(target, description)
         if kind == "words":
             from cotrain.tasks.words.source import WordProblems
 
@@ -95,3 +100,13 @@ def from_description(description: Mapping[str, Any]) -> TaskSource:
     except TypeError as error:
         raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
     raise UnknownName("kind of task source", str(kind), KINDS)
+
+
+def _own(target: str, description: Mapping[str, Any]) -> TaskSource:
+    source: TaskSource = named_class(target, f"task source {target!r}")(**description["settings"])
+    if source.describe() != description:
+        raise ConfigError(
+            f"task source {target!r} describes itself as {source.describe()}, and as {description} before; its settings must be "
+            "the arguments of its class"
+        )
+    return source
