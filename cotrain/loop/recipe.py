@@ -236,7 +236,7 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
         raise ConfigError(f"policy {name!r} follows {of!r}, which must be trainable, with the same head")
     if source.lora is not None:
         raise ConfigError(
-            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable, or {name!r} frozen"
+            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable (lora=0), or {name!r} frozen"
         )
     if source.model != follower.model:
         raise ConfigError(

@@ -35,6 +35,7 @@ from cotrain.play.role import Role
 from cotrain.tasks.words.source import study_problems
 
 Build = Callable[..., Recipe]
+NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
 SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
 
 
@@ -48,7 +49,7 @@ class Settings:
     tasks: TaskSource | None = None  # the problems; None: word problems
     tasks_per_step: int = 16  # problems drawn at each step
     group_size: int = 8  # solutions of a problem, which are compared with each other
-    lr: float = 2e-4  # learning rate of the generator
+    lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
     lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
     kl: float = 0.001  # weight of the KL term that pulls the generator to its start
     temperature: float = 1.0  # of every role that the method does not sample otherwise
@@ -125,6 +126,9 @@ class Settings:
         return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
 
 
+NAMES = tuple(field.name for field in dataclasses.fields(Settings))
+
+
 @overload
 def recipe(build: Build, /) -> Build: ...
 @overload
@@ -142,7 +146,6 @@ def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **de
 
 def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
     signature, hints = _signature(build, without, defaults)
-    common = {field.name for field in dataclasses.fields(Settings)}
 
     @functools.wraps(build)
     def made(**arguments: Any) -> Recipe:
@@ -150,8 +153,8 @@ def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(made, (), arguments)
-        run = Settings(**{name: value for name, value in bound.items() if name in common})
-        plain = build(run, **{name: value for name, value in bound.items() if name not in common})
+        run = Settings(**{name: value for name, value in bound.items() if name in NAMES})
+        plain = build(run, **{name: value for name, value in bound.items() if name not in NAMES})
         if not isinstance(plain, Recipe):
             raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
         description = plain.description or description_of(build)
@@ -169,13 +172,13 @@ def _signature(
 ) -> tuple[inspect.Signature, dict[str, Any]]:
     """The parameters that a call may name, and their types: settings first, then the method's own."""
     fields, where = {field.name: field for field in dataclasses.fields(Settings)}, f"recipe {build.__name__!r}"
-    run, *own = list(inspect.signature(build).parameters.values()) or [None]
-    if run is None or run.default is not run.empty or run.kind not in (run.POSITIONAL_ONLY, run.POSITIONAL_OR_KEYWORD):
+    parameters = list(inspect.signature(build).parameters.values())
+    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in NAMED:
         raise ConfigError(
             f"{where}: its first parameter takes the settings that every run has; expected "
             f"`def {build.__name__}(run: Settings, …)`"
         )
-    types = hints_of(Settings)
+    run, own, types = parameters[0], parameters[1:], hints_of(Settings)
     for name in (*without, *defaults):
         if name not in fields:
             raise UnknownName(f"setting of {where}", name, fields)

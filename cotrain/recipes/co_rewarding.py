@@ -73,7 +73,7 @@ def co_rewarding(
     variant: Literal["I", "II", "III"] = "II",  # whose label pays
     teacher: Literal["ema", "frozen", "none"] | None = None,  # by default an average, and none in I
     rate: float = 0.01,  # share of the policy that the teacher takes up at the first update
-    rate_end: float = 1e-5,  # and at the last one
+    rate_end: float = 1e-5,  # share that it takes up at the last update
 ) -> Recipe:
     usual: Literal["none", "ema"] = "none" if variant == "I" else "ema"
     teacher = teacher or usual

@@ -23,8 +23,8 @@ def grpo(
     run: Settings,
     *,
     estimator: Name = "grpo",  # compares an answer with its group
-    alpha: float = 0.1,  # weight of the oracle's steps before the first update
-    alpha_end: float = 0.001,  # and after the last one
+    alpha: float = 0.1,  # weight of the oracle's steps, at the start
+    alpha_end: float = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
 ) -> Recipe:
     oracle = steps_judged_by == "oracle"

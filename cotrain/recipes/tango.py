@@ -33,8 +33,8 @@ def tango(
     warmup: int = 40,  # steps in which the verifier alone learns
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    alpha: float = 0.1,  # weight of the step verdicts before the first update
-    alpha_end: float = 0.001,  # and after the last one
+    alpha: float = 0.1,  # weight of the step verdicts, at the start
+    alpha_end: float = 0.001,  # the same weight, at the end
     step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # of both
     clip_high: float = 0.2,  # upper clip of the ratio
