@@ -113,8 +113,12 @@ def report(directory: Path | str) -> Path:
     return write_report(RunDirectory.open(directory).path)
 
 
-def compare(arms: Sequence[str], *, seeds: int, out: Path | str, **options: Any) -> dict[str, Any]:
-    """Run several recipes with several seeds; see ``cotrain.comparison``."""
-    from cotrain.comparison import compare as work
+def compare(
+    arms: Sequence[str], *, seeds: int, out: Path | str, say: Callable[[str], None] = print, **options: Any
+) -> dict[str, Any]:
+    """Run several recipes with several seeds. ``options``: the other fields of ``comparison.compare.Plan``."""
+    from cotrain.comparison.arms import parse_arm
+    from cotrain.comparison.compare import Plan
+    from cotrain.comparison.compare import compare as work
 
-    return work(arms, seeds=seeds, out=Path(out), **options)
+    return work(Plan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)

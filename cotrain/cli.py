@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cotrain.commands.common import quiet
+from cotrain.commands.comparing import compare, study
 from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
-from cotrain.commands.running import compare, demo, resume, run
+from cotrain.commands.running import demo, resume, run
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 
 USAGE = """\
@@ -26,6 +27,7 @@ train
   cotrain run RECIPE --out DIR     a name of the list, or path/to/file.py:function
   cotrain resume DIR               go on where a run was interrupted
   cotrain compare A B --out DIR    several recipes, several seeds, one report
+  cotrain study FILE.toml          comparisons that were written down before
 look
   cotrain report DIR               write report.html anew
   cotrain eval DIR                 measure on held-out problems, or with --suite
@@ -64,6 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "eval": evaluate,
         "check": check,
         "compare": compare,
+        "study": study,
         "report": report,
         "chat": chat,
         "serve": server.serve,

@@ -8,9 +8,11 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
+from cotrain.core.errors import ConfigError
 from cotrain.core.threads import usual_threads
 from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve
 from cotrain.play.parts import EMBEDDED
+from cotrain.tasks.isolation import ABOUT, chosen, ways_out
 
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
 OPTIONAL = {  # package → extra
@@ -46,6 +48,7 @@ def examine() -> int:
             )
     else:
         print("cuda          none; runs use the CPU")
+    print(f"programs      {programs()}")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     print(f"disk          {free:.1f} GiB free here")
     for name in (*EMBEDDED, EMBEDDED_RATER):
@@ -54,6 +57,18 @@ def examine() -> int:
             f"model         {name}: {made['class']}, {made['parameters']:,} parameters, sha256 {made['sha256'][:12]}…"
         )
     return 1 if missing else 0
+
+
+def programs() -> str:
+    """What programs that models wrote would run in."""
+    try:
+        kind = chosen()
+    except ConfigError as error:
+        return str(error)
+    left = ways_out(kind)
+    return f"run in {kind}: {ABOUT[kind]}; " + (
+        f"still open to them: {', '.join(left)}" if left else "no other files, no network"
+    )
 
 
 def _version(name: str) -> str | None:

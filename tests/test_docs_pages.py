@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cotrain import cli
-from cotrain.comparison import parse_arm
+from cotrain.comparison.arms import parse_arm
 from cotrain.core.flags import Parser
 from cotrain.loop.override import override
 from cotrain.recipes import SHIPPED, find

@@ -29,8 +29,9 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Request
 from cotrain.play.idle_loop import elsewhere
+from cotrain.text.messages import Message
 from cotrain.text.plain import STOP, ByteRenderer
-from cotrain.text.render import Message, Rendering
+from cotrain.text.render import Piece, Rendering
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
@@ -64,9 +65,14 @@ class RemoteSpec(Spec, Protocol):
 class MessagesRenderer(ByteRenderer):
     """Messages as the bytes of their JSON, so that a prompt holds who said what; texts as their bytes."""
 
-    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        told = [{"role": message.role, "content": message.content} for message in messages]
-        return tuple(json.dumps(told, ensure_ascii=False).encode(errors="replace"))
+    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+        """One piece; what tools and the environment say is shown as a user's words."""
+        others = {"tool": "user", "environment": "user"}
+        told = [{"role": others.get(m.role, m.role), "content": m.content} for m in messages]
+        return [(json.dumps(told, ensure_ascii=False), "content")]
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        return tuple("".join(text for text, _ in pieces).encode(errors="replace"))
 
 
 class RemoteHandle(PolicyHandle):
@@ -165,6 +171,8 @@ class RemoteHandle(PolicyHandle):
             "top_p": sampling.top_p,
             "seed": request.seed % 2**31,
         }
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
         if self.spec.send_ids:
             return "completions", body | {"prompt": list(request.prompt_ids), "logprobs": 0, "return_token_ids": True}
         text = bytes(request.prompt_ids).decode(errors="replace")

@@ -1,14 +1,11 @@
-"""``cotrain run``, ``resume``, ``demo`` and ``compare``: the commands that make runs."""
+"""``cotrain run``, ``resume`` and ``demo``: the commands that make a run."""
 
 from __future__ import annotations
 
-import argparse
-import functools
 import inspect
 import json
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +68,7 @@ def run(words: Sequence[str]) -> int:
     from cotrain.loop.directory import recipe_json
     from cotrain.loop.override import override
     from cotrain.report.trackers import check as trackers
+    from cotrain.tasks.sources import problems
 
     arguments = values_of(given, names)
     if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
@@ -78,8 +76,7 @@ def run(words: Sequence[str]) -> int:
             raise ConfigError(
                 f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
             )
-        spec = given.tasks or ("jsonl" if given.data else "words")
-        arguments["tasks"] = _tasks(spec, given.data, given.operations, given.lenient)
+        arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
     recipe = override(make(target, arguments), given.set)
     if given.dry_run:
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
@@ -92,19 +89,6 @@ def run(words: Sequence[str]) -> int:
         out=given.out,
         trackers=trackers(given.tracker),
     )
-
-
-def _tasks(spec: str, file: str | None, operations: list[int] | None, lenient: bool) -> Any:
-    from cotrain.tasks.sources import task_source
-    from cotrain.tasks.words.source import WordProblems, study_problems
-
-    default = spec == "words" and file is None and not lenient
-    source = study_problems() if default else task_source(spec, file, lenient=lenient)
-    if operations is None:
-        return source
-    if not isinstance(source, WordProblems):
-        raise ConfigError(f"--operations goes with --tasks words, not with {spec!r}; leave it out")
-    return replace(source, operations=(operations[0], operations[1]))
 
 
 def resume(words: Sequence[str]) -> int:
@@ -203,62 +187,3 @@ def demo(words: Sequence[str]) -> int:
         return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))
     recipe = build(seed=given.seed or 0)
     return _watched(recipe, lambda watch: api.run(recipe, given.out, observer=watch))
-
-
-def compare(words: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
-    parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
-    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
-    parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="runs of each arm")
-    parser.add_argument(
-        "--updates", type=whole(1), default=60, metavar="N", help="of the first objective's policy in each run"
-    )
-    parser.add_argument("--tokens", type=whole(1), metavar="N", help="end every run when it has sampled N tokens")
-    parser.add_argument(
-        "--equal-tokens",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="let cheaper arms run on to the same tokens",
-    )
-    parser.add_argument(
-        "--evaluate-every",
-        type=whole(0),
-        default=10,
-        metavar="N",
-        help="steps between points of the curves; 0: no curves",
-    )
-    parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
-    parser.add_argument("--data", metavar="FILE", help="file, directory or owner/name of the Hub with them")
-    parser.add_argument(
-        "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
-    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
-    given = parser.strict(words)
-    quiet()
-    from cotrain import api
-    from cotrain.loop.run import Interrupted
-
-    try:
-        result = api.compare(
-            given.arms,
-            seeds=given.seeds,
-            out=given.out,
-            updates=given.updates,
-            tokens=given.tokens,
-            equal_tokens=given.equal_tokens,
-            evaluate_every=given.evaluate_every,
-            settings=tuple(given.set),
-            tasks=given.tasks,
-            data=given.data,
-            lenient=given.lenient,
-            workers=given.workers,
-            say=functools.partial(print, flush=True),
-        )
-    except Interrupted as stopped:
-        print("stopped; nothing is lost. Go on with the same command")
-        return 128 + (stopped.signal or signal.SIGINT)
-    for line in result["lines"]:
-        print(line)
-    print(f"report: {Path(given.out) / 'report.html'}")
-    return 0

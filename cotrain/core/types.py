@@ -198,6 +198,9 @@ class Trace:
         return sum(turn.end - turn.start for turn in self.turns) if self.turns else len(self.token_ids)
 
 
+BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """One play of a protocol on one task."""

@@ -9,6 +9,7 @@
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
     before.json       figures before the first step
     before_counts.json  what they were counted from, problem by problem: the end is paired with it
+    after_problems.json  what each problem says of each figure at the end: runs are compared by it
     checkpoints/      transactions over all policies
     episodes/         the ledger: every rollout, token by token
     summary.json      before, after and the change paired by problem, and the alarms; written at the end
@@ -109,6 +110,16 @@ class RunDirectory:
             stream.flush()
             os.fsync(stream.fileno())
         staging.replace(target)
+
+    def extend(self, ends: Mapping[str, Any]) -> None:
+        """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from then on;
+        decays do not stretch where it has a horizon."""
+        saved: Any = self.read("recipe.json")
+        (self.path / "summary.json").unlink(missing_ok=True)
+        saved["settings"] |= ends
+        saved["steps"] = saved["settings"]["steps"]
+        saved["origin"]["settings"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
+        self.write("recipe.json", saved)
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""

@@ -40,10 +40,13 @@ class Evaluation:
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
 
 
-def held_out(source: TaskSource, split: str, count: int) -> list[Task]:
-    """The first ``count`` problems of a held-out split, fewer when it has fewer."""
+def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:
+    """``count`` problems of a held-out split, or all where it has no more. Each seed has a block of its own, the same one in
+    every recipe and before and after; where a split is too small for that, blocks go round and overlap."""
     size = source.size(split)
-    return [source.get(split, i) for i in range(count if size is None else min(count, size))]
+    count = count if size is None else min(count, size)
+    places = range(seed * count, (seed + 1) * count)
+    return [source.get(split, place if size is None else place % size) for place in places]
 
 
 def has_split(source: TaskSource, split: str) -> bool:

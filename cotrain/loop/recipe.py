@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.errors import ConfigError, unknown_message
@@ -61,6 +61,8 @@ class Recipe:
     evaluation: Evaluation
     horizon: int | None = None  # steps over which decays run, None for ``steps``
     tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
+    flops: float | None = None  # the same with operations (``loop/flops.py``)
+    seconds: float | None = None  # the same with seconds of training, evaluations left out
     evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none
     description: str = ""
     origin: Origin | None = field(default=None, compare=False)
@@ -70,12 +72,8 @@ class Recipe:
 
     @property
     def leading(self) -> str:
-        """The objective whose updates count when methods are compared at equal updates: the first one."""
+        """The objective whose steps draw the same problems in all methods: the first one."""
         return next(iter(self.objectives))
-
-    def for_updates(self, updates: int) -> Recipe:
-        """The same recipe, as long as it takes for the leading objective to be due ``updates`` times."""
-        return replace(self, steps=self.schedule.steps_until(self.leading, updates))
 
 
 def check(recipe: Recipe) -> None:
@@ -96,6 +94,10 @@ def check(recipe: Recipe) -> None:
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    for label in ("flops", "seconds"):
+        most = getattr(recipe, label)
+        if most is not None and not 0.0 < most < math.inf:
+            raise ConfigError(f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0")
     wrong = [split for split in evaluation.splits if not isinstance(split, str)]
     if wrong:
         raise ConfigError(f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split")

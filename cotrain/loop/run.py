@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from cotrain.disk import transaction
 from cotrain.disk.jsonl import JsonlWriter, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.loop.costs import seconds_of
 from cotrain.loop.directory import (
     RunDirectory,
     estimates_json,
@@ -35,7 +36,9 @@ from cotrain.loop.directory import (
     weights_hash,
 )
 from cotrain.loop.evaluation import has_split
+from cotrain.loop.flops import flops_of
 from cotrain.loop.policies import Weights
+from cotrain.loop.problems import problems_json
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
 from cotrain.metrics.alarms import Monitor, with_examples
@@ -213,11 +216,17 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, observer: Observer) ->
         )
     for path in (directory.metrics, directory.timings):
         truncate_after(path, trainer.finished - 1)
+    trainer.flops = sum(flops_of(row) for row in _rows(directory.metrics))
+    trainer.seconds = sum(seconds_of(row) for row in _rows(directory.timings))
     with Ledger(directory.episodes) as ledger:
         if any(policy.outside for policy in trainer.recipe.policies.values()):  # what they said is not asked again
             later = [step for step in ledger.steps() if step >= trainer.finished]
             trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)
         ledger.truncate_after(trainer.finished - 1)
+
+
+def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
+    return read_jsonl(path) if path.exists() else ()
 
 
 def _saved_step(directory: RunDirectory) -> int:
@@ -278,12 +287,14 @@ def _work(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, ob
         "seed": recipe.seed,
         "steps": trainer.finished,
         "tokens": trainer.tokens,
+        "flops": trainer.flops,
         "updates": trainer.cast.updates,
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
         "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
     }
+    directory.write("after_problems.json", problems_json(after), indent=None)
     directory.write("summary.json", summary)
     return Outcome(directory=directory.path, summary=summary)
 
@@ -322,17 +333,15 @@ def _durable_on_exit(*files: JsonlWriter | Ledger) -> Iterator[None]:
 
 def _last_measured(directory: RunDirectory) -> int:
     """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
-    if not directory.metrics.exists():
-        return -1
     return max(
-        (int(row["step"]) + 1 for row in read_jsonl(directory.metrics) if row.get("kind") == "evaluation"), default=-1
+        (int(row["step"]) + 1 for row in _rows(directory.metrics) if row.get("kind") == "evaluation"), default=-1
     )
 
 
 def _monitor(directory: RunDirectory) -> Monitor:
     """The health bands, with what the metrics file holds already read."""
     monitor = Monitor()
-    for row in read_jsonl(directory.metrics) if directory.metrics.exists() else ():
+    for row in _rows(directory.metrics):
         monitor.add(row)
     return monitor
 

@@ -13,6 +13,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → None
+LEADING = "generator"  # the stream of tasks of the phases that train the leading objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,28 +67,18 @@ class Schedule:
         name = self._name_at(step)
         return next(p for p in self.phases if p.name == name)
 
-    def occurrence(self, step: int) -> int:
-        """How many earlier steps had the same first objective. It addresses the draw of tasks, so that the n-th generator
-        step of two recipes with one seed sees the same problems whatever else their schedules do in between."""
-        first = self.phase_at(step).objectives[0]
-        alike = {p.name for p in self.phases if p.objectives[0] == first}
-        return sum(self._name_at(s) in alike for s in range(step))
+    def draw(self, step: int, leading: str) -> tuple[str, int]:
+        """Where a step's tasks are drawn: a stream, and how many earlier steps drew from it. Every phase in which the recipe's
+        leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one seed sees the same
+        problems, however they name their objectives and whatever else their schedules do in between."""
+        streams = {p.name: LEADING if leading in p.objectives else p.objectives[0] for p in self.phases}
+        mine = streams[self._name_at(step)]
+        return mine, sum(streams[self._name_at(s)] == mine for s in range(step))
 
     def planned(self, objectives: Collection[str], steps: int) -> int:
         """In how many of the first ``steps`` steps any of these objectives is due."""
         due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}
         return sum(self._name_at(s) in due for s in range(steps))
-
-    def steps_until(self, objective: str, updates: int) -> int:
-        """The least number of steps in which this objective is due ``updates`` times."""
-        due = {p.name for p in self.phases if objective in p.objectives}
-        if not due & set(self.cycle):
-            raise ConfigError(f"objective {objective!r} is never due in the cycle {self.cycle}")
-        step = count = 0
-        while count < updates:
-            count += self._name_at(step) in due
-            step += 1
-        return step
 
 
 def single(

@@ -27,7 +27,7 @@ from cotrain.core.types import TaskSource
 from cotrain.core.user_code import target_of_class
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import Policy, adapter, frozen, trainable
+from cotrain.loop.policies import Learning, Policy, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Origin, Recipe
 from cotrain.loop.schedule import Protocol, Schedule
 from cotrain.metrics.heldout import Measure, solving
@@ -52,7 +52,8 @@ class Settings:
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
     lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
     kl: float = 0.001  # weight of the KL term that pulls the generator to its start
-    temperature: float = 1.0  # of every role that the method does not sample otherwise
+    temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
+    lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
     evaluate_every: int = 0  # steps between evaluations; 0: only before and after
     evaluation_tasks: int = 256  # held-out problems, before and after
 
@@ -112,8 +113,8 @@ class Settings:
             seed=self.seed,
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
-            policies=policies,
-            roles={role: self._sampled(spec) for role, spec in roles.items()},
+            policies={name: self._warmed(policy) for name, policy in policies.items()},
+            roles={name: self._sampled(role) for name, role in roles.items()},
             objectives=objectives,
             schedule=schedule,
             evaluation=evaluation,
@@ -121,9 +122,14 @@ class Settings:
         )
 
     def _sampled(self, role: Role) -> Role:
-        if role.sampling.temperature != 1.0:
+        if self.temperature is None:
             return role
         return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
+
+    def _warmed(self, policy: Policy) -> Policy:
+        if self.lr_warmup is None or not isinstance(policy, Learning):
+            return policy
+        return replace(policy, lr_warmup=self.lr_warmup)
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Settings))

@@ -24,9 +24,10 @@ from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, Sample, Term
 from cotrain.learn.samples import sample_of
-from cotrain.learn.spoken import spoken
+from cotrain.learn.spoken import Given, spoken, woven
 from cotrain.loop.cast import Cast
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
+from cotrain.loop.flops import Meter, Sequences, flops_of
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import Phase
 from cotrain.metrics.steps import Row, credit_keys, learner_keys, reward_gap, role_metrics
@@ -100,6 +101,8 @@ class CoTrainer:
         self.judge = self.player(evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
+        self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
+        self.meter = Meter(self.cast)
         self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
         for name, objective in recipe.objectives.items():
             needs = objective.by.needs()
@@ -130,9 +133,10 @@ class CoTrainer:
 
     @property
     def done(self) -> bool:
-        """Are all steps done, or all tokens spent?"""
-        budget = self.recipe.tokens
-        return self.finished >= self.recipe.steps or (budget is not None and self.tokens >= budget)
+        """Are all steps done, or one of the budgets spent?"""
+        made, spent = self.recipe, (self.tokens, self.flops, self.seconds)
+        budgets = zip((made.tokens, made.flops, made.seconds), spent, strict=True)
+        return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
 
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
@@ -147,6 +151,7 @@ class CoTrainer:
         self._refuse_mass_failure(step, episodes)
         outside = {key: value - asked[key] for key, value in self._outside().items()}
         self._refuse_silence(step, outside)
+        self.meter.spoken(episodes)
         row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
@@ -158,7 +163,9 @@ class CoTrainer:
             row |= self._learn(due, episodes, clock)
         speaking = {handle.name for handle in self.cast if handle.spec.speaks}
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
-        row["tokens"] = self.tokens
+        row |= {"tokens": self.tokens, **self.meter.row()}
+        self.flops += flops_of(row)
+        self.seconds += sum(clock.laps.values())
         self.finished += 1
         return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes)
 
@@ -185,6 +192,8 @@ class CoTrainer:
         for policy, mine in terms.items():
             learner = self.cast[policy]
             report = learner.update(mine)
+            for term in mine:
+                self.meter.learned(policy, term.samples)
             if report.stepped:
                 followers = self.cast.followers(policy)
                 self._publish([policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))])
@@ -194,11 +203,11 @@ class CoTrainer:
         return row
 
     def draw(self, phase: Phase, step: int) -> list[Task]:
-        """The step's problems. Addressed by (first objective due, how often it was due): the n-th generator step of two
-        recipes with one seed draws the same problems."""
+        """The step's problems: the same for all recipes with one seed, see ``Schedule.draw``."""
         count = phase.tasks or self.recipe.tasks_per_step
-        first = self.recipe.schedule.occurrence(step) * count
-        return [train_task(self.recipe.tasks, self.recipe.seed, phase.objectives[0], first + i) for i in range(count)]
+        stream, earlier = self.recipe.schedule.draw(step, self.recipe.leading)
+        first = earlier * count
+        return [train_task(self.recipe.tasks, self.recipe.seed, stream, first + i) for i in range(count)]
 
     def _by(self, name: str) -> Algorithm:
         return self.recipe.objectives[name].by
@@ -210,8 +219,8 @@ class CoTrainer:
         told = [spoken(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
         given = [between for _, between in told]
-        values = self.cast[needs.values].logprobs(pairs, given=given) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self.cast[p].logprobs(pairs, temperature=warmth, given=given) for p in needs.scores if pairs}
+        values = self._score(needs.values, pairs, given) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self._score(p, pairs, given, warmth) for p in needs.scores if pairs}
         return tuple(
             sample_of(t, given=g, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
             for i, ((t, g), v) in enumerate(zip(told, values, strict=True))
@@ -226,9 +235,18 @@ class CoTrainer:
         for temperature in sorted({s.temperature for s in samples}):
             mine = [s for s in samples if s.temperature == temperature]
             pairs, given = [(s.prompt_ids, s.token_ids) for s in mine], [s.given for s in mine]
-            found = self.cast[reference].logprobs(pairs, temperature=temperature, given=given)
+            found = self._score(reference, pairs, given, temperature)
             scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
+
+    def _score(
+        self, policy: str, pairs: Sequences, given: Sequence[Given], temperature: float = 1.0
+    ) -> list[torch.Tensor]:
+        """A policy's log-probabilities, or a critic's values, and what they cost."""
+        self.meter.scored(
+            policy, [(prompt, woven(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)]
+        )
+        return self.cast[policy].logprobs(pairs, temperature=temperature, given=given)
 
     def _scored(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> Row:
         """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
@@ -275,9 +293,9 @@ class CoTrainer:
     def evaluate(
         self, split: str, count: int, *, members: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Figures on the first ``count`` problems of a held-out split."""
+        """Figures on ``count`` problems of a held-out split, those of the recipe's seed."""
         evaluation = self.recipe.evaluation
-        tasks = held_out(self.recipe.tasks, split, count)
+        tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         return evaluate(evaluation, self.judge, tasks, split=split, members=members or evaluation.members)
 
     def evaluate_fixed(self, split: str, count: int) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
@@ -288,7 +306,7 @@ class CoTrainer:
             for name, role in self.recipe.roles.items()
         }
         still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
-        tasks = held_out(self.recipe.tasks, split, count)
+        tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         figures, played = evaluate(
             evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False
         )

@@ -114,6 +114,11 @@ BANDS = (
         advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or max_tokens.",
     ),
     Band(
+        name="ungraded answers", keys=("{role}/ungraded",), window=5,
+        rule=MeanAbove(metric("{role}/ungraded").tolerable[1]),
+        advice="Answers have no grade and are left out of training: see failures by reason, the grader's or the answers'.",
+    ),
+    Band(
         name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric("{role}/truncated").tolerable[1]),
     ),
     Band(

@@ -139,11 +139,19 @@ class Figure(Estimate):
     counts: Counts = field(repr=False, compare=False)
     statistic: Statistic = field(repr=False, compare=False)
 
+    def without_each(self) -> dict[int, float]:
+        """Task → the statistic of all others, NaN where that is undefined; tasks that it says nothing of are left out."""
+        asked = _asked(self.counts, self.statistic)
+        table = _columns(self.counts, asked)
+        sums = _sums(table)
+        left = self.statistic({name: sums[name] - column for name, column in table.items()})
+        return dict(zip(asked, np.asarray(left, dtype=np.float64).tolist(), strict=True))
+
 
 def figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None:
     """A statistic of counts with its interval; ``n``: what it is out of. None where it is undefined on the whole (for
     instance no wrong solution to recognise)."""
-    asked = [task for task, row in counts.items() if any(row[name] for name in statistic.names)]
+    asked = _asked(counts, statistic)
     if not asked:
         return None
     table = _columns(counts, asked)
@@ -168,6 +176,10 @@ def ratio(top: Array, bottom: Array) -> Array:
 def sums_of(counts: Mapping[str, float]) -> Sums:
     """Counts that are summed already."""
     return {name: np.asarray(count, dtype=np.float64) for name, count in counts.items()}
+
+
+def _asked(counts: Counts, statistic: Statistic) -> list[int]:
+    return [task for task, row in counts.items() if any(row[name] for name in statistic.names)]
 
 
 def _interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:

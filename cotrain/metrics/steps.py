@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
-from cotrain.core.types import Episode, Trace
+from cotrain.core.types import BROKEN_OFF, Episode, Trace
 from cotrain.metrics.answers import agreement, elected
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
@@ -93,6 +93,9 @@ def accuracy(traces: Sequence[Trace]) -> Figures:
     row: Figures = {}
     known = [ok for t in traces if (ok := CORRECT.of(t)) is not None]
     judged = [(t, steps) for t in traces if (steps := STEP_OK.of(t))]
+    ungraded = sum(t.failure not in (None, BROKEN_OFF) for t in traces)
+    if known or ungraded:
+        row["ungraded"] = ungraded / (len(known) + ungraded)
     if known:
         row["accuracy"] = _mean(known)
     if judged:

@@ -123,6 +123,11 @@ SOLVER = (
         key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT, trend="above majority",
         meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
     ),
+    Metric(
+        key="{role}/ungraded", label="answers without a grade", better=-1, healthy=(0, 0.005), tolerable=(0, 0.02),
+        meaning="share of answers that could not be graded, by the grader's fault or theirs, and were left out",
+        advice="Answers without a grade are left out of training: see failures by reason.",
+    ),
     Metric(key="{role}/accuracy", label="accuracy", better=1, trend="rising", meaning="share of answers that are right"),
     Metric(
         key="{role}/step_accuracy", headline=MAIN, label="right steps", better=1, at=BOTH, trend="rising",

@@ -1,4 +1,4 @@
-"""A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers, read without executing it.
+"""A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers; nothing in the pickle is run.
 
 tiktoken keeps no list of merges: it merges whichever two neighbours make the token of lowest rank. A byte-level BPE of
 ``tokenizers`` does the same when every split of a token into two known ones is a merge, in the order of the ranks. Left out:
@@ -7,6 +7,8 @@ pieces where two different splits of one token overlap, which may be merged from
 
 from __future__ import annotations
 
+import io
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,40 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from cotrain.core.errors import DataError, ModelError
-from cotrain.disk.pickles import Made, Name, kind_of, read_pickle
+
+
+class _Encoding:
+    """Stands for ``tiktoken.Encoding``: keeps the state that the pickle holds."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Reader(pickle._Unpickler):  # the one in Python: the one in C allocates as much memory as a file asks for
+    """Knows one class. Any other import is refused before anything is called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) != ("tiktoken.core", "Encoding"):
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}"[:120])
+        return _Encoding
 
 
 def read_encoding(file: Path) -> PreTrainedTokenizerFast:
-    """A pickled ``tiktoken.Encoding`` as a fast tokenizer that gives the same ids, read without executing it.
+    """A pickled ``tiktoken.Encoding`` as a fast tokenizer that gives the same ids.
 
     Raises DataError for any other pickle, ModelError for a pattern or ids that ``tokenizers`` cannot express.
     """
-    value = read_pickle(file.read_bytes(), str(file))
-    if not isinstance(value, Made) or value.by != Name("tiktoken.core", "Encoding"):
+    try:
+        value = _Reader(io.BytesIO(file.read_bytes())).load()
+    except Exception as error:
         raise DataError(
-            f"{file}: expected a pickled tiktoken.core.Encoding, found {kind_of(value)}; nothing was executed. "
+            f"{file}: expected a pickled tiktoken.Encoding, but {str(error) or type(error).__name__}; nothing was run. "
             "Name a directory with tokenizer.json with --tokenizer"
-        )
-    state: dict[str, Any] = value.state if isinstance(value.state, dict) else {}
+        ) from error
+    state: dict[str, Any] = value.state if isinstance(value, _Encoding) and isinstance(value.state, dict) else {}
     parts: list[Any] = [state.get(key) for key in ("mergeable_ranks", "special_tokens", "pat_str")]
     ranks, special, pattern = parts
     if not (_table(ranks, bytes) and _table(special, str) and isinstance(pattern, str)):

@@ -1,10 +1,10 @@
 """``cotrain convert nanochat``: a checkpoint of karpathy/nanochat as a plain directory of transformers' NanoChat.
 
 nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
-``tiktoken.Encoding``, beside the folder of checkpoints. Both pickles are read without executing anything
-(``torch_file.py``, ``encoding.py``). The architecture is the one of
-nanochat's first months, for which transformers has a class; the names of later parts (``resid_lambdas``,
-``value_embeds``, ``smear_gate`` …) and sliding windows are refused by name, because the class would leave them out.
+``tiktoken.Encoding``, beside the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights with
+``weights_only``, ``encoding.py`` the tokenizer. Only the architecture of nanochat's first months is read, for which
+transformers has a class. Later parts (``resid_lambdas``, ``value_embeds``, ``smear_gate`` …) and sliding windows are
+refused by name.
 
 What the checkpoint does not say stands here as nanochat's code has it: rotary base 10,000, logits capped at 15,
 a feed-forward of 4 · n_embd, ``F.rms_norm`` with its own ε, which is float32's whatever the dtype. Weights are written as
@@ -23,11 +23,10 @@ from typing import Any
 import torch
 from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from cotrain.core.errors import ModelError, RunDirectoryError
+from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.core.flags import Parser, whole
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import save_model
-from cotrain.models.torch_file import read_tensors
 
 SIZES = {
     "vocab_size": "vocab_size",
@@ -87,7 +86,7 @@ def convert(
     file, meta = _files(source, step)
     words = _tokenizer(source, None if tokenizer is None else Path(tokenizer))
     config = _config(meta, words)
-    weights = _renamed(read_tensors(file), config, file)
+    weights = _renamed(_tensors(file), config, file)
     with torch.device("meta"):
         model = NanoChatForCausalLM(config)
     model.load_state_dict(weights, strict=True, assign=True)
@@ -112,6 +111,20 @@ def _files(source: Path, step: int | None) -> tuple[Path, Path]:
     if not meta.is_file():
         raise ModelError(f"{file}: {meta.name} is missing beside it; it holds the sizes of the model")
     return file, meta
+
+
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
+    """The weights of one step. Raises DataError for anything but a flat dict of floating-point tensors."""
+    try:
+        stored = torch.load(file, map_location="cpu", weights_only=True)  # this refuses every other class
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error).partition("\n")[0])
+        raise DataError(f"{file}: not readable as weights ({reason.strip():.160}); nothing was run") from error
+    if not isinstance(stored, dict) or not all(
+        isinstance(t, torch.Tensor) and t.is_floating_point() for t in stored.values()
+    ):
+        raise DataError(f"{file}: expected a state dict of floating-point tensors, found {type(stored).__name__}")
+    return {str(name): tensor for name, tensor in stored.items()}
 
 
 def _config(meta: Path, words: PreTrainedTokenizerBase) -> NanoChatConfig:

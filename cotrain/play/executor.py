@@ -24,7 +24,7 @@ from typing import Any
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, UnknownName
 from cotrain.core.signals import Declared, declared_by
-from cotrain.core.types import Completion, Episode, Grade, Task
+from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.play.conversation import Conversation
 from cotrain.play.idle_loop import IdleLoop, busy, together
@@ -36,7 +36,6 @@ from cotrain.text.render import Rendering
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
 
-FAILED = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 _RESERVED = ("grade", "busy", "nonce")
 
 
@@ -153,7 +152,7 @@ class Roles:
         self._over = True
         if failure is not None:
             for turn in (turn for chat in self._chats for turn in chat.turns):
-                turn.fail(FAILED)
+                turn.fail(BROKEN_OFF)
         traces = sorted((trace for chat in self._chats for trace in chat.traces()), key=lambda trace: trace.address)
         return Episode(
             step=self._stage.step,

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from cotrain.core.errors import UnknownName
+from cotrain.core.address import rng_of
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import (
     ANSWER,
     CORRECT,
@@ -71,15 +72,26 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
 STEP_REWARDS = ("none", "oracle", "verifier")  # who pays for single steps; "verifier" where one is asked
 
 
-@gives(*SOLVED)
-async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn:
-    """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
-
-    ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier.
-    Returns the solver's turn.
-    """
+def check_step_rewards(step_rewards: str, oracle_noise: float) -> None:
+    """Raise UnknownName or ConfigError for what ``solve`` does not take."""
     if step_rewards not in STEP_REWARDS:
         raise UnknownName("step_rewards", step_rewards, STEP_REWARDS)
+    if not 0.0 <= oracle_noise <= 1.0 or (oracle_noise and step_rewards != "oracle"):
+        raise ConfigError(
+            f"oracle_noise is {oracle_noise} and step rewards come from {step_rewards!r}; expected a chance in [0, 1], and "
+            "the oracle where it is not 0"
+        )
+
+
+@gives(*SOLVED)
+async def solve(task: Task, roles: Roles, *, step_rewards: str = "none", oracle_noise: float = 0.0) -> Turn:
+    """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
+
+    ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier. Each of
+    these is flipped with the chance ``oracle_noise``, so that a verifier of known skill stands in the verifier's place; a
+    step that is flipped at one chance is flipped at every larger one. Returns the solver's turn.
+    """
+    check_step_rewards(step_rewards, oracle_noise)
     solution = await roles.solver(problem=task.prompt)
     correct = await examine(task, roles, solution)
     if correct is None:
@@ -87,8 +99,10 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none") -> Turn
     solution.reward(OUTCOME, float(correct))
     solution.reward(FORMAT, solution.parsed.format_score)
     if step_rewards == "oracle" and solution.parsed.ok:
+        chance = rng_of("oracle noise", task.id, solution.id)
         for span, ok in zip(solution.parsed.steps, STEP_OK.of(solution) or (), strict=False):
-            solution.reward(STEP, 1.0 if ok else -1.0, span=closed(span))
+            said = ok != (chance.random() < oracle_noise)
+            solution.reward(STEP, 1.0 if said else -1.0, span=closed(span))
     return solution
 
 
@@ -180,6 +194,7 @@ async def solve_then_verify(
     *,
     reviews: int = 1,
     step_rewards: str = "verifier",
+    oracle_noise: float = 0.0,
     combine: str = "mean",
     tool: str = "none",
 ) -> None:
@@ -190,10 +205,10 @@ async def solve_then_verify(
     verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
     step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
     none. A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in
-    ``review_all``.
+    ``review_all``. ``oracle_noise``: as in ``solve``. ``reviews=0`` where nobody reads them.
     """
-    solution = await solve(task, roles, step_rewards=step_rewards)
-    if not solution.parsed.ok or solution.failed:
+    solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
+    if not reviews or not solution.parsed.ok or solution.failed:
         return
     [sheets] = await review_all(task, roles, [solution], n=reviews, tool=tool)
     for turn in sheets:

@@ -1,7 +1,7 @@
 """A tool that runs Python: ``use_tools(chat, {"python": python})``.
 
-A program runs in a process with limits (``tasks/script_worker.py``); **that is no security boundary**. The same program
-prints the same. Left out: names that one program leaves to the next.
+A program runs in a cell (``tasks/isolation.py``), by ``tasks/script_worker.py``. The same program prints the same. Left
+out: names that one program leaves to the next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import cache
 
 from cotrain.play.calls import ToolError
 from cotrain.tasks.grading import WORKERS, GradingPool
-from cotrain.tasks.programs import MAX_PROGRAM, MEMORY_BYTES, program_of
+from cotrain.tasks.isolation import MEMORY_BYTES, chosen
+from cotrain.tasks.programs import MAX_PROGRAM, program_of
 
 RUNNER = "cotrain.tasks.script_worker:load_scripts"
 DEADLINE_S = 5.0  # CPU time of a program, as in GenPRM's released code (there by the clock)
@@ -36,13 +37,7 @@ def _run(program: str) -> str:
     source = textwrap.dedent((program_of(program) or program).strip("\n"))
     if len(source) > MAX_PROGRAM:
         raise ToolError("program too long")
-    try:
-        told = _pool().ask("", source).reason
-    except (KeyError, TypeError):  # the program has forged its reply
-        told = None
-    if not isinstance(told, str):
-        raise ToolError("program died")
-    reason, _, printed = told.replace("grader died", "program died").partition("\n")
+    reason, _, printed = (_pool().ask("", source).reason or "").replace("grader died", "program died").partition("\n")
     if reason:
         raise ToolError(reason if reason in _REASONS else "error", printed)
     if not printed.strip():
@@ -53,4 +48,4 @@ def _run(program: str) -> str:
 @cache
 def _pool() -> GradingPool:
     """One pool for all episodes; its processes start when first needed and end with this one."""
-    return GradingPool(workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES)
+    return GradingPool(workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, cell=chosen())

@@ -36,6 +36,7 @@ from cotrain.play.monte_carlo import (
     verdicts,
 )
 from cotrain.play.protocols import Tool
+from cotrain.tasks.isolation import chosen
 
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
@@ -99,6 +100,8 @@ def genprm(
             f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and the verifier's"
             f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'"
         )
+    if tool == "python":
+        chosen()  # where programs cannot be run it is said here, before anything is loaded
     if judge == "genprm":
         verifier = judges.genprm("verifier", critic, runs=tool == "python")
     else:

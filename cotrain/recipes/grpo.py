@@ -5,17 +5,18 @@ policy-gradient step.
 
 Controls are parameters: ``estimator`` is how an answer is compared with its group (``learn/algorithms.py``), and
 ``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect verifier would be
-worth. Left out: several updates from one batch.
+worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. Left out: several updates from one batch.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from cotrain import OUTCOME, STEP
 from cotrain import ConfigError, Objective, Recipe, Settings
 from cotrain import decay, parts, recipe, single, solve
 from cotrain.learn.algorithms import BY_NAME, Name
+from cotrain.play.protocols import check_step_rewards
 
 
 @recipe
@@ -26,10 +27,13 @@ def grpo(
     alpha: float = 0.1,  # weight of the oracle's steps, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
+    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
 ) -> Recipe:
     oracle = steps_judged_by == "oracle"
     if oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
+    paid: dict[str, Any] = {"step_rewards": "oracle" if oracle else "none", "oracle_noise": oracle_noise}
+    check_step_rewards(**paid)
     rewards = {OUTCOME: 1.0} | ({STEP: decay(alpha, alpha_end)} if oracle else {})
     learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
     return run.recipe(
@@ -37,6 +41,6 @@ def grpo(
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": parts.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(solve, "generator", name="generator", step_rewards="oracle" if oracle else "none"),
+        schedule=single(solve, "generator", name="generator", **paid),
         evaluate=solve,
     )

@@ -9,8 +9,8 @@ Control: ``verify_share=0`` is PPO alone, in everything else the same; the verif
 
 Different from the paper: the verifier says CORRECT or INCORRECT where theirs predicts the score (1, −0.5 or −1), and is not shown
 what cannot be read; the KL penalty stands in the loss and not in the reward; a review may be short (theirs earns −1 below 800
-characters). Each role's advantages are whitened apart, and each role's loss is normalised apart and then weighed by its share of
-the turns; theirs are one batch.
+characters). Each role's advantages are whitened apart, and each role's loss is normalised apart. That of the reviews then weighs
+``verify_share``, so that one review counts about as much as one solution, as in the paper, where both are one batch.
 """
 
 from __future__ import annotations

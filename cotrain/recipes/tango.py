@@ -5,13 +5,13 @@ final verdict is the truth, and for keeping the format. Its step verdicts are th
 answer; they weigh α in the advantage, which falls over the updates of the generator.
 
 Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` puts the truth in the place of its step
-verdicts (the ceiling), ``balance=False`` drops the class weights, ``simultaneous=True`` trains both from the same episodes.
-``votes`` reviews pay a solution's steps, put together by ``combine``; ``judge`` is the verifier's format (``play/judges.py``).
+verdicts (the ceiling; each is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class weights,
+``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format (``play/judges.py``).
 
-Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), a final verdict is not paid where the
-review counts the steps wrongly (theirs is, when the verdict can be read), format is paid 0.8 · the readable share, and a
-solution that cannot be read is never reviewed. With the oracle, reviews are made that pay nothing. Left out: the bonus for
-several answers in a generator's format, whose weight is 0 there.
+Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), the final verdict of a review that
+counts the steps wrongly earns nothing (theirs is paid as soon as it can be read), an unreadable review keeps a part of its
+format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several answers in a generator's
+format, whose weight is 0 there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
 from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings
 from cotrain import alternate, decay, frozen, judged_by, judges, parts, recipe, single, solve_then_verify
 from cotrain.learn.samples import StepScale
+from cotrain.play.protocols import check_step_rewards
 
 
 @recipe(steps=160)
@@ -43,6 +44,7 @@ def tango(
     votes: int = 1,  # reviews that pay a solution's steps
     combine: Literal["mean", "majority", "sum", "minimum", "product"] = "mean",  # puts votes together
     steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # who pays for steps
+    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
     balance: bool = True,  # weigh reviews of right and of wrong solutions alike
     simultaneous: bool = False,  # train both from the same episodes
 ) -> Recipe:
@@ -50,6 +52,8 @@ def tango(
         raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
     critic, trained = verifier_model or run.model, verifier == "trained"
     paid: dict[str, Any] = {"step_rewards": "none" if steps_judged_by == "nobody" else steps_judged_by}
+    paid["oracle_noise"] = oracle_noise
+    check_step_rewards(**paid)
     learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
     learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=run.pull(), **how)
     learn_to_judge = learn(
@@ -62,7 +66,7 @@ def tango(
         name="generator",
         protocol=solve_then_verify,
         objectives=("generator",),
-        options={**paid, "reviews": votes, "combine": combine},
+        options={**paid, "reviews": votes if steps_judged_by == "verifier" else 0, "combine": combine},
     )
     judging = Phase(
         name="verifier",

@@ -13,14 +13,13 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import meaning
-from cotrain.report.compare_overview import COLUMNS, COUNTS, overview
+from cotrain.report.compare_overview import Cells, about, costs, headlines, rates, settings
 from cotrain.report.compare_reach import levels
 from cotrain.report.compare_table import (
-    AT,
-    AXES,
     VERDICTS,
     Runs,
     by_figure,
+    is_headline,
     is_main,
     is_share,
     label_of,
@@ -29,6 +28,7 @@ from cotrain.report.compare_table import (
     runs_of,
     verdict_table,
 )
+from cotrain.report.compare_words import AXES, UNITS, budget_in_words
 from cotrain.report.escape import terminal
 from cotrain.report.guide import interval, number, take_apart
 
@@ -37,38 +37,31 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     """The whole file. ``compare`` is the content of compare.json with its table; ``pictures`` are files beside it."""
     runs, rows, budgets = runs_of(compare), compare["table"], compare["budgets"]
     roles = roles_in({row["metric"] for row in rows})
-    wanted = [row for row in rows if is_main(row["metric"]) or _further(row, roles)]
+    wanted = [row for row in rows if _is_shown(row, roles)]
     parts = [f"# {', '.join(text(name) for name in runs)}", _setting(compare, runs)]
-    parts += ["## Every recipe at the end of its runs", _overview(compare)]
+    parts += section("At the start and at the end", headlines(compare))
+    parts += section("What it cost, means over seeds", costs(compare))
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
-    for at in AT:
+    for at in ("end", *AXES):
         if here := [row for row in wanted if row["at"] == at]:
-            budget = AT[at].format(number(round(budgets.get(at, 0.0)), share=False))
+            said = budget_in_words(at, dict(budgets))
             where = "test problems" if at == "end" else "validation problems, read off the curves"
-            parts += [f"## {budget.capitalize()}, on {where}", _figures(here, roles)]
+            parts += [f"## {said[:1].upper()}{said[1:]}, on {where}", _figures(here, roles)]
     parts += _needed(runs, budgets)
     for whose, recipes in verdict_table(rows).items():
         parts += [f"## Verdicts at the end, {text(whose)}", _verdicts(recipes)]
+    parts += section("How it was run", settings(compare))
+    parts += section("Learning rates, chosen on validation problems", rates(compare))
     return "\n\n".join(parts) + "\n"
 
 
-def _overview(compare: Mapping[str, Any]) -> str:
-    """One row for each recipe; what it has nothing for is a dash."""
-    lines = [f"| recipe | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for name, row in overview(compare).items():
-        cells = []
-        for column in COLUMNS:
-            value = row.get(column)
-            if not isinstance(value, Estimate):
-                cells.append(text(value or "–"))
-            elif column == "minutes":
-                cells.append(f"{value.value:.1f}")
-            elif column in COUNTS:
-                cells.append(number(round(value.value), share=False))
-            else:
-                cells.append(_cell(value, column != "gap"))
-        lines.append(f"| {text(name)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def section(title: str, cells: Cells) -> list[str]:
+    """A heading and a table of text; nothing when it has no rows."""
+    head, rows = cells
+    if not rows:
+        return []
+    lines = [f"| {' | '.join(text(cell) for cell in row)} |" for row in (head, *rows)]
+    return [f"## {title}", "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])]
 
 
 def text(label: object) -> str:
@@ -77,25 +70,25 @@ def text(label: object) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", shown)
 
 
-def _further(row: Mapping[str, Any], roles: set[str]) -> bool:
-    """Accuracy on further sets of problems, which only the end has."""
+def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
+    """At the end the headlines, and accuracy on further sets of problems; elsewhere the figures that have a curve."""
+    if row["at"] != "end":
+        return is_main(row["metric"])
     part = take_apart(row["metric"], roles)
-    return row["at"] == "end" and part.split != "" and part.metric in ("pass@1", "balanced_accuracy")
+    return is_headline(row["metric"]) or (part.split != "" and part.metric in ("pass@1", "balanced_accuracy"))
 
 
 def _setting(compare: Mapping[str, Any], runs: Runs) -> str:
     seeds = sorted({str(seed) for found in runs.values() for seed in found})
-    settings = ", ".join(text(s) for s in compare.get("settings", ())) or "none"
+    settings_ = ", ".join(text(s) for s in compare.get("settings", ())) or "none"
     lines = [
-        f"- seeds {', '.join(map(text, seeds))}; {text(compare.get('updates', 'unknown'))} updates of the first policy;"
-        f" settings: {settings}"
+        f"- seeds {', '.join(map(text, seeds))}; settings: {settings_}",
+        *(f"- {text(said)}" for said in about(compare)),
     ]
-    for name, found in compare.get("recipes", {}).items():
-        tokens = [run["tokens"] for run in found["seeds"] if "tokens" in run]
-        if tokens:
-            mean = number(round(sum(tokens) / len(tokens)), share=False)
-            lines.append(f"- {text(name)}: {mean} tokens a run, all roles together")
-    lines.append("- means over seeds with Student's 95 % interval in brackets; differences are paired by seed")
+    lines.append(
+        "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are paired, and called "
+        "only where they could have been seen with 80 % power"
+    )
     return "\n".join(lines)
 
 
@@ -120,7 +113,7 @@ def _needed(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
             name = f", {text(level.name)}" if level.name else ""
             for r in level.reached:
                 lines.append(
-                    f"| {axis} to {number(level.value, share=True)}{name} | {text(r.recipe)} | {text(r.words())}"
+                    f"| {UNITS[axis]} to {number(level.value, share=True)}{name} | {text(r.recipe)} | {text(r.words())}"
                     f" | {text(r.against())} |"
                 )
     head = ["| level | recipe | needed | against the reference |", "|---|---|---|---|"]

@@ -1,7 +1,7 @@
 """Several recipes side by side, each over several seeds: what is better, at what price, and the curves.
 
-The two x axes answer two questions: what an update brings, and what a token buys. The figures and the words come from
-``compare_table``; this file only lays them out.
+The x axes are four costs: batches, tokens, operations and seconds. The figures and the words come from ``compare_table``,
+``compare_overview`` and ``compare_words``; this file only lays them out.
 """
 
 from __future__ import annotations
@@ -13,36 +13,43 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
-from cotrain.metrics.table import limits_of, meaning
+from cotrain.metrics.table import meaning
+from cotrain.report.compare_overview import Cells, about, costs, headlines, rates, settings
 from cotrain.report.compare_reach import Level, levels
 from cotrain.report.compare_table import (
-    AT,
-    AXES,
     VERDICTS,
     Runs,
     band,
     by_figure,
-    comparison_table,
     difference_bands,
     in_reading_order,
+    is_headline,
     is_main,
     is_share,
     label_of,
     roles_in,
     runs_of,
+    tabled,
     verdict_table,
 )
+from cotrain.report.compare_words import AXES, UNITS, amount, budget_in_words
 from cotrain.report.escape import page
 from cotrain.report.guide import interval, number
 from cotrain.report.html import document
 from cotrain.report.schedule import PALETTE
 from cotrain.report.svg import Line, chart, value_at
 
-LEADS = {
-    "updates": "Read off the curves on validation problems, where every run has made as many updates.",
-    "tokens": "Read off the curves on validation problems, where every run has sampled as many tokens.",
-    "end": "On test problems, when each run had ended; runs of cheaper recipes may be longer.",
-}
+LEAD = "Read off the curves on validation problems, where every run has spent as much: no verdicts. Intervals are over seeds."
+LEAD_END = (
+    "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences paired by seed and "
+    "problem. A difference is called when its interval leaves out zero and it is as large as what would have been seen with "
+    "80\u202f% power."
+)
+COSTS = (
+    "Means over seeds. A batch counts whether or not something was learned from it, an update only when the weights moved. "
+    "FLOPs are of all policies: prompts, sampled tokens, scoring passes and learning. Seconds are of one thread of this machine, "
+    "with what ran beside."
+)
 
 
 def write_compare_page(compare: Mapping[str, Any], path: Path) -> None:
@@ -52,50 +59,76 @@ def write_compare_page(compare: Mapping[str, Any], path: Path) -> None:
 
 def compare_page(compare: Mapping[str, Any]) -> str:
     """The whole page."""
-    runs = runs_of(compare)
-    result = comparison_table(compare)
+    runs, whole = runs_of(compare), tabled(compare)
+    rows, budgets = whole["table"], whole["budgets"]
     names = list(runs)
     counts = [f"{page(name, 100)}: {len(seeds)} seed{'s' if len(seeds) != 1 else ''}" for name, seeds in runs.items()]
     title = f"{names[1]} against {names[0]}" if len(names) == 2 else "Comparison"
     head = f'<p class="kicker">cotrain compare · {" · ".join(counts)}</p><h1>{page(title, 200)}</h1>'
-    tables = [_table([row for row in result["table"] if row["at"] == at], names, result["budgets"]) for at in AT]
-    said = _sentences(result["table"], result["budgets"])
-    needed = _needed([level for axis in AXES for level in levels(runs, axis, result["budgets"].get(axis, math.nan))])
-    judged = _verdicts(verdict_table(result["table"]))
-    return document("cotrain comparison", head + said + _curves(runs) + "".join(tables) + needed + judged)
+    parts = [
+        head,
+        _sentences(rows),
+        cells_section("At the start and at the end", " ".join(about(whole)), headlines(whole)),
+        cells_section("What it cost", COSTS, costs(whole)),
+        _table([row for row in rows if row["at"] == "end"], names, budgets),
+        _curves(runs),
+        *(_table([row for row in rows if row["at"] == at], names, budgets, folded=True) for at in AXES),
+        _needed([level for axis in AXES for level in levels(runs, axis, budgets.get(axis, math.nan))]),
+        _verdicts(verdict_table(rows)),
+        cells_section("How it was run", "", settings(whole)),
+        cells_section(
+            "Learning rates", "Chosen on validation problems, with seeds that are not compared.", rates(whole)
+        ),
+    ]
+    return document("cotrain comparison", "".join(parts))
 
 
-def _sentences(table: Sequence[Mapping[str, Any]], budgets: Mapping[str, float]) -> str:
-    """What can be said of the first main figure, at each budget; at the end where no budget is known."""
-    wanted = [at for at in AXES if at in budgets] or ["end"]
+def cells_section(title: str, lead: str, cells: Cells) -> str:
+    """A table of text; "" when it has no rows."""
+    head, rows = cells
+    if not rows:
+        return ""
+    top = "".join(f'<th scope="col">{page(cell)}</th>' for cell in head)
+    body = "".join(
+        f'<tr><th scope="row">{page(row[0], 100)}</th>{"".join(f"<td>{page(cell, 200)}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    said = f'<p class="lead">{page(lead)}</p>' if lead else ""
+    return (
+        f'<section><h2>{page(title)}</h2>{said}<div class="scroll"><table class="figures"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _sentences(table: Sequence[Mapping[str, Any]]) -> str:
+    """What can be said of the headlines of the first role at the end."""
+    wanted = [row for row in table if row["words"] and row["at"] == "end" and is_headline(row["metric"])]
     roles = roles_in({row["metric"] for row in table})
-    first = next((row["metric"] for row in table if is_main(row["metric"])), None)
+    first = wanted[0]["metric"].split("/")[0] if wanted else ""
     said = [
         f"<p><strong>{page(row['recipe'], 100)}</strong> against {page(row['reference'], 100)},"
-        f" {page(label_of(row['metric'], roles))}, {_budget(row['at'], budgets)}: {page(row['words'])}.</p>"
-        for row in table
-        if row["words"] and row["at"] in wanted and row["metric"] == first
+        f" {page(label_of(row['metric'], roles))}: {page(row['words'])}.</p>"
+        for row in wanted
+        if row["metric"].startswith(f"{first}/")
     ]
     return f'<div class="say list">{"".join(said)}</div>' if said else ""
 
 
-def _budget(at: str, budgets: Mapping[str, float]) -> str:
-    return AT[at].format(number(round(budgets.get(at, 0.0)), share=False))
-
-
-def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], budgets: Mapping[str, float]) -> str:
-    """The main figures, and folded under them all others."""
+def _table(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], budgets: Mapping[str, float], *, folded: bool = False
+) -> str:
+    """The headlines, and folded under them all other figures; ``folded``: all of it."""
     if not rows:
         return ""
-    roles = roles_in({row["metric"] for row in rows})
-    main = [row for row in rows if is_main(row["metric"])] or list(rows)
+    roles, at = roles_in({row["metric"] for row in rows}), rows[0]["at"]
+    main = [row for row in rows if is_headline(row["metric"])] or list(rows)
     rest = [row for row in rows if row not in main]
     further = f"<details><summary>all other figures</summary>{_body(rest, names, roles)}</details>" if rest else ""
-    at = rows[0]["at"]
-    return (
-        f'<section><h2>Figures {_budget(at, budgets)}</h2><p class="lead">{LEADS[at]} Means over seeds with Student\'s'
-        f" 95\u202f% interval.</p>{_body(main, names, roles)}{further}</section>"
-    )
+    title, lead = f"Figures {budget_in_words(at, dict(budgets))}", LEAD_END if at == "end" else LEAD
+    body = f'<p class="lead">{page(lead)}</p>{_body(main, names, roles)}{further}'
+    if folded:
+        return f"<section><details><summary>{page(title)}, on validation problems</summary>{body}</details></section>"
+    return f"<section><h2>{page(title)}</h2>{body}</section>"
 
 
 def _body(rows: Sequence[Mapping[str, Any]], names: Sequence[str], roles: set[str]) -> str:
@@ -123,7 +156,7 @@ def _body(rows: Sequence[Mapping[str, Any]], names: Sequence[str], roles: set[st
 def _cell(e: Estimate, share: bool) -> str:
     if math.isnan(e.value):
         return '<td class="num">–</td>'
-    spread = interval(e, share=share) if math.isfinite(e.low) else "one seed, no interval"
+    spread = interval(e, share=share) if math.isfinite(e.low) else "fewer than three seeds, no interval"
     return f'<td class="num"><b>{number(e.value, share=share)}</b> <small>{spread}</small></td>'
 
 
@@ -169,7 +202,7 @@ def _verdicts(tables: Mapping[str, Mapping[str, Mapping[str, Estimate]]]) -> str
         return ""
     return (
         '<section><h2>Verdicts at the end</h2><p class="lead">On test problems. An unreadable review counts as a wrong'
-        f" verdict. Means over seeds with Student's 95\u202f% interval.</p>{''.join(blocks)}</section>"
+        f" verdict. Means over seeds.</p>{''.join(blocks)}</section>"
     )
 
 
@@ -190,7 +223,7 @@ def _curves(runs: Runs) -> str:
     more = f"<details><summary>curves of all other figures</summary>{folded}</details>" if further else ""
     return (
         '<section><h2>Curves</h2><p class="lead">Lines are means over seeds on validation problems, shades their'
-        " 95\u202f% bands (none with one seed). Left over updates, right over sampled tokens.</p>"
+        " 95\u202f% bands (none with fewer than three seeds). Over batches, sampled tokens, FLOPs and seconds.</p>"
         f'<div class="pair">{"".join(first)}</div>{more}</section>'
     )
 
@@ -198,18 +231,16 @@ def _curves(runs: Runs) -> str:
 def _chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> str:
     lines = []
     for i, (name, seeds) in enumerate(runs.items()):
-        mean, spread = band(
-            [run.points(metric, axis) for run in seeds.values()], limits=limits_of(metric.rpartition("/")[2])
-        )
+        mean, spread = band([run.points(metric, axis) for run in seeds.values()])
         tone = PALETTE[i % len(PALETTE)]
         lines.append(Line(label=name, points=mean, tone=tone, dash=i % 3, raw=False, spread=spread))
     xs = [x for line in lines for x, _ in line.points]
     if not xs:
         return ""
     share = is_share(metric, roles, [y for line in lines for _, y in line.points])
-    note = f"At equal {axis}{_at_common_end(lines, axis, share)}"
+    note = f"At equal {UNITS[axis]}{_at_common_end(lines, axis, share)}"
     range_ = (min(xs), max(xs))
-    return chart(label_of(metric, roles), lines, x_range=range_, share=share, x_label=axis, note=note)
+    return chart(label_of(metric, roles), lines, x_range=range_, share=share, x_label=UNITS[axis], note=note)
 
 
 def _difference_chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> str:
@@ -226,7 +257,7 @@ def _difference_chart(runs: Runs, metric: str, axis: str, roles: set[str]) -> st
     title = f"{label_of(metric, roles)}: difference to {reference}"
     share = is_share(metric, roles, [])
     zero, range_ = (0.0, "no difference"), (min(xs), max(xs))
-    return chart(title, lines, x_range=range_, share=share, x_label=axis, reference=zero, small=True)
+    return chart(title, lines, x_range=range_, share=share, x_label=UNITS[axis], reference=zero, small=True)
 
 
 def _at_common_end(lines: Sequence[Line], axis: str, share: bool) -> str:
@@ -236,4 +267,4 @@ def _at_common_end(lines: Sequence[Line], axis: str, share: bool) -> str:
         return ""
     there = [line for line in lines if line.points and line.points[0][0] <= min(ends)]
     heights = ", ".join(f"{line.label} {number(value_at(line.points, min(ends)), share=share)}" for line in there)
-    return f". At {number(round(min(ends)), share=False)} {axis}, where the shortest ends: {heights}"
+    return f". At {amount(min(ends), axis)} {UNITS[axis]}, where the shortest ends: {heights}"

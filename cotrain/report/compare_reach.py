@@ -1,4 +1,4 @@
-"""How much a recipe needs to reach a level: the first updates, or tokens, at which its mean curve passes it.
+"""How much a recipe needs to reach a level: the batches, tokens, FLOPs or seconds at which its mean curve passes it.
 
 Two kinds of levels: what the reference had at the common budget and at its own last evaluation, and a few round
 numbers. A crossing is found by linear interpolation between evaluations. Its spread is that of the single seeds' own
@@ -11,13 +11,12 @@ measured alike, and evaluations should be large and the same for all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cotrain.core.statistics import Estimate, paired_difference
+from cotrain.core.statistics import LEAST, Estimate, paired_difference
 from cotrain.report.compare_table import Runs, SeedRun, band, in_reading_order
-from cotrain.report.guide import interval, number
+from cotrain.report.compare_words import UNITS, amount
 from cotrain.report.svg import Points, ticks, value_at
 
 ROUND = 4  # about so many round levels
@@ -28,6 +27,7 @@ class Reached:
     """When one recipe reached one level."""
 
     recipe: str
+    axis: str
     at: float | None  # of the mean curve over seeds; None when it never passes the level
     seeds: Mapping[object, float | None]  # seed → its own crossing
     end: float  # how far the mean curve goes
@@ -40,23 +40,22 @@ class Reached:
         there = sorted(x for x in self.seeds.values() if x is not None)
         count = f"{len(there)} of {len(self.seeds)} seeds"
         if self.at is None:
-            return f"not within {_count(self.end)} ({count})"
+            return f"not within {amount(self.end, self.axis)} ({count})"
         if len(self.seeds) == 1 or not there:
-            return f"{_count(self.at)} ({count})"
+            return f"{amount(self.at, self.axis)} ({count})"
         whole = f"{len(there)} seeds" if len(there) == len(self.seeds) else count
-        return f"{_count(self.at)} ({_count(there[0])} to {_count(there[-1])} over {whole})"
+        return f"{amount(self.at, self.axis)} ({amount(there[0], self.axis)} to {amount(there[-1], self.axis)} over {whole})"
 
     def against(self) -> str:
         """The difference to the reference in words, "" when there is none."""
         if self.difference is None:
             return ""
         change = self.difference
-        size = f"{'−' if change.value < 0 else '+'}{_count(abs(change.value))}"
-        if change.n == 1:
-            return f"{size}, one shared seed"
-        low_high = interval(change, share=False)
-        verdict = "includes zero" if change.includes(0.0) else "fewer" if change.value < 0 else "more"
-        return f"{size} (95\u202f% interval {low_high}: {verdict})"
+        size = f"{'−' if change.value < 0 else '+'}{amount(abs(change.value), self.axis)}"
+        if change.n < LEAST:
+            return f"{size}, {change.n} shared {'seed' if change.n == 1 else 'seeds'}: no verdict"
+        low_high = f"{amount(change.low, self.axis)} to {amount(change.high, self.axis)}"
+        return f"{size} (95\u202f% interval {low_high})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Level:
     """One level of one metric, and when each recipe reached it."""
 
     metric: str
-    axis: str  # "updates" or "tokens"
+    axis: str  # one of ``AXES``
     value: float
     name: str  # whose level it is; "" for a round number
     reached: tuple[Reached, ...]  # the reference first
@@ -88,7 +87,7 @@ def levels(runs: Runs, axis: str, budget: float) -> list[Level]:
         curves = {name: _curves(seeds, metric, axis) for name, seeds in runs.items()}
         means = {name: mean for name, seeds in curves.items() if (mean := band(list(seeds.values()))[0])}
         for value, name in _levels(means, budget, axis):
-            reached = _reached({n: curves[n] for n in means}, means, value)
+            reached = _reached({n: curves[n] for n in means}, means, value, axis)
             found.append(Level(metric=metric, axis=axis, value=value, name=name, reached=reached))
     return found
 
@@ -127,19 +126,20 @@ def _levels(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple
     ends = [(curve[-1][0], curve[-1][1])]
     if curve[0][0] < budget < ends[0][0]:
         ends.insert(0, (budget, value_at(curve, budget)))
-    own = [(y, f"what {reference} has after {_count(x)} {axis}") for x, y in ends if y > curve[0][1]]
+    own = [(y, f"what {reference} has after {amount(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]]
     start, top = max(mean[0][1] for mean in means.values()), max(y for mean in means.values() for _, y in mean)
     return own + [(y, "") for y in ticks(start, top, ROUND) if start < y]
 
 
 def _reached(
-    curves: Mapping[str, Mapping[object, Points]], means: Mapping[str, Points], level: float
+    curves: Mapping[str, Mapping[object, Points]], means: Mapping[str, Points], level: float, axis: str
 ) -> tuple[Reached, ...]:
     crossings = {name: {s: crossing(c, level) for s, c in seeds.items()} for name, seeds in curves.items()}
     reference = next(iter(crossings))
     return tuple(
         Reached(
             recipe=name,
+            axis=axis,
             at=crossing(means[name], level),
             seeds=found,
             end=means[name][-1][0],
@@ -155,7 +155,3 @@ def _paired(mine: Mapping[object, float | None], other: Mapping[object, float | 
     if not pairs or len(complete) < len(pairs):
         return None
     return paired_difference([a for a, _ in complete], [b for _, b in complete])
-
-
-def _count(value: float) -> str:
-    return number(round(value), share=False) if math.isfinite(value) else "unknown"

@@ -6,12 +6,12 @@ white ground. Left out: anything to point at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.metrics.table import limits_of
 from cotrain.report.compare_table import (
-    AXES,
     Runs,
     SeedRun,
     band,
@@ -23,6 +23,7 @@ from cotrain.report.compare_table import (
     roles_in,
     take_apart,
 )
+from cotrain.report.compare_words import AXES, UNITS
 from cotrain.report.escape import attribute
 from cotrain.report.guide import number, points
 from cotrain.report.svg import SIDE, Frame, Points, ticks
@@ -32,11 +33,12 @@ PANELS = ("pass@1", "balanced_accuracy", "step_balanced_accuracy")  # a row of p
 COLOURS = ("#2463b0", "#b4580a", "#0b7d74", "#8a3f8f", "#7a6a12", "#4d6680")  # the light palette of style.py
 DASHES = ("", "7 4", "2 4")
 WIDTH, HEIGHT = 380, 210  # of the drawing area of a panel, pixels
+ACROSS = 2  # panels beside each other
 LEFT, TOP, GAP, FOOT, LINE = 64, 34, 44, 46, 19  # margins of a panel, and the height of a line of the legend
 
 
 def curves_svg(runs: Runs) -> str:
-    """Mean and 95 % band over seeds of the main figures, over updates and over tokens; "" when no run has a curve."""
+    """Mean and 95 % band over seeds of the main figures, over each cost; "" when no run has a curve."""
     rows = [
         (
             metric,
@@ -81,16 +83,21 @@ def drawing(
         return ""
     shown = [name for name in names if name in drawn]
     head = 26 + LINE * len(shown)
-    width, height = 2 * (LEFT + WIDTH) + GAP, head + len(rows) * (TOP + HEIGHT + FOOT) + 8
+    down = -(-len(AXES) // ACROSS)  # rows of panels of one metric
+    width, height = ACROSS * (LEFT + WIDTH) + GAP, head + len(rows) * down * (TOP + HEIGHT + FOOT) + 8
     parts = [f'<text x="12" y="18" class="title">{attribute(title)}</text>']
     for line, name in enumerate(shown):
         y = 26 + LINE * line + 10
         parts.append(f'<path d="M12 {y}H44" {_stroke(names.index(name))}/>')
         parts.append(f'<text x="52" y="{y + 4}">{attribute(open_label(name), 110)}</text>')
     for row, (metric, label, bands) in enumerate(rows):
-        for column, axis in enumerate(AXES):
-            at = (LEFT + column * (WIDTH + LEFT + GAP // 2), head + row * (TOP + HEIGHT + FOOT) + TOP)
-            parts.append(_panel(at, label, metric, axis, bands[column], names, zero))
+        for place, axis in enumerate(AXES):
+            below, beside = divmod(place, ACROSS)
+            at = (
+                LEFT + beside * (WIDTH + LEFT + GAP // 2),
+                head + (row * down + below) * (TOP + HEIGHT + FOOT) + TOP,
+            )
+            parts.append(_panel(at, label, metric, axis, bands[place], names, zero))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         f' role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="12"'
@@ -150,6 +157,10 @@ def _stroke(i: int) -> str:
 
 
 def _unit(axis: str, largest: float) -> tuple[str, float]:
+    unit = UNITS[axis]
+    if largest >= 1e9:
+        power = 3 * int(math.log10(largest) // 3)
+        return f"1e{power} {unit}", 10.0**power
     if largest >= 1e6:
-        return f"million {axis}", 1e6
-    return (f"thousand {axis}", 1e3) if largest >= 1e4 else (axis, 1.0)
+        return f"million {unit}", 1e6
+    return (f"thousand {unit}", 1e3) if largest >= 1e4 else (unit, 1.0)

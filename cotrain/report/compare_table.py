@@ -1,10 +1,10 @@
-"""The figures of a comparison: every recipe against a reference, at equal updates, at equal tokens and at the end.
+"""The figures of a comparison: every recipe against a reference, at the end and at equal amounts of each cost.
 
 The reference of a figure is the first recipe that has it: the first one of all, except where that has no such role (the
-verifier's figures beside GRPO). A recipe is called better only when the 95 % interval of the paired difference (the
-same seed in both recipes, Student's t) leaves out zero; with one shared seed nothing is said. At equal updates and at
-equal tokens the figures are read off the curves on validation problems, by linear interpolation at a budget that every
-run has reached; at the end they are the final ones on test problems, whatever each recipe had spent by then.
+verifier's figures beside GRPO). At the end figures are those on test problems, whatever each recipe had spent by then, and
+intervals are over seeds and problems; the differences are paired by seed and problem. At equal batches, tokens, FLOPs and seconds
+they are read off the curves on validation problems, by linear interpolation at an amount that every run has reached, with
+intervals over seeds, each of which has validation problems of its own. What is said of a difference: ``compare_words``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cotrain.core.statistics import Estimate, mean_interval, paired_difference
-from cotrain.metrics.metric import ANY, FIRST, Range
-from cotrain.metrics.table import is_headline, limits_of, meaning, rank
-from cotrain.report.guide import between, number, points, take_apart, where
+from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_seen
+from cotrain.metrics.table import meaning, rank
+from cotrain.report.compare_words import AXES, budget_in_words, difference_in_words
+from cotrain.report.guide import number, take_apart, where
 from cotrain.report.read import estimates, in_order
 from cotrain.report.svg import Points, value_at
 
 GRID = 60  # points at which seeds are averaged
-AXES = ("updates", "tokens")  # what a curve can be read over, in the order of compare.json
 VERDICTS = (  # what is told of a judging role at the end
     "balanced_accuracy",
     "step_balanced_accuracy",
@@ -33,14 +32,13 @@ VERDICTS = (  # what is told of a judging role at the end
     "base_rate",
     "right_verdict_wrong_step",
 )
-AT = {"updates": "after {} updates", "tokens": "after {} tokens", "end": "at the end of each run"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One point of a run's curve."""
 
-    spent: Mapping[str, float]  # "updates" and "tokens" so far
+    spent: Mapping[str, float]  # by axis, so far
     figures: Mapping[str, float]  # by metric
 
 
@@ -51,10 +49,11 @@ class SeedRun:
     curve: tuple[Reading, ...]  # in the order of the run
     before: Mapping[str, Estimate]
     after: Mapping[str, Estimate]
+    problems: Mapping[str, Mapping[str, float]]  # metric → test problem → what it says at the end
 
     def points(self, metric: str, axis: str) -> list[tuple[float, float]]:
-        """The curve of one metric over "updates" or "tokens"."""
-        return sorted((r.spent[axis], r.figures[metric]) for r in self.curve if metric in r.figures)
+        """The curve of one metric over one of ``AXES``."""
+        return sorted((r.spent[axis], r.figures[metric]) for r in self.curve if metric in r.figures and axis in r.spent)
 
     def at(self, metric: str, axis: str, budget: float) -> float | None:
         """The metric at a budget; None where the curve does not reach."""
@@ -68,33 +67,36 @@ Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
 def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
     """The content of compare.json that follows from its runs: ``{"budgets", "table", "lines"}``.
 
-    ``budgets``: the updates and tokens at which curves are read. ``table``: rows ``{"at", "metric", "recipe",
-    "reference", "before", "after", "difference", "words"}``, where ``at`` is "updates", "tokens" or "end", the figures
-    are means over seeds as ``Estimate.json`` writes them, ``difference`` is this recipe minus ``reference`` over the
-    seeds that both have (both None for the reference itself) and ``words`` says what follows from it; a recipe without
-    the figure has no row. ``lines``: the same as plain text for a terminal, the main figures only.
+    ``budgets``: the amount of each cost at which curves are read. ``table``: rows ``{"at", "metric", "recipe", "reference",
+    "before", "after", "difference", "seen", "words"}``, where ``at`` is "end" or one of ``AXES``, the figures are means over
+    seeds as ``Estimate.json`` writes them, ``difference`` is this recipe minus ``reference`` over the seeds that both have (both None
+    for the reference itself), ``seen`` the smallest difference that could have been seen and ``words`` what follows; a recipe
+    without the figure has no row. ``lines``: the same as plain text for a terminal, the headlines at the end only.
     """
     runs = runs_of(compare)
-    budgets = budgets_of(runs, compare.get("updates"))
-    rows = [
-        row
-        for at in ("updates", "tokens", "end")
-        if at == "end" or at in budgets
-        for row in _rows(runs, at, budgets.get(at, math.nan))
-    ]
-    return {"budgets": budgets, "table": rows, "lines": _lines(rows, budgets, next(iter(runs), ""))}
+    budgets = budgets_of(runs)
+    rows = [row for at in ("end", *budgets) for row in _rows(runs, at, budgets.get(at, math.nan))]
+    return {"budgets": budgets, "table": rows, "lines": _lines(rows, next(iter(runs), ""))}
+
+
+def tabled(compare: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with its table, which is made where it is not there yet."""
+    return compare if "table" in compare else {**compare, **comparison_table(compare)}
 
 
 def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
-    """recipe → seed → run, from ``{"recipes": {name: {"seeds": [{"seed", "curve": [[updates, tokens, {metric: value}],
-    …], "before", "after"}]}}}``; what does not fit is left out."""
+    """recipe → seed → run, from ``{"recipes": {name: {"seeds": [{"seed", "curve": [{"spent": {axis: amount}, "figures":
+    {metric: value}}, …], "before", "after", "problems"}]}}}``; what does not fit is left out."""
     recipes = compare.get("recipes")
     found: dict[str, dict[Any, SeedRun]] = {}
     for name, recipe in recipes.items() if isinstance(recipes, Mapping) else ():
         seeds = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
         found[str(name)] = {
             run.get("seed", i): SeedRun(
-                curve=_curve(run.get("curve")), before=estimates(run.get("before")), after=estimates(run.get("after"))
+                curve=_curve(run.get("curve")),
+                before=estimates(run.get("before")),
+                after=estimates(run.get("after")),
+                problems=run.get("problems") or {},
             )
             for i, run in enumerate(seeds)
             if isinstance(run, Mapping)
@@ -102,38 +104,20 @@ def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
     return found
 
 
-def budgets_of(runs: Runs, updates: object = None) -> dict[str, float]:
-    """The largest updates and tokens that every run has reached; at most ``updates`` updates when that is given."""
+def budgets_of(runs: Runs) -> dict[str, float]:
+    """The largest amount of each cost that every run has reached."""
     curves = [run.curve for seeds in runs.values() for run in seeds.values()]
     if not curves or not all(curves):
         return {}
-    budgets = {axis: min(curve[-1].spent[axis] for curve in curves) for axis in AXES}
-    if isinstance(updates, int | float):
-        budgets["updates"] = min(budgets["updates"], float(updates))
-    return budgets
-
-
-def difference_in_words(change: Estimate, metric: str) -> str:
-    """What a paired difference allows one to say; "better" or "worse" only when its interval leaves out zero."""
-    read = meaning(metric, [0.5])
-    if change.n == 0:
-        return "no seed was measured in both"
-    size = points(change.value, share=read.share) + (" points" if read.share else "")
-    if change.n == 1:
-        return f"{size} with one shared seed, from which nothing follows"
-    range_ = between(change, share=read.share)
-    if change.includes(0.0):
-        return f"no difference is shown ({size}; the 95\u202f% interval, {range_}, includes zero)"
-    good, bad = ("better", "worse") if read.better > 0 else ("worse", "better") if read.better else ("higher", "lower")
-    word = good if change.value > 0 else bad
-    return f"{word} by {size.lstrip('+−')} (95\u202f% interval {range_}, {change.n} seeds)"
+    measured = [axis for axis in AXES if all(axis in curve[-1].spent for curve in curves)]
+    return {axis: min(curve[-1].spent[axis] for curve in curves) for axis in measured}
 
 
 def band(
-    curves: Sequence[Points], grid: int = GRID, limits: Range = ANY
+    curves: Sequence[Points], grid: int = GRID, limits: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[Points, list[tuple[float, float, float]]]:
     """Mean and 95 % band over seeds, (x, mean) and (x, low, high), on a grid over the range of x that every curve
-    covers, by linear interpolation, within ``limits``. With one curve there is no band."""
+    covers, by linear interpolation. With one curve there is no band. ``limits``: of the figure, for its band."""
     curves = [curve for curve in curves if curve]
     if not curves:
         return [], []
@@ -200,8 +184,14 @@ def in_reading_order(metrics: set[str]) -> list[str]:
 
 
 def is_main(metric: str) -> bool:
-    """Is this one of the figures that a comparison opens with?"""
-    return metric.count("/") == 1 and is_headline(metric.partition("/")[2], FIRST)
+    """Is this one of the figures whose curves a comparison opens with?"""
+    return metric.count("/") == 1 and metric.endswith(("/greedy", "/pass@1", "/balanced_accuracy"))
+
+
+def is_headline(metric: str) -> bool:
+    """Is this one of the figures that stand beside each other at the end? No one of them alone says what was learned: greedy
+    decoding, one sample, the best of several and their vote move apart."""
+    return is_main(metric) or (metric.count("/") == 1 and metric.split("/")[1].startswith(("pass@", "majority@")))
 
 
 def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
@@ -236,29 +226,54 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
         start = {name: _start(runs[name], metric, at) for name in names}
         final = {name: _final(runs[name], metric, at, budget) for name in names}
         reference = next((name for name in names if final[name]), None)
-        limits = limits_of(take_apart(metric, roles).metric)
         for name in names:
             if not final[name] and not start[name]:
                 continue
-            change, words = None, ""
+            change, words, seen = None, "", None
             if reference not in (None, name):
-                shared = [seed for seed in final[name] if seed in final[reference]]
-                change = paired_difference([final[name][s] for s in shared], [final[reference][s] for s in shared])
-                change = change.within(limits[0] - limits[1], limits[1] - limits[0])
-                words = difference_in_words(change, take_apart(metric, roles).metric)
+                change = over_seeds_and_problems(
+                    _pairs(runs[name], runs[reference], final, name, reference, metric, at)
+                )
+                words = difference_in_words(change, take_apart(metric, roles).metric, verdict=at == "end")
+                seen = least if math.isfinite(least := smallest_seen(change)) else None
+            own = [(value, list(_said(runs[name][seed], metric, at).values())) for seed, value in final[name].items()]
             rows.append(
                 {
                     "at": at,
                     "metric": metric,
                     "recipe": name,
                     "reference": None if change is None else reference,
-                    "before": mean_interval(list(start[name].values())).within(*limits).json(),
-                    "after": mean_interval(list(final[name].values())).within(*limits).json(),
+                    "before": mean_interval(list(start[name].values())).json(),
+                    "after": over_seeds_and_problems(own).json(),
                     "difference": None if change is None else change.json(),
+                    "seen": seen,
                     "words": words,
                 }
             )
     return rows
+
+
+def _pairs(
+    mine: Mapping[Any, SeedRun],
+    theirs: Mapping[Any, SeedRun],
+    final: Mapping[str, Mapping[Any, float]],
+    name: str,
+    reference: str,
+    metric: str,
+    at: str,
+) -> list[tuple[float, list[float]]]:
+    """For each seed that both have: the difference of the figures, and of what each problem says that both have."""
+    found = []
+    for seed, value in final[name].items():
+        if seed in final[reference]:
+            one, other = _said(mine[seed], metric, at), _said(theirs[seed], metric, at)
+            apart = [one[problem] - other[problem] for problem in one if problem in other]
+            found.append((value - final[reference][seed], apart))
+    return found
+
+
+def _said(run: SeedRun, metric: str, at: str) -> Mapping[str, float]:
+    return run.problems.get(metric, {}) if at == "end" else {}
 
 
 def _start(seeds: Mapping[Any, SeedRun], metric: str, at: str) -> dict[Any, float]:
@@ -282,27 +297,28 @@ def by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping
     return [(next(row["recipe"] for row in group if row["reference"] is None), group) for group in groups.values()]
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], budgets: Mapping[str, float], first: str) -> list[str]:
+def _lines(rows: Sequence[Mapping[str, Any]], first: str) -> list[str]:
     roles = roles_in({row["metric"] for row in rows})
     lines = []
-    for reference, group in by_figure([row for row in rows if is_main(row["metric"])]):
-        at, metric = group[0]["at"], group[0]["metric"]
+    for reference, group in by_figure([row for row in rows if row["at"] == "end" and is_headline(row["metric"])]):
         instead = "" if reference == first else f", against {reference}, the first that has it"
-        budget = AT[at].format(number(round(budgets.get(at, 0.0)), share=False))
-        lines.append(f"{label_of(metric, roles)}, {budget}{instead}")
+        lines.append(f"{label_of(group[0]['metric'], roles)}, {budget_in_words('end', {})}{instead}")
         for row in group:
-            after = Estimate.of_json(row["after"])
-            words = f"  {row['words']}" if row["words"] else ""
-            lines.append(f"  {row['recipe']:32s} {number(after.value, share=True):>8s}{words}")
+            before, after = Estimate.of_json(row["before"]), Estimate.of_json(row["after"])
+            shown = f"{number(before.value, share=True):>8s} → {number(after.value, share=True):>8s}"
+            lines.append(f"  {row['recipe']:32s} {shown}{'  ' + row['words'] if row['words'] else ''}")
     return lines
 
 
 def _curve(saved: object) -> tuple[Reading, ...]:
     found = []
     for entry in saved if isinstance(saved, list | tuple) else ():
-        if isinstance(entry, list | tuple) and len(entry) == 3 and isinstance(entry[2], Mapping):
-            at = [float(v) for v in entry[:2] if isinstance(v, int | float) and math.isfinite(v)]
-            if len(at) == 2:
-                figures = {name: e.value for name, e in estimates(dict(entry[2])).items()}
-                found.append(Reading(spent=dict(zip(AXES, at, strict=True)), figures=figures))
+        if isinstance(entry, Mapping) and isinstance(entry.get("spent"), Mapping):
+            spent = {
+                axis: float(value)
+                for axis, value in entry["spent"].items()
+                if isinstance(value, int | float) and math.isfinite(value)
+            }
+            figures = {name: e.value for name, e in estimates(entry.get("figures")).items()}
+            found.append(Reading(spent=spent, figures=figures))
     return tuple(found)

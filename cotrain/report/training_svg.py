@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.disk.jsonl import read_jsonl
+from cotrain.loop.costs import costs_of
 from cotrain.report.compare_svg import drawing
-from cotrain.report.compare_table import AXES, band, label_of
+from cotrain.report.compare_table import band, label_of
+from cotrain.report.compare_words import AXES
 from cotrain.report.svg import Points
 
 WINDOW = 4  # training steps that one point is the mean of
@@ -28,14 +30,14 @@ SHOWN = (  # of any role; "gap" besides
 )
 
 
-def training_svg(runs: Mapping[str, Sequence[Path]], policy: str, metrics: Sequence[str] = ()) -> str:
-    """One row of panels for each metric, over updates of ``policy`` and over tokens; "" when nothing was measured.
+def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()) -> str:
+    """Panels for each metric, over each cost; "" when nothing was measured.
 
     Args:
         runs: recipe → directories of its runs, one a seed.
         metrics: keys of metrics.jsonl (default: those of ``SHOWN`` that any run has, and the gap).
     """
-    rows = {name: [_training_rows(folder, policy) for folder in folders] for name, folders in runs.items()}
+    rows = {name: [_training_rows(folder) for folder in folders] for name, folders in runs.items()}
     keys = {key for seeds in rows.values() for steps in seeds for row in steps for key in row}
     wanted = list(metrics) or [k for k in sorted(keys) if k == "gap" or k.partition("/")[2] in SHOWN]
     roles = {key.split("/")[0] for key in keys if key.endswith("/traces")}
@@ -49,14 +51,10 @@ def training_svg(runs: Mapping[str, Sequence[Path]], policy: str, metrics: Seque
     return drawing("Steps of training, means over seeds with 95 % bands", panels, list(runs), zero=False)
 
 
-def _training_rows(folder: Path, policy: str) -> list[dict[str, Any]]:
-    """The steps of a run, each with the updates of ``policy`` until then under "updates"."""
-    rows, updates = [], 0
-    for row in read_jsonl(folder / "metrics.jsonl"):
-        if "kind" not in row:
-            updates = int(row.get(f"{policy}/updates", updates))
-            rows.append({**row, "updates": updates})
-    return rows
+def _training_rows(folder: Path) -> list[dict[str, Any]]:
+    """The steps of a run, each with what had been spent after it."""
+    steps = (row for row in read_jsonl(folder / "metrics.jsonl") if "kind" not in row)
+    return [row | spent for row, spent in zip(steps, costs_of(folder)[1:], strict=True)]
 
 
 def _points(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> Points:

@@ -1,4 +1,4 @@
-"""One grading process (``grade_worker.py``), as its pool holds it: started, asked, killed with all that it started.
+"""One grading process (``grade_worker.py``, ``program_server.py``), as its pool holds it: started, asked, killed with all that it started.
 
 Left out: more than one request at a time; a pool has several of these.
 """
@@ -19,10 +19,12 @@ from typing import IO, Any
 
 from cotrain.core.errors import UserError
 from cotrain.core.types import Grade
+from cotrain.tasks.cells import Kind
 from cotrain.tasks.grade_worker import LEAST_PATIENCE_S, PATIENCE
 
 MATHEMATICS = "cotrain.tasks.mathematics:load_mathematics"
 GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
+DIED = "grader died"
 START_S = 120.0  # a worker that has not loaded by then is given up
 
 _ENVIRONMENT = (
@@ -35,15 +37,24 @@ _ENVIRONMENT = (
 )  # nothing else of it, such as keys, is passed on
 
 
-class Worker:
-    """One process of ``cotrain.tasks.grade_worker``, and a thread that reads its replies."""
+class NotLoaded(UserError):
+    """What compares answers is not here."""
 
-    def __init__(self, memory: int, judging: tuple[str, ...]) -> None:
+    def __init__(self, what: str, why: str) -> None:
+        self.why = why
+        super().__init__(f"answers are graded with {what}, which cannot be loaded: {why}")
+
+
+class Worker:
+    """One process and a thread that reads its replies. ``cell``: the kind of cell that it runs answers in, where they are programs."""
+
+    def __init__(self, memory: int, judging: tuple[str, ...], cell: Kind | None = None) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         environment["PYTHONHASHSEED"] = "0"  # what a program prints of a set does not depend on the process
         environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
-        command = [sys.executable, "-P", "-m", "cotrain.tasks.grade_worker", str(memory), *judging]
+        server = ["grade_worker", str(memory)] if cell is None else ["program_server", str(memory), cell]
+        command = [sys.executable, "-P", "-m", f"cotrain.tasks.{server[0]}", *server[1:], *judging]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -59,6 +70,7 @@ class Worker:
         reader.start()
         self._end = weakref.finalize(self, _end_group, self._process)
         self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
+        self._least_patience_s = LEAST_PATIENCE_S if cell is None else 0.0
         self._ready = False
         self._asked = 0
 
@@ -77,21 +89,19 @@ class Worker:
                 return Grade(value=None, reason=greeting)
             if greeting.get("ready") is not True:
                 self.kill()
-                raise UserError(
-                    f"answers are graded with {self._what}, which cannot be loaded: {greeting.get('error')}"
-                )
+                raise NotLoaded(self._what, str(greeting.get("error")))
             self._ready = True
         self._asked += 1
         request = json.dumps({"id": self._asked, "gold": gold, "answer": answer, "deadline_s": deadline_s}) + "\n"
         with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
             self._requests.write(request.encode("ascii"))
             self._requests.flush()
-        reply = self._reply(max(PATIENCE * deadline_s, LEAST_PATIENCE_S) + GRACE_S)
+        reply = self._reply(max(PATIENCE * deadline_s, self._least_patience_s) + GRACE_S)
         if isinstance(reply, str):
             return Grade(value=None, reason=reply)
         if reply.get("id") != self._asked:
             self.kill()
-            return Grade(value=None, reason="grader died")
+            return Grade(value=None, reason=DIED)
         return Grade(value=reply["value"], reason=reply["reason"])
 
     def _reply(self, timeout_s: float) -> dict[str, Any] | str:
@@ -103,7 +113,7 @@ class Worker:
             return "timeout"
         if line is None:
             self.kill()
-            return "grader died"
+            return DIED
         return json.loads(line)
 
 

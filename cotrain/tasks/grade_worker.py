@@ -8,10 +8,10 @@ with it (ANTLR's tables, sympy's lazy imports: the first answer of a kind takes 
 process itself makes a few comparisons: of many kinds, and those that forks have survived and were slow at. The deadline is one of CPU
 time, so that a busy machine does not turn right answers into ungraded ones; several times as long by the clock ends it too. Gold
 answers are read before it begins: nobody hostile wrote them. Both speak JSON lines: ``{"id", "gold", "answer", "deadline_s"}`` in,
-``{"id", "value", "reason"}`` out. It is no sandbox.
+``{"id", "value", "reason"}`` out. It is no sandbox: answers that are programs are run by ``program_server.py``.
 
-What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, programs and their tests in
-``program_worker.py``, environments of verifiers in ``verifiers_worker.py``.
+What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, environments of verifiers in
+``verifiers_worker.py``.
 
 Left out: forks on Windows, where the pool kills the whole process.
 
@@ -27,7 +27,6 @@ import json
 import math
 import os
 import select
-import shutil
 import signal
 import sys
 import tempfile
@@ -38,15 +37,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from cotrain.tasks.exam import Verdict
+
 PATIENCE = 4.0  # seconds by the clock for each of the deadline's
 LEAST_PATIENCE_S = 20.0  # seconds by the clock, at least, for what never sleeps: then it is the machine that is busy
 ENOUGH = 512  # comparisons that are learned from, in all
 LESSON_S = 0.03, 1.0  # CPU time: what took less taught little, what took longer is not done again
 GOLD_S = 5.0  # CPU time for reading a gold answer
-FILE_BYTES = 1 << 20  # of a file that a program writes
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 STRAYS_S = 2.0  # to end what an answer's program started; then the whole process gives up
-Verdict = tuple[bool | None, str | None]  # (value, reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +56,10 @@ class Judging:
     read: Callable[[str], object] | None = (
         None  # of the gold answer, before the deadline begins; ``judge`` finds it read
     )
-    alone: bool = (
-        False  # the answer is run: a fork for each, without open files, in a folder of its own; what ends it is wrong
-    )
     least_patience_s: float = 0.0
     lessons: tuple[
         tuple[str, str], ...
     ] = ()  # comparisons whose first one takes longer, for the fork after a killed one
-
-    def blame(self, reason: str) -> dict[str, Any]:
-        """The verdict where there is no reply."""
-        if self.alone:
-            return {"value": False, "reason": reason.replace("grader", "program")}
-        return {"value": None, "reason": reason}
 
 
 def main(memory_bytes: int, loader: str, *argument: str) -> None:
@@ -96,11 +86,11 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
             continue
         request = json.loads(line)
         deadline_s = request["deadline_s"]
-        fork = fork or _Fork(judging, deadline_s)
+        fork = fork or _Fork(judging)
         reply = fork.ask(line, deadline_s)
         failed = isinstance(reply, str)
         if isinstance(reply, str):  # why there is none
-            reply = {"id": request["id"], **judging.blame(reply)}
+            reply = {"id": request["id"], "value": None, "reason": reply}
         elif (
             judging.lessons
             and learned + len(lessons) < ENOUGH
@@ -108,7 +98,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
             and LESSON_S[0] < reply["spent_s"] < LESSON_S[1]
         ):
             lessons.append((request["gold"], request["answer"]))
-        if failed or judging.alone:
+        if failed:
             fork.kill()
             fork = None
         _send(replies, reply)
@@ -141,30 +131,22 @@ def _die_after(seconds: float) -> None:
 
 
 class _Fork:
-    """A copy of this process, with everything loaded, that answers until it is killed; alone, in a group of its own."""
+    """A copy of this process, with everything loaded, that answers until it is killed."""
 
-    def __init__(self, judging: Judging, deadline_s: float) -> None:
+    def __init__(self, judging: Judging) -> None:
         requests, ask = os.pipe()
         said, say = os.pipe()
-        self._folder = tempfile.mkdtemp(prefix="cotrain-") if judging.alone else None
         gc.freeze()  # a collection in the fork would copy every page that it looks at
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                if judging.alone:
-                    os.setpgid(0, 0)
                 os.close(ask)  # else it would never see the end of its requests
                 _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 with os.fdopen(requests, encoding="ascii") as lines, os.fdopen(say, "w", encoding="ascii") as replies:
                     for line in lines:
-                        if self._folder is not None:
-                            _shut_off(self._folder, say, deadline_s)
                         _send(replies, _reply(judging, line))
             finally:
                 os._exit(0)
-        if judging.alone:
-            with contextlib.suppress(OSError):  # the child has done it
-                os.setpgid(self.pid, self.pid)
         os.close(requests)
         os.close(say)
         self._ask, self._said, self._least_patience_s = ask, said, judging.least_patience_s
@@ -192,18 +174,12 @@ class _Fork:
         return "grader died"
 
     def kill(self) -> None:
-        """End it and all that it started; what left its group is found where orphans are adopted (Linux)."""
-        if self._folder is None:
-            os.kill(self.pid, signal.SIGKILL)
-        else:  # first the group, as long as its number is taken
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        """End it and all that it started; orphans are adopted here (Linux)."""
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self._ask)
         os.close(self._said)
         _end_strays()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _end_strays() -> None:
@@ -220,21 +196,6 @@ def _end_strays() -> None:
                 if int(process.read_text().rpartition(")")[2].split()[1]) == os.getpid():
                     os.kill(int(process.parent.name), signal.SIGKILL)
     os._exit(1)
-
-
-def _shut_off(folder: str, keep: int, deadline_s: float) -> None:
-    """What this process needs no more before it runs a program: open files, the environment, high limits."""
-    os.chdir(folder)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(nowhere, number)
-    os.closerange(3, keep)
-    os.closerange(keep + 1, 1 << 16)
-    os.environ.clear()
-    os.environ.update(HOME=folder, TMPDIR=folder, PATH="/usr/bin:/bin", LANG="C.UTF-8")
-    tempfile.tempdir = folder
-    for what, value in (("FSIZE", FILE_BYTES), ("NOFILE", 64), ("NPROC", 0), ("CPU", math.ceil(deadline_s) + 2)):
-        _limit(what, value, hard=True)
 
 
 def _prctl(what: int, value: int) -> None:
@@ -259,8 +220,8 @@ def _send(replies: TextIO, message: dict[str, Any]) -> None:
     replies.flush()
 
 
-def _limit(what: str, value: int, *, hard: bool = False) -> None:
-    """Set a soft resource limit; the hard limit stays unless ``hard``. Windows has none: there the pool's deadline is all."""
+def _limit(what: str, value: int) -> None:
+    """Set a soft resource limit. Windows has none: there the pool's deadline is all."""
     if sys.platform == "win32":
         return
     import resource
@@ -269,7 +230,7 @@ def _limit(what: str, value: int, *, hard: bool = False) -> None:
     most = resource.getrlimit(kind)[1]
     soft = value if most == resource.RLIM_INFINITY else min(value, most)
     try:
-        resource.setrlimit(kind, (soft, soft if hard else most))
+        resource.setrlimit(kind, (soft, most))
     except ValueError:  # macOS refuses a limit on address space below what is mapped
         if what != "AS":
             raise

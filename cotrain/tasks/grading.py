@@ -24,7 +24,8 @@ from decimal import Decimal
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepJudgement, Task
-from cotrain.tasks.grade_process import MATHEMATICS, Worker
+from cotrain.tasks.cells import Kind
+from cotrain.tasks.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.tasks.sizes import too_large
 from cotrain.text.parsers import final_answer, last_boxed
 
@@ -42,7 +43,9 @@ class GradingPool:
     """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
 
     ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is not
-    math-verify. ``memory``: bytes of address space of each.
+    math-verify. ``memory``: bytes of address space of each. ``cell``: where answers are programs, what they run in (``isolation.py``).
+
+    A process that dies is replaced, and its answer tried once more; "grader died" is the reason of one that ended two of them.
 
     Mathematics is tried for a ``FIRST`` part of the deadline, which is enough for all but three right answers in a thousand; what
     takes longer is tried again for all of it, as long as there are ``TRIES`` left: one is lost where that fails too, and ``SAVED`` of one
@@ -56,11 +59,12 @@ class GradingPool:
         deadline_s: float = DEADLINE_S,
         judging: Sequence[str] = (MATHEMATICS,),
         memory: int = MEMORY_BYTES,
+        cell: Kind | None = None,
     ) -> None:
         if workers < 1 or deadline_s <= 0:
             raise ConfigError(f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}")
         self.deadline_s = deadline_s
-        self._start = (memory, tuple(judging))
+        self._start = (memory, tuple(judging), cell)
         self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
         self._tries, self._counting = float(TRIES), threading.Lock()
         self._closed = False
@@ -110,6 +114,10 @@ class GradingPool:
         try:
             worker = worker or Worker(*self._start)
             grade = worker.ask(gold, answer, deadline_s)
+            if grade.reason == DIED:
+                worker.kill()
+                worker = Worker(*self._start)
+                grade = worker.ask(gold, answer, deadline_s)
         except BaseException:
             if worker is not None:  # its answer may still be under way
                 worker.kill()

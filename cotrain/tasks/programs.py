@@ -5,10 +5,10 @@
     mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
     humaneval  task_id, prompt, entry_point, canonical_solution, test
 
-The program is taken out of the model's answer (``program_of``) and graded by the problem's tests in a process that can be
-killed, see ``program_worker.py``; **that process is not a security boundary**. A ``Sandbox`` takes its place: any function
-that gets the whole program with its tests as one text and returns whether it ran to its end, named as ``module:function``
-so that a resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
+The program is taken out of the model's answer (``program_of``), run in a cell (``isolation.py``) and graded by the problem's tests
+beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the whole program with its tests as
+one text and returns whether it ran to its end, named as ``module:function`` so that a resumed run has it too.
+``--tasks mbpp:my_sandbox:run`` names it on the command line.
 
 A grade is right, or wrong with a reason ("no program", "timeout", "test failed" …), or, where it is not the program's fault,
 None with a reason. A program that outstays its deadline, of CPU time or by the clock, is wrong: else a model could have
@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ from cotrain.tasks.grade_process import GRACE_S
 from cotrain.tasks.grade_worker import PATIENCE
 from cotrain.tasks.grading import WORKERS, AnswerJudge, GradingPool
 from cotrain.tasks.hub import hub_rows, is_hub_name
+from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.jsonl import SPLITS, split_of
+from cotrain.tasks.papers import paper_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import Line, files_in, kind_of, text_of
 
@@ -46,10 +49,8 @@ KINDS = {
     "mbpp": "google-research-datasets/mbpp:full",
     "humaneval": "openai/openai_humaneval",
 }  # and their public releases
-MEMORY_BYTES = 1 << 30  # address space of a program
 DEADLINE_S = 3.0  # CPU time of a program with its tests
 MAX_PROGRAM = 100_000  # characters
-JUDGING = "cotrain.tasks.program_worker:load_programs"
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
 
 Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
@@ -60,10 +61,10 @@ class Problem:
     """One row."""
 
     question: str  # as a solver sees it
-    before: str  # code that stands before the answer: imports and helpers of the problem
+    before: str  # code that stands before the answer and its tests: imports and helpers of the problem
     stub: str  # what a body alone continues; "" where an answer is always whole
     entry: str  # the function that the tests call
-    tests: str  # code that raises where the program is wrong
+    tests: str  # code that raises where the program is wrong, with what it sets up from the answer
     solution: str  # the reference program
     split: str
 
@@ -74,7 +75,9 @@ class ProgramJudge(AnswerJudge):
     def __init__(self, problems: dict[str, Problem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
         self._problems, self._sandbox = problems, sandbox
         self._patience = PATIENCE * deadline_s + GRACE_S
-        self._pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES)
+        cell = None if sandbox else chosen()
+        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
+        self._paper = cache(_paper)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
 
     def problem(self, task: Task) -> Problem:
@@ -89,7 +92,7 @@ class ProgramJudge(AnswerJudge):
             return Grade(value=False, reason="no program" if program is None else "program too long")
         program = whole(problem, program)
         if self._sandbox is None or self._threads is None:
-            return self._pool.ask(problem.tests, program)
+            return self._pool.ask(self._paper(problem), program)
         try:
             return self._threads.submit(self._sandbox, f"{program}\n\n{problem.tests}").result(self._patience)
         except Late:
@@ -188,6 +191,10 @@ def task_of(problem: Problem, task_id: str, judge: ProgramJudge) -> Task:
     )
 
 
+def _paper(problem: Problem) -> str:
+    return paper_of(before=problem.before, tests=problem.tests, solution=problem.solution)
+
+
 # -- rows
 
 
@@ -219,15 +226,15 @@ def mbpp_problem(row: dict[str, Any], where: str) -> Problem:
     tests = _texts(row, "test_list", where)
     if not tests:
         raise DataError(f"{where}, field 'test_list': expected at least one test, found an empty list")
-    setup = [*_texts(row, "test_imports", where), *([row["test_setup_code"]] if row.get("test_setup_code") else [])]
+    setup = _text(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
     shown = "\n".join(tests)
     called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in shown]
     return Problem(
         question=f"{asked}\n\nThese tests must pass:\n{shown}\n\n{ASK}",
-        before="\n".join(map(str, setup)),
+        before="\n".join(_texts(row, "test_imports", where)),
         stub="",
         entry=called[-1] if called else "",
-        tests=shown,
+        tests=f"{setup}\n{shown}" if setup else shown,
         solution=code,
         split=_published(row.get("task_id")) or split_of(asked),
     )

@@ -1,8 +1,8 @@
-"""A program run for what it prints, loaded by ``grade_worker.py``: the limits and the warning of ``program_worker.py`` hold.
+"""A program run for what it prints: an exam (``program_server.py``) without a paper, loaded for ``play/tools.py``.
 
 The verdict carries two things in its phrase: why the program failed, "" where it did not, on the first line, and below it what
-it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What depends on the clock, on
-addresses in memory or on the network is not repeatable, and neither is a program that needs about as long as its deadline.
+it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What depends on the clock or on
+addresses in memory is not repeatable, and neither is a program that needs about as long as its deadline.
 
 Left out: names that one program leaves to the next, messages of exceptions, what is written past ``sys.stdout``.
 """
@@ -14,24 +14,32 @@ import random
 from contextlib import redirect_stdout
 from typing import Any
 
-from cotrain.tasks.grade_worker import Judging, Verdict
-from cotrain.tasks.program_worker import compiled, kind_of_failure
+from cotrain.tasks.answer_worker import begin, compiled
+from cotrain.tasks.channel import Channel, Gone, kind_of_failure
+from cotrain.tasks.exam import Exam, Verdict
 
-MAX_OUTPUT = 500  # characters; six bytes each, or twelve, they still fit one write to the pool's pipe
+MAX_OUTPUT = 500  # characters
 CUT = "\n(cut)"
 
 
-def load_scripts() -> Judging:
+def load_scripts() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Judging(judge=run, alone=True)
+    return Exam(inside=play, outside=listen)
 
 
-def run(nothing: str, program: str) -> Verdict:
-    """True and what was printed, or False and one of "syntax error", "NameError" or another built-in exception, "error" for one
-    of the program's own, with what was printed before it. A program that ends itself with ``sys.exit`` has not failed."""
+def play(number: int) -> None:
+    """Run a program and send what came of it."""
+    channel, program = begin(number)
+    reason, printed = run(program)
+    channel.send({"gives": [reason, printed]})
+
+
+def run(program: str) -> tuple[str, str]:
+    """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own; and what was
+    printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed."""
     code = compiled(program, "<program>")
     if code is None:
-        return False, "syntax error\n"
+        return "syntax error", ""
     random.seed(0)
     page = Page()
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -43,7 +51,20 @@ def run(nothing: str, program: str) -> Verdict:
             pass
         except BaseException as error:  # noqa: BLE001  whatever the program does is its result
             reason = kind_of_failure(error)
-    return not reason, f"{reason}\n{page.kept}{CUT if page.more else ''}"
+    return reason, f"{page.kept}{CUT if page.more else ''}"
+
+
+def listen(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
+    """What the program's process says of it: True and what was printed, or False, the reason and what was printed."""
+    try:
+        channel.send({"program": program, "deadline_s": deadline_s})
+        said = channel.receive().get("gives")
+    except Gone:
+        said = None
+    if not (isinstance(said, list) and len(said) == 2 and all(isinstance(text, str) for text in said)):
+        return False, "program died"
+    reason, printed = said
+    return not reason, f"{reason}\n{printed[: MAX_OUTPUT + len(CUT)]}"
 
 
 class Page(io.TextIOBase):

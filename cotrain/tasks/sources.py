@@ -5,7 +5,8 @@ A source describes itself as ``{"kind": …, "settings": {…}}``; ``settings`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
@@ -49,6 +50,23 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
             f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
         )
     return from_description({"kind": kind, "settings": {named[kind]: name} if kind in named else {}})
+
+
+def problems(
+    tasks: str | None, data: str | None, operations: Sequence[int] | None = None, lenient: bool = False
+) -> TaskSource:
+    """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file, else the
+    word problems that the embedded models are studied on. Raises ConfigError and UnknownName as ``task_source`` does."""
+    from cotrain.tasks.words.source import WordProblems, study_problems
+
+    spec = tasks or ("jsonl" if data else "words")
+    plain = spec == "words" and data is None and not lenient
+    source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient)
+    if operations is None:
+        return source
+    if not isinstance(source, WordProblems):
+        raise ConfigError(f"--operations goes with --tasks words, not with {spec!r}; leave it out")
+    return replace(source, operations=(operations[0], operations[1]))
 
 
 def _on_the_hub(spec: str, data: str) -> tuple[str, str]:

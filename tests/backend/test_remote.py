@@ -11,6 +11,7 @@ from servers import Odd, running, serving_run
 from cotrain.backend import remote as remote_policy
 from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
@@ -49,10 +50,11 @@ def judge():
         yield url
 
 
+@gives(OUTCOME)
 async def ask_twice(task, roles):
     first = await roles.far(problem=task.prompt)
     second = await roles.far(problem=task.prompt[:1], parent=first)
-    second.reward("outcome", 1.0)
+    second.reward(OUTCOME, 1.0)
 
 
 def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **settings):
@@ -150,7 +152,9 @@ def test_what_no_repetition_mends_ends_the_play(odd, monkeypatch):
         asked(odd.url, "good", key_variable="FAR_KEY")
 
     async def begins(task, roles):
-        await roles.far(problem="x", begin="So")
+        chat = roles.far.begin(problem="x")
+        chat.assistant("So")
+        await chat.say()
 
     with pytest.raises(ConfigError, match="cannot go on with a given beginning"):
         asked(odd.url, "good", protocol=begins)

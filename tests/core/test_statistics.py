@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 
 import pytest
 
 from cotrain.core.statistics import (
     Estimate,
     mean_interval,
+    over_seeds_and_problems,
     paired_difference,
+    smallest_seen,
     student_t,
     wilson,
 )
@@ -38,6 +42,53 @@ def test_mean_interval_by_hand() -> None:
     e = mean_interval([1.0, 2.0, 3.0])
     assert (e.value, e.n) == (2.0, 3)
     assert e.low == pytest.approx(2 - 2.4841, abs=1e-4) and e.high == pytest.approx(2 + 2.4841, abs=1e-4)
+
+
+def test_fewer_than_three_seeds_have_no_interval_and_could_have_seen_nothing() -> None:
+    for values in ([0.1], [0.1, 0.2]):
+        e = mean_interval(values)
+        assert e.n == len(values) and e.includes(1e9) and smallest_seen(e) == math.inf
+
+
+def test_seeds_and_problems_by_hand() -> None:
+    # seeds 1, 2, 3: s² = 1; problems m − 1 and m + 1 of each: v/N = 2/2 = 1; problems m − 2 and m + 2: v/N = 8/2 = 4
+    seeds = [1.0, 2.0, 3.0]
+    for far, variance in ((1.0, 1.0), (0.5, 1.0), (2.0, 4.0)):
+        e = over_seeds_and_problems([(m, [m - far, m + far]) for m in seeds])
+        assert e.value == 2.0 and e.n == 3
+        assert e.high - 2.0 == pytest.approx(4.30265 * math.sqrt(variance / 3), rel=1e-5)
+    # luck: the seeds agree, but what 4 problems say of each does not let them
+    lucky = over_seeds_and_problems([(0.5, [0.0, 1.0, 0.0, 1.0])] * 3)
+    assert lucky.high - 0.5 == pytest.approx(4.30265 * math.sqrt((1 / 3) / 4 / 3), rel=1e-5)
+    assert over_seeds_and_problems([(v, ()) for v in (1.0, 2.0, 3.0)]) == mean_interval([1.0, 2.0, 3.0])
+
+
+def test_the_smallest_difference_seen_by_hand() -> None:
+    # 4 degrees of freedom: 2.77645 and 0.94096 standard errors of 0.01
+    e = Estimate(value=0.0, low=-0.0277645, high=0.0277645, n=5)
+    assert smallest_seen(e) == pytest.approx(0.0371741, abs=1e-6)
+    table = {1: 1.37638, 2: 1.06066, 4: 0.94096, 10: 0.87906, 1000: 0.84198}  # 80 % points
+    for df, value in table.items():
+        assert student_t(df, 0.6) == pytest.approx(value, abs=5e-5), df
+
+
+@pytest.mark.parametrize("between", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("n", [3, 5])
+def test_intervals_hold_the_truth_and_differences_are_found_as_often_as_promised(n, between) -> None:
+    """By simulation: seeds that vary with ``between`` times the standard error of their 64 problems."""
+    rng, problems, covered, called, trials = random.Random(f"{n} {between}"), 64, 0, 0, 400
+    error = 1 / math.sqrt(problems)
+    for _ in range(trials):
+        runs = []
+        for _ in range(n):
+            mean = rng.gauss(0.0, between * error)
+            said = [rng.gauss(mean, 1.0) for _ in range(problems)]
+            runs.append((sum(said) / problems, said))
+        e = over_seeds_and_problems(runs)
+        covered += e.includes(0.0)
+        called += abs(e.value) >= smallest_seen(e)
+    assert covered / trials > 0.925  # 95 %, less three standard errors of the simulation
+    assert called / trials < 0.045
 
 
 def test_paired_difference_removes_what_the_pairs_share() -> None:

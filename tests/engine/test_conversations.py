@@ -91,11 +91,7 @@ def chain(engine, i, *, turns=3, keep=True, given=4):
 
 
 def talks(engine, count, **options):
-    loop = IdleLoop(engine.advance)
-    try:
-        return loop.run_until_complete(together([chain(engine, i, **options) for i in range(count)]))
-    finally:
-        loop.finish()
+    return IdleLoop().run(together([chain(engine, i, **options) for i in range(count)]), engine.advance)
 
 
 @pytest.mark.parametrize(("kind", "static"), [("llama", False), ("qwen3", False), ("llama", True)])

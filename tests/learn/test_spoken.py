@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cotrain.learn.grpo import Grpo
 from learn_makers import VOCABULARY, tiny_model, trace
 
-from cotrain.core.types import Part, Signal
+from cotrain.core.signals import OUTCOME
+from cotrain.core.types import Part, Reward
+from cotrain.learn.algorithms import reinforce_pp
 from cotrain.learn.collate import collate
-from cotrain.learn.contract import Annotated, Sample
+from cotrain.learn.contract import Batch, Sample
+from cotrain.learn.samples import sample_of
 from cotrain.learn.scorer import Scorer, sequence_scores
 from cotrain.learn.spoken import spoken, woven
 
@@ -28,9 +30,9 @@ def test_by_hand():
         logprobs=(-1.0, -2.0, -3.0, 0.0, 0.0, -4.0, -5.0, 0.0, -6.0),
         turns=parts((0, 3), (5, 7), (8, 9)),
         signals=(
-            Signal(name="a", value=1.0),
-            Signal(name="b", value=2.0, tokens=(5, 7)),
-            Signal(name="c", value=3.0, tokens=(2, 6)),
+            Reward(name="a", value=1.0),
+            Reward(name="b", value=2.0, tokens=(5, 7)),
+            Reward(name="c", value=3.0, tokens=(2, 6)),
         ),
     )
     alone, given = spoken(whole)
@@ -94,9 +96,9 @@ def test_credit_and_its_totals_see_the_sampled_tokens_alone():
     lengths."""
     turns = replace(trace(length=8, signals=[("outcome", 1.0)]), turns=parts((0, 2), (7, 8)))
     plain = trace(length=6, call=1, signals=[("outcome", 0.0)])
-    told = [Annotated(trace=t, given=g) for t, g in map(spoken, (turns, plain))]
-    credit = Grpo(mix={"outcome": 1.0}, estimator="reinforce++").credit(told, updates=0, planned=1)
-    bare = [Annotated(trace=trace(length=3, signals=[("outcome", 1.0)])), Annotated(trace=plain)]
-    expected = Grpo(mix={"outcome": 1.0}, estimator="reinforce++").credit(bare, updates=0, planned=1)
+    told = tuple(sample_of(t, given=g) for t, g in map(spoken, (turns, plain)))
+    credit, _ = reinforce_pp(rewards={OUTCOME: 1.0}).credit(Batch(samples=told), {})
+    bare = (sample_of(trace(length=3, signals=[("outcome", 1.0)])), sample_of(plain))
+    expected, _ = reinforce_pp(rewards={OUTCOME: 1.0}).credit(Batch(samples=bare), {})
     assert [s.advantages.tolist() for s in credit.samples] == [s.advantages.tolist() for s in expected.samples]
     assert credit.samples[0].given == ((2, turns.token_ids[2:7]),) and credit.metrics == expected.metrics

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cotrain.learn.grpo import Grpo
 from learn_makers import random_samples, tiny_model
 from test_shared_policy import SEEN, shown_gradient
 
+from cotrain.core.signals import OUTCOME
+from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import Term
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.learn.update_plan import plan_update
@@ -20,7 +21,7 @@ def learner():
 
 
 def terms():
-    algorithm = Grpo(mix={"outcome": 1.0})
+    algorithm = grpo(rewards={OUTCOME: 1.0})
     samples = {"solver": random_samples(6, seed=1), "verifier": random_samples(9, seed=2), "silent": ()}
     return [Term(name=name, algorithm=algorithm, samples=found) for name, found in samples.items()]
 

@@ -1,7 +1,12 @@
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.loop.schedule import Phase, alternate, single
+from cotrain.loop.schedule import LEADING, Phase, alternate, single
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.stepwiser import stepwiser
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY
 
 
 async def nothing(task, roles):
@@ -21,18 +26,36 @@ def test_warmup_comes_first_and_then_the_cycle():
     ]
 
 
-def test_planned_updates_and_steps_are_inverse():
+def test_planned_updates_are_those_of_any_of_the_objectives():
     schedule = tango_like()
     assert schedule.planned(["gen"], 13) == 7
     assert schedule.planned(["ver"], 13) == 6
     assert schedule.planned(["gen", "ver"], 13) == 13
-    assert schedule.steps_until("gen", 7) == 13
-    assert schedule.steps_until("ver", 5) == 8
 
 
-def test_occurrence_counts_the_same_phase_only():
+def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe():
     schedule = tango_like()
-    assert [schedule.occurrence(step) for step in (0, 3, 4, 6, 7, 8)] == [0, 3, 0, 2, 4, 3]
+    steps = [schedule.draw(step, "gen") for step in (0, 3, 4, 6, 7, 8)]
+    assert steps == [("ver", 0), ("ver", 3), (LEADING, 0), (LEADING, 2), ("ver", 4), (LEADING, 3)]
+    alone = single(nothing, "gen")
+    assert [alone.draw(step, "gen") for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
+    assert single(nothing, "ver", "gen").draw(5, "ver") == single(nothing, "gen").draw(5, "gen")
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_judge_and_its_control_are_trained_on_the_problems_of_grpo(seed):
+    small = {"tasks": EASY, "model": TINY, "seed": seed, "tasks_per_step": 3}
+    drawn = []
+    for recipe in (
+        grpo(**small),
+        stepwiser(**small),
+        stepwiser(generator="trained", **small),
+        tango(warmup=2, **small),
+    ):
+        trainer = CoTrainer(recipe)
+        steps = [s for s in range(6) if recipe.leading in recipe.schedule.phase_at(s).objectives][:3]
+        drawn.append([t.id for s in steps for t in trainer.draw(recipe.schedule.phase_at(s), s)])
+    assert drawn[0] == drawn[1] == drawn[2] == drawn[3] and len(set(drawn[0])) == 9
 
 
 def test_the_paper_makes_300_generator_and_140_verifier_updates_of_440():
@@ -44,5 +67,3 @@ def test_the_paper_makes_300_generator_and_140_verifier_updates_of_440():
 def test_a_ratio_without_a_number_for_each_phase_is_refused():
     with pytest.raises(ConfigError, match="ratio"):
         alternate(*tango_like().phases, ratio=(3,))
-    with pytest.raises(ConfigError, match="never due"):
-        single(nothing, "gen").steps_until("ver", 1)

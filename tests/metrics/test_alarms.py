@@ -70,6 +70,11 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
             rows(solver__parse_failures=flat(0.5)),  # no judge
         ],
     ),
+    "ungraded answers": (
+        rows(solver__ungraded=flat(0.0, 0.05)),
+        12,
+        [rows(solver__ungraded=flat(0.02)), rows(solver__ungraded=[0.0, 0.1, 0.0, 0.0, 0.0, 0.0])],
+    ),
     "cut off": (rows(solver__truncated=flat(0.0, 0.5)), 14, [rows(solver__truncated=flat(0.2))]),
     "collapsing entropy": (
         rows(generator__generator__surprisal=flat(0.2, 0.1, 0.01)),

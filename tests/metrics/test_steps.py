@@ -100,7 +100,13 @@ def test_accuracy_of_answers_and_of_steps():
         trace(correct=False),
         trace(),  # nobody knows
     ]
-    assert accuracy(traces) == {"accuracy": 0.5, "step_accuracy": 4 / 6, "steps": 2.0, "sound_when_correct": 0.5}
+    assert accuracy(traces) == {
+        "ungraded": 0.0,
+        "accuracy": 0.5,
+        "step_accuracy": 4 / 6,
+        "steps": 2.0,
+        "sound_when_correct": 0.5,
+    }
     assert accuracy([trace()]) == {}
 
 
@@ -108,7 +114,7 @@ def test_what_was_said_is_counted():
     traces = [
         trace(tokens=3),
         trace(tokens=5, parsed={"failure": "no answer"}),
-        trace(tokens=4, parsed={"program": "timeout"}),
+        trace(tokens=4, parsed={"calls": ["timeout"]}),
     ]
     assert said([replace(traces[0], finish="length"), *traces[1:]]) == {
         "traces": 3,
@@ -117,7 +123,7 @@ def test_what_was_said_is_counted():
         "truncated": pytest.approx(1 / 3),
         "parse_failures": pytest.approx(1 / 3),
         "parse_failure/no answer": 1,
-        "program/timeout": 1,
+        "call/timeout": 1,
     }
 
 

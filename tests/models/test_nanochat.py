@@ -4,12 +4,11 @@ import json
 import pickle
 import sys
 import types
-import zipfile
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -18,7 +17,6 @@ from cotrain.core.errors import DataError, ModelError
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import load_model
 from cotrain.models.nanochat import convert
-from cotrain.models.torch_file import read_tensors
 from cotrain.text.messages import Message
 from cotrain.text.render import Renderer
 
@@ -226,43 +224,32 @@ def test_a_malicious_pickle_is_refused_and_its_canary_never_written(tmp_path, ca
     assert canary.exists(), "the control: the plain reader is taken in"
 
 
-def test_tensors_are_those_of_torch(tmp_path):
-    base = torch.arange(12.0).view(3, 4)
-    state = {
-        "a": base,
-        "t": base.T,
-        "part": base[1:, 2:],
-        "h": base.half(),
-        "b": base.bfloat16(),
-        "none": torch.zeros(0, 3),
-    }
-    state |= {"p": torch.nn.Parameter(base.clone()), "scalar": torch.tensor(2.0)}
-    module = torch.nn.Linear(3, 2)
-    for saved in (state, module.state_dict()):
-        torch.save(saved, tmp_path / "x.pt")
-        found = read_tensors(tmp_path / "x.pt")
-        assert list(found) == list(saved)
-        for key, tensor in saved.items():
-            assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor), key
-
-
-def test_what_is_no_state_dict_is_named(tmp_path):
-    file = tmp_path / "x.pt"
-    for value, expected in (
-        ([1], "found a list"),
-        ({"a": 1}, "x.pt: a: expected a tensor, found a int"),
-        ({"a": torch.ones(2, dtype=torch.int64)}, "found torch.LongStorage"),
-        ({"a": {"b": torch.ones(1)}}, "found a dict"),
-    ):
+def test_what_is_no_state_dict_is_named(tmp_path, capsys):
+    folder = checkpoint(tmp_path)
+    file = folder / "model_000007.pt"
+    whole = file.read_bytes()
+    for value in ([1], {"a": 1}, {"a": torch.ones(2, dtype=torch.int64)}, {"a": {"b": torch.ones(1)}}):
         torch.save(value, file)
-        with pytest.raises(DataError, match=expected):
-            read_tensors(file)
-    file.write_bytes(b"not a zip")
-    with pytest.raises(DataError, match="not a file of torch"):
-        read_tensors(file)
-    torch.save({"a": torch.ones(4)}, tmp_path / "whole.pt")
-    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(file, "w") as cut:
-        for name in whole.namelist():
-            cut.writestr(name, whole.read(name)[:8] if "/data/" in name else whole.read(name))
-    with pytest.raises(DataError, match="reaches beyond the 2 numbers"):
-        read_tensors(file)
+        with pytest.raises(DataError, match="expected a state dict of floating-point tensors"):
+            convert(folder, tmp_path / "out")
+    for broken in (b"not a zip", whole[: len(whole) // 2]):
+        file.write_bytes(broken)
+        with pytest.raises(DataError, match="not readable as weights"):
+            convert(folder, tmp_path / "out")
+
+
+@given(st.binary(max_size=60), st.integers(0, 10_000))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_broken_tokenizer_is_one_error(tmp_path, noise, seed):
+    whole, file = pickled(encoding()), tmp_path / "tokenizer.pkl"
+    at = seed % len(whole)
+    file.write_bytes(whole[:at] + noise)
+    with pytest.raises(DataError, match=r"tokenizer\.pkl"):
+        read_encoding(file)
+
+
+def test_a_memo_of_four_billion_entries_costs_nothing(tmp_path):
+    file = tmp_path / "tokenizer.pkl"
+    file.write_bytes(b"\x80\x02Nr\xff\xff\xff\xff.")
+    with pytest.raises(DataError, match="no mergeable_ranks"):
+        read_encoding(file)

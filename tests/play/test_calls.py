@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cotrain.core.notes import ANSWER, FAILURE
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.play import calls
 from cotrain.play.calls import CALLS, HERMES, ToolError, use_tools
@@ -41,7 +42,9 @@ def called(said, tools, *, form=CALLS, **options):
     async def protocol(task, roles):
         chat = roles.solver.begin(problem="p")
         turn = await use_tools(chat, tools, form=form, mark="12345678", **options)
-        turn.show(answer=chat.said, failure=turn.parsed.reason if isinstance(turn.parsed, ParseFailure) else None)
+        turn.show(ANSWER, chat.said)
+        if isinstance(turn.parsed, ParseFailure):
+            turn.show(FAILURE, turn.parsed.reason)
 
     roles = {"solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=200))}
     [episode] = Executor(Said(None), {"s": CharRenderer()}, roles, seed=0).play(

@@ -5,11 +5,10 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Sampling
-from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.text.plain import ByteRenderer
-from tests.helpers import letter_tasks
+from tests.helpers import letter_tasks, spoken
 
 
 async def inner(task, roles):
@@ -30,7 +29,7 @@ async def outer(task, roles):
 def play(protocol):
     roles = {"solver": Role(policy="echo", prompt="{problem}", sampling=Sampling(max_tokens=1))}
     programs = {"echo": lambda fields, rng: "said"}
-    executor = Executor(EmbeddedEngine({}), {"echo": ByteRenderer()}, roles, 0, programs=programs)
+    executor = Executor(spoken(programs), {"echo": ByteRenderer()}, roles, 0)
     return executor.play(protocol, letter_tasks(2), step=0, members=1)
 
 

@@ -1,10 +1,11 @@
 """Labels from votes by hand: who is elected, who agrees, and what is noted of both."""
 
+from cotrain.core.signals import gives
 from cotrain.core.types import Grade, Sampling, StepJudgement, Task
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_solution
 from cotrain.play.role import Role
-from cotrain.play.votes import agrees, attempts, elected, is_right, rarest, reward_vote
+from cotrain.play.votes import VOTE, agrees, attempts, elected, is_right, rarest, reward_vote
 from tests.helpers import CharRenderer, Saying
 
 
@@ -22,6 +23,7 @@ def voting(*answers, then):
     """Play ``then(turns)`` on attempts that give these answers, None for one that cannot be read; returns its traces."""
     said = ["nothing" if a is None else f"<step>s</step><answer>{a}</answer>" for a in answers]
 
+    @gives(VOTE)
     async def protocol(task, roles):
         then(await attempts(task, roles, len(said)))
 

@@ -22,7 +22,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "gar": {"critic_lr": 1e-3, "reviews": 2},
     "gar: frozen": {"critic": "frozen", "kl": 0.0, "reviews": 1},
     "gar: unbalanced": {"critic_lr": 1e-3, "balance": False, "slice_weight": 0.5, "reviews": 2},
-    "genprm": {"tasks_per_step": 5, "reviews": 6, "rollouts": 4},
+    "genprm": {"seed": 3, "tasks_per_step": 5, "reviews": 6, "rollouts": 4},
     "genprm: unfiltered": {"consensus": False, "balance": False, "rollouts": 2, "labels": "absolute"},
     "gram": {"unlabelled": 1, "warmup": 6, "judge_lr": 1e-2, "tasks_per_step": 6, "steps": 9},
     "gram: frozen generator": {

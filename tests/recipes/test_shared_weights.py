@@ -115,3 +115,15 @@ def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group(
     assert -1.0 <= row["model/cosine/generator/verifier"] <= 1.0
     assert row["model/generator/grad_share"] + row["model/verifier/grad_share"] == pytest.approx(1.0)
     assert trainer.cast.updates == {"model": 1}  # one optimiser step for both
+
+
+def test_a_review_of_rise_weighs_as_much_as_a_solution():
+    """Each objective is divided by its own tokens; reviews of an eighth of the solutions get an eighth of the weight, as if
+    all were one batch."""
+    made = rise(verify_share=0.125)
+    assert {name: o.weight for name, o in made.objectives.items()} == {
+        "generator": 1.0,
+        "generator_values": 1.0,
+        "verifier": 0.125,
+        "verifier_values": 0.125,
+    }

@@ -89,8 +89,8 @@ def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
 
 
 def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
-    count = 0
-    for episode in CoTrainer(genprm(**SMALL, rollouts=3, reviews=3)).step().episodes:
+    count, trainer = 0, CoTrainer(genprm(**SMALL, rollouts=3, reviews=3))
+    for episode in [e for _ in range(3) for e in trainer.step().episodes]:
         solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}
         judged = [t for t in solutions.values() if "labelled" in t.truth]
         assert sum(t.truth["correct"] for t in judged) * 2 == len(judged)

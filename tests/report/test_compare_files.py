@@ -3,13 +3,15 @@
 import json
 import random
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 from test_report_page import POISON, inspect
 
-from cotrain.comparison import compare
+from cotrain.comparison.arms import parse_arm
+from cotrain.comparison.compare import Plan, claim, compare
 from cotrain.core.errors import ConfigError
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_svg import curves_svg, differences_svg
@@ -39,13 +41,16 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
     rng, rows = random.Random(f"{arm} {seed}"), []
     end = {key: value + rng.gauss(0, 0.01) for key, value in END[arm].items()}
     for done in range(0, updates + 1, EVERY):
-        row = {"step": done - 1, "kind": "evaluation", "tokens": COST[arm] * done, "updates/generator": done}
-        paid = {"solver/traces": 8, "solver/accuracy": 0.4, "solver/reward/step": 0.1 + 0.01 * done, "gap": 0.2}
-        rows.append({"step": done, "tokens": COST[arm] * done, "generator/updates": done} | paid)
+        row = {"step": done - 1, "kind": "evaluation"}
         rows.append(row | {f"eval/{k}": START[k] + (v - START[k]) * done / updates for k, v in end.items()})
+        for step in range(done, min(done + EVERY, updates)):
+            paid = {"solver/traces": 8, "solver/accuracy": 0.4, "solver/reward/step": 0.1 + 0.01 * step, "gap": 0.2}
+            spent = {"generator/flops/sampling": 10 * COST[arm], "generator/flops/learning": 30 * COST[arm]}
+            rows.append({"step": step, "tokens": COST[arm] * (step + 1)} | spent | paid)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     further = VERDICTS if arm.startswith("tango") else {}
-    (folder / "timings.jsonl").write_text('{"step": 0, "play": 60.0, "update": 30.0, "solver/seconds": 59.0}\n' * 2)
+    clock = [{"step": i, "play": 2.0, "update": 1.0, "solver/seconds": 1.9} for i in range(updates)]
+    (folder / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in clock))
     summary = {"tokens": COST[arm] * updates, "steps": updates, "before": {k: {"value": START[k]} for k in end}}
     summary["updates"] = {"generator": updates, "verifier": 3}
     after = {k: {"value": v} for k, v in (end | further).items()}  # of the last evaluation
@@ -54,63 +59,71 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
 
 def begun_before(out: Path, settings=()) -> None:
     """As a comparison leaves its directory, to which more is added."""
-    claim = {"arms": [], "updates": UPDATES, "evaluate_every": EVERY, "settings": list(settings)}
-    (out / "settings.json").write_text(json.dumps(claim))
+    spare = out.with_name(f"{out.name}-spare")
+    claim(plan([], spare, settings=settings), [])
+    shutil.copy(spare / "settings.json", out)
+
+
+def plan(arms, out: Path, **options) -> Plan:
+    """A comparison of runs that lasted as long as ``fake_run`` makes them."""
+    usual = {"seeds": SEEDS, "batches": UPDATES, "evaluate_every": EVERY, "equal": "batches"}
+    return Plan(arms=tuple(map(parse_arm, arms)), out=out, **{**usual, **options})
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A comparison of finished runs: nothing is trained. GRPO, the cheapest, was run on to as many tokens."""
+    """A comparison of finished runs: nothing is trained. GRPO, the cheapest, went on to as many tokens."""
     out = tmp_path_factory.mktemp("compare")
     for arm in END:
         for seed in range(SEEDS):
             slug = "".join(c if c.isalnum() or c in "-_." else "-" for c in arm)
             fake_run(out / slug / f"seed-{seed}", arm, seed, 120 if arm == "grpo" else UPDATES)
     model = f"policies.generator.model={out}/mine"
-    begun_before(out, settings=[model])
-    result = compare(list(END), seeds=SEEDS, out=out, updates=UPDATES, evaluate_every=EVERY, settings=[model])
+    begun_before(out, settings=(model,))
+    result = compare(plan(list(END), out, settings=(model,)))
     assert not list(out.glob("*/*.log"))  # every run was found finished
     return out, result
 
 
 def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
-    again = {"seeds": SEEDS, "out": tmp_path, "evaluate_every": EVERY, "equal_tokens": False}
     for arm in ("grpo", "tango"):
         for seed in range(SEEDS):
             fake_run(tmp_path / arm / f"seed-{seed}", arm, seed, UPDATES)
     with pytest.raises(ConfigError, match="something else than a comparison"):
-        compare(["grpo"], updates=UPDATES, **again)
+        compare(plan(["grpo"], tmp_path))
     begun_before(tmp_path)
-    assert list(compare(["grpo"], updates=UPDATES, **again)["recipes"]) == ["grpo"]
-    assert list(compare(["tango", "grpo"], updates=UPDATES, **again)["recipes"]) == ["tango", "grpo"]
-    with pytest.raises(ConfigError, match="holds a comparison with other settings"):
-        compare(["grpo"], updates=UPDATES + 1, **again)
+    assert list(compare(plan(["grpo"], tmp_path))["recipes"]) == ["grpo"]
+    assert list(compare(plan(["tango", "grpo"], tmp_path, workers=3))["recipes"]) == ["tango", "grpo"]
+    for other in ({"batches": UPDATES + 1}, {"equal": "flops"}, {"operations": (4, 4)}):
+        with pytest.raises(ConfigError, match="holds a comparison with other settings"):
+            compare(plan(["grpo"], tmp_path, **other))
 
 
 def test_the_order_of_settings_is_free(tmp_path):
-    again = {"seeds": 1, "evaluate_every": EVERY, "equal_tokens": False, "updates": UPDATES}
     one, other = "tasks_per_step=3", "group_size=5"
     fake_run(tmp_path / "grpo/seed-0", "grpo", 0, UPDATES)
-    begun_before(tmp_path, settings=[one, other])
-    compare(["grpo"], out=tmp_path, settings=[other, one], **again)
-    for settings in ([one], [other, one, "group_size=6"]):
+    begun_before(tmp_path, settings=(one, other))
+    compare(plan(["grpo"], tmp_path, seeds=1, settings=(other, one)))
+    for settings in ((one,), (other, one, "group_size=6")):
         with pytest.raises(ConfigError, match="holds a comparison with other settings"):
-            compare(["grpo"], out=tmp_path, settings=settings, **again)
+            compare(plan(["grpo"], tmp_path, seeds=1, settings=settings))
 
 
 def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compared):
     _, result = compared
     rows = {(row["at"], row["metric"], row["recipe"]): row for row in result["table"]}
-    for at in ("updates", "tokens", "end"):
+    for at in ("batches", "tokens", "flops", "seconds", "end"):
         assert rows[at, "solver/pass@1", "grpo"]["reference"] is None
         assert rows[at, "solver/pass@1", "tango"]["reference"] == "grpo"
         assert (at, "verifier/balanced_accuracy", "grpo") not in rows
         assert rows[at, "verifier/balanced_accuracy", "tango"]["reference"] is None
         frozen = rows[at, "verifier/balanced_accuracy", "tango:verifier=frozen"]
         assert frozen["reference"] == "tango" and frozen["difference"]["n"] == SEEDS
-        assert frozen["words"].startswith("worse by")
-    assert "verifier: balanced accuracy, after 40 updates, against tango, the first that has it" in result["lines"]
-    assert "solver: pass@1, after 40 updates" in result["lines"]
+        assert frozen["words"].startswith("worse by" if at == "end" else "−")
+    assert (
+        "verifier: balanced accuracy, at the end of each run, against tango, the first that has it" in result["lines"]
+    )
+    assert "solver: pass@1, at the end of each run" in result["lines"]
 
 
 def test_the_page_holds_curves_levels_and_verdicts(compared):
@@ -120,7 +133,7 @@ def test_the_page_holds_curves_levels_and_verdicts(compared):
     assert "against tango, the first that has it" in words
     assert "solver: pass@1: difference to grpo" in words
     assert "verifier: balanced accuracy: difference to tango" in words
-    assert "Needed to reach a level" in words and "what grpo has after 40 updates" in words
+    assert "Needed to reach a level" in words and "what grpo has after 40 batches" in words
     assert "Verdicts at the end" in words and "right verdict, wrong step blamed" in words
     assert "verifier, on what the frozen start says" in words
 
@@ -130,14 +143,14 @@ def test_updates_needed_are_read_off_the_mean_curve(compared):
     found = {(level["axis"], level["name"]): level for level in result["levels"] if level["name"]}
     # grpo rises from 0.3 to about 0.5 in 120 updates, so after 40 it has about 0.367, which tango, rising to about 0.6
     # in 40, has after about 40 * 0.067 / 0.3 = 8.9
-    level = found["updates", "what grpo has after 40 updates"]
+    level = found["batches", "what grpo has after 40 batches"]
     grpo, tango, frozen = level["reached"]
     assert level["level"] == pytest.approx(0.367, abs=0.01)
     assert grpo["at"] == pytest.approx(40) and tango["at"] == pytest.approx(8.9, abs=1.5)
     assert min(x for _, x in tango["seeds"]) <= tango["at"] <= max(x for _, x in tango["seeds"])
     assert tango["difference"]["n"] == SEEDS and tango["difference"]["high"] < 0
     assert frozen["recipe"] == "tango:verifier=frozen"
-    rounds = [level for level in result["levels"] if not level["name"] and level["axis"] == "updates"]
+    rounds = [level for level in result["levels"] if not level["name"] and level["axis"] == "batches"]
     assert 0.5 in [level["level"] for level in rounds]
     never = next(r for level in rounds if level["level"] == 0.5 for r in level["reached"] if r["recipe"] != "tango")
     assert never["difference"] is None  # not every seed gets there
@@ -147,7 +160,7 @@ def test_table_and_pictures_can_be_committed(compared):
     out, _ = compared
     table = (out / "table.md").read_text()
     assert "![curves](curves.svg)" in table and "![differences](differences.svg)" in table
-    assert "## After 40 updates" in table and "## At the end of each run" in table and "Verdicts at the end" in table
+    assert "## After 40 batches" in table and "## At the end of each run" in table and "Verdicts at the end" in table
     assert "undefined" not in table and "nan" not in table
     for block in re.split("\n\n", table):
         if block.startswith("|"):
@@ -157,13 +170,14 @@ def test_table_and_pictures_can_be_committed(compared):
         tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in svg.iter()}
         assert tags == {"svg", "title", "style", "rect", "text", "path"}
         panels = [e for e in svg.iter() if e.get("class") == "title"]
-        assert len(panels) == 1 + 2 * rows
+        assert len(panels) == 1 + 4 * rows
     for name in ("table.md", "curves.svg", "differences.svg"):
         assert str(out) not in (out / name).read_text()
 
 
 def test_hostile_names_stay_text():
-    run = {"seed": 0, "curve": [[0, 0, {"solver/pass@1": 0.1}], [5, 9, {"solver/pass@1": 0.2}]], "after": {POISON: 0.5}}
+    curve = [{"spent": {"batches": x, "tokens": 2 * x}, "figures": {"solver/pass@1": x / 50}} for x in (0, 5)]
+    run = {"seed": 0, "curve": curve, "after": {POISON: 0.5}}
     compare = {"recipes": {f"a{POISON}": {"seeds": [run]}, f"b{POISON}": {"seeds": [run]}}, "settings": [POISON]}
     for svg in (curves_svg(runs_of(compare)), differences_svg(runs_of(compare))):
         tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(svg).iter()}
@@ -180,13 +194,19 @@ def test_names_lose_the_folders_of_this_machine():
 
 
 def test_one_row_for_each_recipe_with_what_it_reached_and_cost(compared):
-    section = (compared[0] / "table.md").read_text().split("## ")[1]
-    rows = {line.split(" | ")[0].lstrip("| "): line.split(" | ") for line in section.splitlines() if "|" in line}
-    assert list(rows)[2:] == ["grpo", "tango", "tango:verifier=frozen"]
-    costs = ["120", "120\u202f000", "3.0 |"]  # two steps of 60 + 30 seconds
-    assert rows["grpo"][3:] == [*["–"] * 6, *costs]
-    assert re.match(r"(59|60|61)\.\d\u202f% \(", rows["tango"][1]) and rows["tango"][5] == "verifier"
-    assert re.match(r"(69|70|71)\.", rows["tango"][6]) and rows["tango"][9:11] == ["40", "120\u202f000"]
+    parts = {part.split("\n")[0]: part for part in (compared[0] / "table.md").read_text().split("## ")[1:]}
+
+    def rows(title):
+        lines = [line.strip("| ").split(" | ") for line in parts[title].splitlines() if line.startswith("|")]
+        return {line[0]: line[1:] for line in lines[2:]}
+
+    reached, cost = rows("At the start and at the end"), rows("What it cost, means over seeds")
+    assert list(reached) == list(cost) == ["grpo", "tango", "tango:verifier=frozen"]
+    assert re.match(r"30.0\u202f% → (59|60|61)\.\d\u202f% \(", reached["tango"][0])
+    assert re.match(r"50.0\u202f% → (69|70|71)\.", reached["tango"][1]) and reached["grpo"][1:] == ["–", "–"]
+    shares = ["0.0\u202f%", "25.0\u202f%", "0.0\u202f%", "75.0\u202f%"]
+    assert cost["grpo"] == ["120", "120", "120\u202f000", "4.80e6", *shares, "360"]  # three seconds a step
+    assert cost["tango"][:4] == ["40", "40", "120\u202f000", "4.80e6"]
 
 
 def test_training_is_drawn_from_its_own_rows(compared):
@@ -197,7 +217,7 @@ def test_training_is_drawn_from_its_own_rows(compared):
         and "![training](training.svg)" in (compared[0] / "table.md").read_text()
     )
     panels = re.findall(r'class="title">([^<]*)<', page)[1:]
-    assert len(panels) == 2 * 3 and any("gap" in title.lower() or "believed" in title.lower() for title in panels), (
+    assert len(panels) == 4 * 3 and any("gap" in title.lower() or "believed" in title.lower() for title in panels), (
         panels
     )
-    assert page.count("fill-opacity") == 3 * 2 * len(END)  # a band for each recipe in each panel
+    assert page.count("fill-opacity") == 3 * 4 * len(END)  # a band for each recipe in each panel

@@ -313,7 +313,8 @@ def test_nothing_that_comes_from_outside_can_act(tmp_path: Path) -> None:
 
 
 def test_a_comparison_is_as_safe() -> None:
-    run = {"seed": POISON, "curve": [[0, 0, {POISON: 0.1, "solver/pass@1": 0.2}], [5, 9, {POISON: 0.2}]],
+    curve = [{"spent": {"batches": x, POISON: 1}, "figures": {POISON: 0.1, "solver/pass@1": 0.2}} for x in (0, 5)]
+    run = {"seed": POISON, "curve": curve, "flops": {POISON: 3}, "problems": {POISON: {POISON: 0.5}},
            "before": {POISON: 0.1}, "after": {POISON: 0.5, f"{POISON}/{POISON}/x": {"value": 0.5}}}  # fmt: skip
     page = inspect(compare_page({"recipes": {POISON: {"seeds": [run]}, f"b{POISON}": {"seeds": [run]}}}))
     assert "".join(page.text).count("<script>alert(1)</script>") > 5

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -9,15 +8,17 @@ import pytest
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
-from cotrain.tasks import program_worker
 from cotrain.tasks.grading import GradingPool
+from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.jsonl import split_of
-from cotrain.tasks.programs import JUDGING, MEMORY_BYTES, ProgramTasks, humaneval_problem, program_of, whole
+from cotrain.tasks.papers import paper_of
+from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, program_of, whole
 from cotrain.tasks.sources import from_description, task_source
 
 RIGHT = Grade(value=True)
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"
 GOOD = "def twice(x):\n    return 2 * x"
+PAPER = paper_of(before="", tests=TESTS, solution=GOOD)
 HUMAN = {
     "task_id": "HumanEval/900",
     "prompt": 'from math import floor\n\ndef half(x: float) -> int:\n    """Half of x, rounded down."""\n',
@@ -48,7 +49,7 @@ def mbpp(path: Path, numbers=range(595, 605)) -> Path:
 
 @pytest.fixture(scope="module")
 def pool():
-    with GradingPool(workers=1, deadline_s=0.3, judging=(JUDGING,), memory=MEMORY_BYTES) as pool:
+    with GradingPool(workers=1, deadline_s=0.3, judging=(JUDGING,), memory=MEMORY_BYTES, cell=chosen()) as pool:
         yield pool
 
 
@@ -64,13 +65,14 @@ def pool():
         ("if __name__ == '__main__': raise ValueError\n" + GOOD, RIGHT),
     ],
 )
-def test_verdicts(program, grade):
-    value, reason = program_worker.run(TESTS, program)
-    assert Grade(value=value, reason=reason) == grade
+def test_verdicts(pool, program, grade):
+    assert pool.ask(PAPER, program) == grade
 
 
-def test_tests_that_cannot_be_read_are_no_verdict():
-    assert program_worker.run("assert (", GOOD) == (None, "tests not readable")
+@pytest.mark.parametrize("tests", ["assert (", "assert twice(object())"])
+def test_tests_that_cannot_be_read_are_no_verdict(pool, tests):
+    paper = paper_of(before="", tests=tests, solution=GOOD)
+    assert pool.ask(paper, GOOD) == Grade(value=None, reason="tests not readable")
 
 
 BOMBS = {
@@ -96,34 +98,21 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_whatever_a_program_does_ends_in_time_and_the_next_is_graded_right(pool, name):
     program, reasons = BOMBS[name]
-    pool.ask(TESTS, GOOD)  # loads the worker
+    pool.ask(PAPER, GOOD)  # loads the worker
     start = time.perf_counter()
-    assert pool.ask(TESTS, program) in [wrong(reason) for reason in reasons]
+    assert pool.ask(PAPER, program) in [wrong(reason) for reason in reasons]
     assert time.perf_counter() - start < 4 * 0.3 + 3.0  # 1.2 s, on however busy a machine
-    assert pool.ask(TESTS, GOOD) == RIGHT
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="orphans are found by /proc")
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root may start processes there")
-def test_processes_that_leave_the_group_are_ended_too(pool, tmp_path):
-    mark = tmp_path / "pid"
-    program = (
-        f"import os, time\nif not os.fork():\n    os.setsid()\n    open({str(mark)!r}, 'w').write(str(os.getpid()))\n"
-    )
-    program += (
-        f"    time.sleep(1000)\nwhile not os.path.exists({str(mark)!r}) or not open({str(mark)!r}).read(): pass\n"
-    )
-    assert pool.ask(TESTS, program + GOOD) == RIGHT
-    assert not Path(f"/proc/{mark.read_text()}").exists()
+    assert pool.ask(PAPER, GOOD) == RIGHT
 
 
 def test_a_program_finds_an_empty_place(pool, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "canary")
     program = "import os\nassert not os.listdir('.') and 'SOME_API_KEY' not in os.environ\nopen('f', 'w').write('x')\n"
     program += "assert os.environ['HOME'] == os.getcwd()\n"
-    program += "left = [n for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{n}')]\nassert len(left) <= 1, left\n"
-    assert pool.ask(TESTS, program + GOOD) == RIGHT
-    assert pool.ask(TESTS, program + GOOD) == RIGHT  # and the next one too
+    program += "def opened(n):\n    try: return bool(os.fstat(n))\n    except OSError: return False\n"
+    program += "left = [n for n in range(3, 64) if opened(n)]\nassert len(left) <= 1, left\n"
+    assert pool.ask(PAPER, program + GOOD) == RIGHT
+    assert pool.ask(PAPER, program + GOOD) == RIGHT  # and the next one too
 
 
 @pytest.mark.parametrize(
@@ -144,12 +133,60 @@ def test_programs_are_found(text, program):
     assert program_of(text, "f") == program
 
 
-def test_a_body_continues_the_head_and_a_function_stands_below_the_imports():
+def test_a_body_continues_the_head_and_a_function_stands_below_the_imports(pool):
     problem = humaneval_problem(HUMAN, "row 1")
+    paper = paper_of(before=problem.before, tests=problem.tests, solution=problem.solution)
     for program in ("    return floor(x / 2)", "def half(x):\n    return floor(x / 2)"):
-        assert program_worker.run(problem.tests, whole(problem, program)) == (True, None)
-    assert program_worker.run(problem.tests, whole(problem, "    return x / 2")) == (False, "test failed")
-    assert program_worker.run(problem.tests, problem.solution) == (True, None)
+        assert pool.ask(paper, whole(problem, program)) == RIGHT
+    assert pool.ask(paper, whole(problem, "    return x / 2")) == wrong("test failed")
+    assert pool.ask(paper, problem.solution) == RIGHT
+
+
+SETUPS = {  # of the answer's own things in tests: reference, setup and test
+    "a class": (
+        "class P:\n    def __init__(self, a): self.a = a\ndef f(p): return p.a + p.b",
+        "x = P(1)\nx.b = 2",
+        "f(x) == 3",
+    ),
+    "a list that is changed": ("def f(x): x.sort()", "x = [3, 1]\nf(x)", "x == [1, 3]"),
+    "a dictionary that is changed": ("def f(x): x['b'] = {x.pop('a')}", "x = {'a': 1}\nf(x)", "x == {'b': {1}}"),
+    "a generator": ("def f(n): yield from range(n)", "", "list(f(700)) == list(range(700)) and next(f(1)) == 0"),
+    "a function": ("def f(g): return lambda x: g(g(x))", "", "f(lambda x: x + 1)(2) == 4 and f(abs)(-2) == 2"),
+    "an iterator": ("def f(x): return sum(x)", "", "f(i for i in range(4)) == 6"),
+    "an exception": ("def f(x): raise KeyError(x)", "try: f(1)\nexcept LookupError: x = 1", "x == 1"),
+    "a built-in name": ("def sum(a, b): return a + b", "", "sum(1, 2) == 3"),
+    "a module": ("import math\ndef f(x): return x", "", "math.isclose(f(1.0), 1.0)"),
+    "a module that nobody imports": ("def f(x): return x", "", "math.isclose(f(1.0), 1.0)"),
+    "its items": (
+        "class P:\n    def __getitem__(self, i): return i\n    def __len__(self): return 7",
+        "",
+        "P()[2] + len(P()) == 9",
+    ),
+    "a text of it": ("class P:\n    def __str__(self): return 'p'", "", "str(P()) == 'p'"),
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_tests_that_use_more_than_values(pool, name):
+    solution, setup, test = SETUPS[name]
+    assert pool.ask(paper_of(before="", tests=f"{setup}\nassert {test}", solution=solution), solution) == RIGHT
+    assert pool.ask(paper_of(before="", tests=f"{setup}\nassert not ({test})", solution=solution), solution) == wrong(
+        "test failed"
+    )
+
+
+def test_what_mbpp_sets_up_may_use_what_the_answer_defines(pool):
+    row = {
+        "text": "Height.",
+        "code": "class Node: pass\ndef height(n): return n.h",
+        "test_list": ["assert height(root) == 3"],
+    }
+    problem = mbpp_problem({**row, "test_setup_code": "root = Node()\nroot.h = 3"}, "row 1")
+    assert "root" not in whole(problem, problem.solution) and "root = " not in problem.question
+    assert (
+        pool.ask(paper_of(before=problem.before, tests=problem.tests, solution=problem.solution), problem.solution)
+        == RIGHT
+    )
 
 
 def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):

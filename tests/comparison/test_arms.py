@@ -1,8 +1,8 @@
-"""The comparison's own decisions; whole runs are tested in tests/loop."""
+"""Arms as they are written, and what is said of those that cannot be run."""
 
 import pytest
 
-from cotrain.comparison import parse_arm
+from cotrain.comparison.arms import arm_of, distinct, parse_arm
 from cotrain.core.errors import ConfigError
 
 
@@ -16,3 +16,13 @@ def test_an_arm_is_a_recipe_with_parameters():
     assert (mine.target, dict(mine.arguments)) == ("my/file.py:mine", {"lr": 0.1})
     with pytest.raises(ConfigError, match="not parameter=value"):
         parse_arm("tango:frozen")
+
+
+def test_what_a_comparison_sets_no_arm_sets():
+    for name in ("seed=3", "steps=4", "evaluate_every=5", "evaluation_tasks=6"):
+        with pytest.raises(ConfigError, match="is the same for every arm"):
+            parse_arm(f"grpo:{name}")
+    with pytest.raises(ConfigError, match="two arms would share a directory"):
+        distinct([arm_of("a b", "grpo", {}), arm_of("a:b", "grpo", {"kl": 0.0})])
+    with pytest.raises(ConfigError, match="named twice"):
+        distinct([parse_arm("grpo:kl=0.0"), arm_of("mine", "grpo", {"kl": 0.0})])

@@ -1,0 +1,125 @@
+"""``cotrain compare`` and ``cotrain study``: the commands that make many runs."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.commands.common import quiet
+from cotrain.core.errors import ConfigError
+from cotrain.core.flags import Parser, real, whole
+from cotrain.report.compare_words import AXES
+
+
+def compare(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
+    parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
+    parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="runs of each arm")
+    size = parser.add_argument_group("length")
+    size.add_argument("--batches", type=whole(1), metavar="N", help="steps over which decays run (default: 60)")
+    size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(AXES)}")
+    size.add_argument(
+        "--budget", type=real(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
+    )
+    rates = parser.add_argument_group("learning rates")
+    rates.add_argument("--rates", metavar="R,R,R", help="a grid, from which each arm takes its best")
+    rates.add_argument("--rate-seeds", type=whole(1), default=1, metavar="N", help="runs of each arm at each rate")
+    rates.add_argument("--measure", default="", metavar="FIGURE", help="by which it is chosen (default: pass@1)")
+    parser.add_argument(
+        "--evaluate-every",
+        type=whole(0),
+        default=10,
+        metavar="N",
+        help="steps between points of the curves; 0: no curves",
+    )
+    parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
+    parser.add_argument("--data", metavar="FILE", help="file, directory or owner/name of the Hub with them")
+    parser.add_argument(
+        "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of word problems"
+    )
+    parser.add_argument(
+        "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
+    given = parser.strict(words)
+    quiet()
+    from cotrain import api
+
+    batches, budget = given.batches, given.budget
+    if given.equal == "batches" and budget is not None:
+        if batches is not None or budget != int(budget):
+            raise ConfigError("cotrain compare: with --equal batches give one whole number, --batches or --budget")
+        batches, budget = int(budget), None
+
+    def work() -> dict[str, Any]:
+        return api.compare(
+            given.arms,
+            seeds=given.seeds,
+            out=given.out,
+            batches=batches or 60,
+            equal=given.equal,
+            budget=budget,
+            rates=_numbers("--rates", given.rates),
+            rate_seeds=given.rate_seeds,
+            measure=given.measure,
+            evaluate_every=given.evaluate_every,
+            settings=tuple(given.set),
+            tasks=given.tasks,
+            data=given.data,
+            operations=tuple(given.operations) if given.operations else None,
+            lenient=given.lenient,
+            device=given.device,
+            workers=given.workers,
+            say=functools.partial(print, flush=True),
+        )
+
+    return _told(work, Path(given.out))
+
+
+def study(words: Sequence[str]) -> int:
+    parser = Parser(prog="cotrain study", description="Run a study that was written down before, or go on with it.")
+    parser.add_argument("file", metavar="FILE.toml", help="hypothesis, arms, measure, seeds, gate; see docs/studies")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
+    parser.add_argument("--dry-run", action="store_true", help="check the file, print how many runs it takes, and stop")
+    given = parser.strict(words)
+    quiet()
+    from cotrain.comparison.study import run_study, runs_of_study
+    from cotrain.comparison.study_file import committed, read_study
+
+    read = read_study(Path(given.file), workers=given.workers, device=given.device)
+    if given.dry_run:
+        for line in (*runs_of_study(read), committed(read.path)["words"]):
+            print(line)
+        return 0
+    return _told(lambda: run_study(read, say=functools.partial(print, flush=True)), read.out)
+
+
+def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:
+    """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
+    from cotrain.loop.run import Interrupted
+
+    try:
+        result = work()
+    except Interrupted as stopped:
+        print("stopped; nothing is lost. Go on with the same command")
+        return 128 + (stopped.signal or signal.SIGINT)
+    for line in result["lines"]:
+        print(line)
+    print(f"report: {out / 'report.html'}")
+    return 0
+
+
+def _numbers(flag: str, text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(
+            f"cotrain compare: {flag} {text}: expected numbers with commas, as in 1e-4,2e-4,4e-4"
+        ) from None

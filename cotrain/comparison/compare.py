@@ -1,0 +1,249 @@
+"""Compare recipes fairly: the same seeds and problems in every arm, one cost that is equal, three others beside it.
+
+Every (arm, seed) is an ordinary run in a process of its own, on one thread, as many at a time as there are cores; a run
+that was interrupted is resumed, a finished one is not repeated. Each seed is tested on held-out problems of its own, the
+same ones in every arm (``loop/evaluation.py``).
+
+Four costs are measured: batches of problems (each step counts, also one from which nothing could be learned), sampled tokens,
+floating-point operations (``loop/flops.py``) and seconds of training. One of them is made equal::
+
+    --equal batches              every run lasts so many steps
+    --equal flops --budget 1e15  every run ends with the step in which it has spent so many
+    --equal flops                every run lasts ``--batches``; the arm that has then spent most is the dearest, and the runs of
+                                 the others go on until they have spent as much as its runs on average
+
+Decays run over ``--batches`` in all of them. Seconds are those of the machine at the time: they are equal by the clock, and
+no two comparisons give the same.
+
+With ``rates`` every arm first finds its own learning rate: the same grid for all, seeds of their own, chosen on validation
+problems (``rates.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain.comparison.arms import Arm, distinct, recipe_of, settings_of
+from cotrain.comparison.pool import Job, cores, work
+from cotrain.comparison.rates import choose_rates, with_rate
+from cotrain.comparison.runs import ENDLESS, collected, is_done, run_command
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.loop.costs import costs_of
+from cotrain.loop.directory import RunDirectory
+from cotrain.loop.recipe import Recipe
+from cotrain.report.compare_markdown import comparison_markdown
+from cotrain.report.compare_page import write_compare_page
+from cotrain.report.compare_reach import json_of, levels
+from cotrain.report.compare_svg import curves_svg, differences_svg
+from cotrain.report.compare_table import comparison_table, runs_of
+from cotrain.report.compare_words import AXES
+from cotrain.report.training_svg import training_svg
+from cotrain.tasks.sources import problems
+
+Place = tuple[str, int]  # (arm's label, seed)
+TEST_PROBLEMS = 256  # of each seed, where nothing else is set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A comparison, before it is run."""
+
+    arms: tuple[Arm, ...]
+    seeds: int  # runs of each arm, with the seeds 0 … seeds − 1
+    out: Path
+    batches: int = 60  # steps over which decays run, and of every run that nothing else ends
+    equal: str = "flops"  # one of AXES
+    budget: float | None = None  # of ``equal``; None: what the dearest arm spends in ``batches``
+    rates: tuple[float, ...] = ()  # learning rates, of which each arm takes its best; (): those of the recipes
+    rate_seeds: int = 1  # runs of each arm at each rate
+    measure: str = ""  # figure by which rates are chosen; "": the first solver's pass@1
+    evaluate_every: int = 10
+    settings: tuple[str, ...] = ()  # dotted.path=value, for every arm
+    tasks: str | None = None  # as ``cotrain run`` has these four
+    data: str | None = None
+    operations: tuple[int, int] | None = None
+    lenient: bool = False
+    device: str = "cpu"
+    workers: int | None = None  # runs at a time; None: one a core
+
+    def __post_init__(self) -> None:
+        counts = {"seeds": self.seeds, "batches": self.batches, "rate_seeds": self.rate_seeds, "workers": self.workers}
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+        for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
+            if any(x is not None and not 0.0 < x < math.inf for x in numbers):
+                raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0")
+        if self.equal not in AXES:
+            raise UnknownName("cost to be made equal", self.equal, AXES)
+        if self.equal == "batches" and self.budget not in (None, self.batches):
+            raise ConfigError(
+                f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal=batches give one of them"
+            )
+        if self.lenient and self.data is None:
+            raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The settings of every arm, the number of test problems among them."""
+        return (f"evaluation.tasks={TEST_PROBLEMS}", *self.settings)
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """What ends a run of the first wave."""
+        if self.equal == "batches" or self.budget is None:
+            return {"steps": self.batches}
+        return self.until(self.budget)
+
+    def until(self, budget: float) -> dict[str, float]:
+        """What ends a run at a budget: tokens are whole."""
+        return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
+
+
+def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
+
+    Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every run
+    has been stopped."""
+    arms = distinct(plan.arms)
+    given = {name: getattr(plan, name) for name in ("tasks", "data", "operations", "lenient")}
+    source = {"tasks": problems(**given)} if any(given.values()) else {}
+    recipes = {arm.label: recipe_of(arm, source, plan.common) for arm in arms}
+    _refuse_unlike(recipes)
+    claim(plan, arms)
+    count = plan.workers or cores()
+    say(
+        f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, {count} "
+        f"{'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
+    )
+
+    def command(arm: Arm, seed: int, folder: Path, ends: Mapping[str, float], further: Sequence[str]) -> list[str]:
+        return run_command(
+            arm,
+            folder,
+            seed=seed,
+            ends={**ends, "horizon": plan.batches},
+            evaluate_every=plan.evaluate_every,
+            settings=(*plan.common, *further),
+            device=plan.device,
+            **given,
+        )
+
+    chosen = choose_rates(plan, arms, recipes, command, count, say) if plan.rates else {}
+    own = {a.label: with_rate(recipes[a.label], chosen[a.label]["chosen"]) if chosen else () for a in arms}
+    places = {(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in range(plan.seeds) for arm in arms}
+    by_label = {arm.label: arm for arm in arms}
+    first: list[Job] = [
+        (folder, command(by_label[label], seed, folder, plan.ends, own[label]))
+        for (label, seed), folder in places.items()
+        if not is_done(folder)
+    ]
+    work(first, count, say)
+    result: dict[str, Any] = {
+        "batches": plan.batches,
+        "equal": plan.equal,
+        "seeds": plan.seeds,
+        "settings": list(plan.settings),
+        "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
+        "recipes": {},
+    }
+    result["budget"] = plan.budget
+    if plan.equal != "batches" and plan.budget is None:
+        result["dearest"], result["budget"], short = still_short(plan, places)
+        for place in short:
+            RunDirectory.open(places[place]).extend(plan.until(result["budget"]))
+        work([(places[p], command(by_label[p[0]], p[1], places[p], {}, ())) for p in short], count, say)
+    for arm in arms:
+        recipe = recipes[arm.label]
+        if chosen:
+            recipe = recipe_of(arm, source, (*plan.common, *own[arm.label]))
+        leading = recipe.objectives[recipe.leading].policy
+        seeds = [collected(places[arm.label, s], s, leading) for s in range(plan.seeds)]
+        result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}
+    result |= comparison_table(result)
+    folders = {arm.label: [places[arm.label, s] for s in range(plan.seeds)] for arm in arms}
+    write_results(result, plan.out, {"training.svg": training_svg(folders)})
+    return result
+
+
+def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str]) -> None:
+    """Write a comparison with its table, and ``further`` pictures. The Markdown and the pictures hold no paths of this
+    machine, and compare.json not what each single problem said."""
+    runs = runs_of(result)
+    for arm in result["recipes"].values():
+        for run in arm["seeds"]:
+            run.pop("problems", None)
+    result["levels"] = [
+        level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
+    ]
+    (out / "compare.json").write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_compare_page(result, out / "report.html")
+    drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
+    pictures = {name: svg for name, svg in drawn.items() if svg}
+    for name, svg in pictures.items():
+        (out / name).write_text(svg, encoding="utf-8")
+    (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
+
+
+def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[str, float, list[Place]]:
+    """The arm whose runs have spent most in ``plan.batches``, on average over seeds, how much that is, and the runs of other
+    arms that have not spent as much."""
+    spent: dict[str, list[float]] = {}
+    for (label, _), folder in places.items():
+        steps = costs_of(folder)
+        spent.setdefault(label, []).append(steps[min(plan.batches, len(steps) - 1)][plan.equal])
+    means = {label: sum(values) / len(values) for label, values in spent.items()}
+    dearest = max(means, key=lambda label: means[label])
+    others = [place for place in places if place[0] != dearest]
+    return dearest, means[dearest], [p for p in others if costs_of(places[p])[-1][plan.equal] < means[dearest]]
+
+
+def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
+    """Arms are measured alike, or their figures could not be compared."""
+    found = {label: (r.evaluation.tasks, r.evaluation.members) for label, r in recipes.items()}
+    (first, alike), *others = found.items()
+    for label, mine in others:
+        if mine != alike:
+            raise ConfigError(
+                f"compare: {first!r} is tested on {alike[0]} problems with {alike[1]} answers each, {label!r} on {mine[0]} with "
+                f"{mine[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.members=N"
+            )
+
+
+def claim(plan: Plan, arms: Sequence[Arm]) -> None:
+    """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
+    free = {"arms", "seeds", "out", "workers", "device"}
+    names = [name for name in Plan.__dataclass_fields__ if name not in free]
+    settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
+    settings |= {"arms": [arm.label for arm in arms]}
+    out, path = plan.out, plan.out / "settings.json"
+    if out.is_file() or (out.is_dir() and not path.exists() and any(out.iterdir())):
+        raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
+    try:
+        held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if held is not None and not isinstance(held, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+    if held is not None and _by_name({**held, "arms": settings["arms"]}) != _by_name(settings):
+        changed = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
+        was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in changed)
+        raise ConfigError(f"{out} holds a comparison with other settings ({was}); give those, or choose another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write a comparison to {out}: {error.strerror}; choose another --out") from error
+
+
+def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
+    """With the changed settings by name: their order is free, of two for one name the last counts."""
+    changed = settings.get("settings")
+    if not isinstance(changed, list):
+        return settings
+    return {**settings, "settings": {(found := str(each).partition("="))[0]: found[2] for each in changed}}

@@ -1,0 +1,33 @@
+"""What a run has cost, from its files: batches of problems, sampled tokens, floating-point operations and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cotrain.disk.jsonl import read_jsonl
+from cotrain.loop.flops import flops_of
+
+
+def seconds_of(row: Mapping[str, Any]) -> float:
+    """Seconds of one step, from its row of timings.jsonl: the stages, of which the engine's seconds are a part."""
+    return float(sum(value for key, value in row.items() if key != "step" and "/" not in key))
+
+
+def costs_of(folder: Path) -> list[dict[str, float]]:
+    """What a run had spent before its first step and after each one. Every step is a batch, also one from which nothing
+    could be learned."""
+    seconds = {row["step"]: seconds_of(row) for row in read_jsonl(folder / "timings.jsonl")}
+    now = {"batches": 0.0, "tokens": 0.0, "flops": 0.0, "seconds": 0.0}
+    found = [now]
+    for row in read_jsonl(folder / "metrics.jsonl"):
+        if "kind" not in row:
+            now = {
+                "batches": now["batches"] + 1,
+                "tokens": float(row["tokens"]),
+                "flops": now["flops"] + flops_of(row),
+                "seconds": now["seconds"] + seconds.get(row["step"], 0.0),
+            }
+            found.append(now)
+    return found

@@ -1,0 +1,97 @@
+"""What every cell limits: resources, open files, the environment.
+
+All limits are hard ones: a program can lower them and not raise them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+PROCESSES = 16  # processes and threads of a program, itself included
+FILE_BYTES = 1 << 20  # of a file that a program writes
+FOLDER_BYTES, FOLDER_FILES = 16 << 20, 1000  # of all its files
+OPEN_FILES = 64
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # of numpy, which takes one a core otherwise
+
+
+def limit(what: str, value: int) -> None:
+    """Lower a resource limit for good."""
+    kind = getattr(resource, f"RLIMIT_{what}")
+    most = resource.getrlimit(kind)[1]
+    value = value if most == resource.RLIM_INFINITY else min(value, most)
+    try:
+        resource.setrlimit(kind, (value, value))
+    except ValueError:  # macOS refuses a limit on address space below what is mapped
+        if what != "AS":
+            raise
+
+
+def limit_all(memory: int, processes: int) -> None:
+    """Of the process that a program runs in; CPU time follows when its deadline is known."""
+    for what, value in (
+        ("AS", memory),
+        ("FSIZE", FILE_BYTES),
+        ("NOFILE", OPEN_FILES),
+        ("NPROC", processes),
+        ("CORE", 0),
+    ):
+        limit(what, value)
+
+
+def limit_examiner(memory: int) -> None:
+    """The examiner reads what a hostile process sends, and needs to do nothing else."""
+    for what, value in (("AS", memory), ("FSIZE", 0), ("NPROC", 0), ("CORE", 0)):
+        limit(what, value)
+
+
+def close_all_but(*keep: int) -> None:
+    """Standard input, output and errors lead nowhere, and of other open files only ``keep`` stay."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        if number not in keep:
+            os.dup2(nowhere, number)
+    last = 2
+    for number in sorted(keep):
+        if number > 2:
+            os.closerange(last + 1, number)
+            last = number
+    os.closerange(last + 1, 1 << 16)
+
+
+def work_in(folder: str) -> None:
+    """Go there, into a session of its own (a signal to its group reaches nobody else), with an environment that holds nothing else."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment(folder))
+    tempfile.tempdir = folder
+    os.umask(0o077)
+
+
+def environment(folder: str) -> dict[str, str]:
+    """Of a program."""
+    one = dict.fromkeys(_THREADS, "1")
+    return {"HOME": folder, "TMPDIR": folder, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **one}
+
+
+def first_to_go(process_table: int | str = "/proc") -> None:
+    """Where the whole machine runs out of memory, this process is ended and no other."""
+    with contextlib.suppress(OSError):
+        path = "self/oom_score_adj" if isinstance(process_table, int) else f"{process_table}/self/oom_score_adj"
+        at = os.open(path, os.O_WRONLY, dir_fd=process_table if isinstance(process_table, int) else None)
+        os.write(at, b"1000")
+        os.close(at)
+
+
+def places() -> list[str]:
+    """What a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of ours."""
+    found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    found |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+    found |= {"/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"}
+    there = sorted(path for path in found if Path(path).exists())
+    return [path for path in there if not any(path != other and path.startswith(f"{other}/") for other in there)]

@@ -1,0 +1,64 @@
+"""System calls of Linux that Python 3.11 has no function for. Each raises OSError with the call's name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_NEW = 0x7E020000  # any namespace
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
+MACHINE = platform.machine()
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.syscall.restype = ctypes.c_long
+_CAPABILITIES_V3 = 0x20080522  # linux/capability.h
+
+
+def _call(name: str, *arguments: object) -> int:
+    result: int = getattr(_LIBC, name)(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
+def unshare(flags: int) -> None:
+    _call("unshare", ctypes.c_int(flags))
+
+
+def setns(namespace: int, flags: int) -> None:
+    _call("setns", ctypes.c_int(namespace), ctypes.c_int(flags))
+
+
+def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
+    _call("mount", _bytes(source), _bytes(target), _bytes(kind), ctypes.c_ulong(flags), _bytes(options))
+
+
+def pivot_root_here() -> None:
+    """The working directory, a mount, becomes the root; what was there is let go of."""
+    _call("pivot_root", b".", b".")
+    _call("umount2", b".", ctypes.c_int(MNT_DETACH))
+
+
+def prctl(what: int, *values: object) -> None:
+    given = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in (*values, 0, 0, 0, 0)[:4]]
+    _call("prctl", ctypes.c_int(what), *given)
+
+
+def drop_capabilities() -> None:
+    """All that this process holds in its user namespace."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)
+    _call("capset", header, (ctypes.c_uint32 * 6)())
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """A call that the C library has no function for."""
+    return _call("syscall", ctypes.c_long(number), *arguments)

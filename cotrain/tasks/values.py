@@ -1,0 +1,146 @@
+"""Values on their way between a program and its tests: plain data as JSON, everything else by a number.
+
+The two run in different processes (``program_worker.py``), and nothing may come over that could run or lie: a list that says it is equal
+to everything arrives as a list. So an object of one of Python's own data types is copied, one of a type that derives from these (a named
+tuple, numpy's numbers) as the type below it, and any other object stays where it is and goes by a number, under which the other side can
+ask its owner for it.
+
+::
+
+    (3, [0.5, "x"])   {"tuple": [3, [0.5, "x"]]}
+    2**100            {"int": "0x10000000000000000000000000"}
+    an object         {"answer": 7}, the answer's seventh; {"tests": 7} the tests' own
+
+Left out: two places for one object (each gets a copy), arrays of more than 0 dimensions, data of classes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import numbers
+from array import array
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+LARGE = 1 << 53  # larger numbers go as texts: JSON has no limit, but Python's reader has
+SIDES = ("answer", "tests")
+
+
+class Unreadable(BaseException):
+    """What came over is no value. No exception that a test could expect."""
+
+
+class NotPassable(BaseException):
+    """A value of the tests that cannot be sent."""
+
+
+class Values:
+    """One side's view: its own objects have numbers here, ``stand_in`` makes what stands for the other's.
+
+    ``mine``: the name of this side. An object keeps its number, so an unchanged list is written in the same way again.
+    """
+
+    def __init__(self, mine: str, stand_in: Callable[[int], Any], number_of: Callable[[Any], int | None]) -> None:
+        self._mine, self._stand_in, self._number_of = mine, stand_in, number_of
+        self._theirs = SIDES[mine == SIDES[0]]
+        self._builtins = DATA_TYPES if mine == "tests" else _BUILTINS
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}  # id → number
+
+    def write(self, value: Any) -> Any:
+        """A value as JSON."""
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        if kind is int:
+            return value if -LARGE < value < LARGE else {"int": hex(value)}
+        if kind is float:
+            return value
+        if kind is list:
+            return [self.write(item) for item in value]
+        if kind in _WRITERS:
+            tag, parts = _WRITERS[kind]
+            return {tag: [self.write(item) for item in parts(value)]}
+        if (number := self._number_of(value)) is not None:
+            return {self._theirs: number}
+        if (name := _builtin(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):
+            return {"builtin": name}
+        for base, made in _BASES:
+            if isinstance(value, base):
+                return self.write(made(value))
+        if self._mine == "tests" and not callable(value):
+            if not hasattr(value, "__next__"):
+                raise NotPassable
+            return {"iterator": [self.write(item) for item in value]}
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return {self._mine: self._numbers[id(value)]}
+
+    def read(self, written: Any) -> Any:
+        """What ``write`` of the other side wrote. Raises Unreadable."""
+        try:
+            return self._read(written)
+        except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as error:
+            raise Unreadable from error
+
+    def _read(self, written: Any) -> Any:
+        if isinstance(written, list):
+            return [self._read(item) for item in written]
+        if not isinstance(written, dict):
+            return written
+        [(name, content)] = written.items()
+        if name == "int":
+            return int(content, 16)
+        if name == "builtin":
+            return self._builtins[content]
+        if name == self._mine:
+            return self._objects[content]
+        if name in SIDES:
+            return self._stand_in(content + 0)
+        return _READERS[name](self._read(content))
+
+
+def _pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return list(value.items())
+
+
+_WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    tuple: ("tuple", list), set: ("set", list), frozenset: ("frozenset", list), dict: ("dict", _pairs),
+    OrderedDict: ("OrderedDict", _pairs), Counter: ("Counter", _pairs), deque: ("deque", lambda v: (list(v), v.maxlen)),
+    bytes: ("bytes", lambda v: (v.decode("latin-1"),)), bytearray: ("bytearray", lambda v: (v.decode("latin-1"),)),
+    complex: ("complex", lambda v: (v.real, v.imag)), range: ("range", lambda v: (v.start, v.stop, v.step)),
+    slice: ("slice", lambda v: (v.start, v.stop, v.step)), array: ("array", lambda v: (v.typecode, v.tolist())),
+    Decimal: ("Decimal", lambda v: (str(v),)), Fraction: ("Fraction", lambda v: (v.numerator, v.denominator)),
+    datetime.datetime: ("datetime", lambda v: (v.isoformat(),)), datetime.date: ("date", lambda v: (v.isoformat(),)),
+    datetime.time: ("time", lambda v: (v.isoformat(),)),
+    datetime.timedelta: ("timedelta", lambda v: (v.days, v.seconds, v.microseconds)),
+}  # fmt: skip
+_READERS: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict, "OrderedDict": OrderedDict, "iterator": iter,
+    "Counter": lambda v: Counter(dict(v)), "deque": lambda v: deque(*v),
+    "bytes": lambda v: v[0].encode("latin-1"), "bytearray": lambda v: bytearray(v[0].encode("latin-1")),
+    "complex": lambda v: complex(*v), "range": lambda v: range(*v), "slice": lambda v: slice(*v), "array": lambda v: array(*v),
+    "Decimal": lambda v: Decimal(*v), "Fraction": lambda v: Fraction(*v),
+    "datetime": lambda v: datetime.datetime.fromisoformat(*v), "date": lambda v: datetime.date.fromisoformat(*v),
+    "time": lambda v: datetime.time.fromisoformat(*v), "timedelta": lambda v: datetime.timedelta(*v),
+}  # fmt: skip
+_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    *((kind, kind) for kind in (str, list, tuple, Counter, OrderedDict, dict, set, frozenset, bytes, bytearray, deque)),
+    (numbers.Integral, int), (numbers.Real, float), (numbers.Complex, complex),
+)  # fmt: skip
+_BUILTINS = {name: value for name, value in vars(builtins).items() if callable(value) and not name.startswith("_")}
+# What the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run what it likes.
+DATA_TYPES = {
+    kind.__name__: kind
+    for kind in (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range)
+}
+
+
+def _builtin(value: Any) -> str | None:
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) and _BUILTINS.get(name) is value else None

@@ -1,0 +1,222 @@
+"""Studies: what a file must say, what git says of it, gates that hold and that do not, and going on. Runs are made, not
+trained; one whole study is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cotrain.cli import main
+from cotrain.comparison.compare import claim
+from cotrain.comparison.study import run_study, runs_of_study
+from cotrain.comparison.study_file import Study, committed, read_study
+from cotrain.core.errors import ConfigError, UnknownName
+from tests.comparison.made_runs import made_run
+from tests.helpers import TINY
+
+STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.toml"))
+FILE = """
+hypothesis = "Oracle steps help."
+measure = "solver/greedy"
+model = "{tiny}"
+seeds = 3
+equal = "batches"
+batches = 4
+settings = ["evaluation.tasks=16"]
+out = "{out}"
+
+[arms.outcome]
+recipe = "grpo"
+[arms.oracle]
+recipe = "grpo"
+steps_judged_by = "oracle"
+alpha = 0.5
+
+[parts."2 steps"]
+operations = [2, 2]
+[parts."3 steps"]
+operations = [3, 3]
+settings = ["group_size=4"]
+
+[gate]
+part = "3 steps"
+arm = "oracle"
+minus = "outcome"
+at_least = 0.1
+"""
+AFTER = {"2 steps": {"outcome": 0.5, "oracle": 0.5}, "3 steps": {"outcome": 0.3, "oracle": 0.5}}
+
+
+def written(folder: Path, text: str = FILE) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "mine.toml"
+    path.write_text(text.format(out=folder / "out", tiny=TINY))
+    return path
+
+
+def as_if_run(study: Study, after: dict[str, dict[str, float]] = AFTER) -> None:
+    """Every run of the study, finished, in a folder that the study has begun."""
+    (study.out).mkdir(exist_ok=True)
+    for name, plan in study.parts.items():
+        claim(plan, list(plan.arms))
+        for arm, figure in after[name].items():
+            for seed in range(plan.seeds):
+                figures = {"solver/greedy": figure + 0.01 * seed * (arm == "oracle"), "solver/pass@1": 0.4}
+                made_run(plan.out / arm / f"seed-{seed}", figures)
+
+
+def begun(study: Study) -> None:
+    """As a study leaves its folder that was killed right after it began."""
+    with pytest.raises(RuntimeError, match="killed"):
+        run_study(study, say=killed)
+
+
+def killed(line: str) -> None:
+    raise RuntimeError("killed")
+
+
+def test_a_file_says_what_each_part_compares(tmp_path):
+    study = read_study(written(tmp_path))
+    two, three = study.parts.values()
+    assert [arm.label for arm in two.arms] == ["outcome", "oracle"] and two.measure == study.measure == "solver/greedy"
+    assert two.arms[1].arguments == {"model": TINY, "steps_judged_by": "oracle", "alpha": 0.5}
+    assert (two.operations, three.operations) == ((2, 2), (3, 3)) and two.out == tmp_path / "out" / "2-steps"
+    assert three.settings == ("evaluation.tasks=16", "group_size=4") and two.settings == ("evaluation.tasks=16",)
+    assert runs_of_study(study)[1].startswith("2 steps: 2 arms × 3 seeds = 6 runs, in ")
+    alone = written(tmp_path / "alone", FILE.split("[parts")[0])
+    assert list(read_study(alone).parts) == ["all"] and read_study(alone).gate is None
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "says"),
+    [
+        ('hypothesis = "Oracle steps help."', "", "hypothesis is missing"),
+        ("seeds = 3", "seed = 3", "did you mean 'seeds'"),
+        ("seeds = 3", 'seeds = "3"', "seeds is '3'; expected a whole number"),
+        ("seeds = 3", "seeds = ", "expected TOML"),
+        ('recipe = "grpo"', 'recipes = "grpo"', "arm 'outcome' has no recipe"),
+        ("alpha = 0.5", "seed = 5", "is the same for every arm"),
+        ("operations = [2, 2]", "operation = [2, 2]", "did you mean 'operations'"),
+        ('arm = "oracle"', 'arm = "oracel"', "did you mean 'oracle'"),
+        ('part = "3 steps"', 'part = "4 steps"', "part of the gate"),
+        ("at_least = 0.1", "", "the gate has no limit"),
+        ('equal = "batches"', 'equal = "time"', "cost to be made equal"),
+    ],
+)
+def test_what_a_file_gets_wrong_is_said_in_one_line(tmp_path, was, is_, says):
+    assert was in FILE
+    with pytest.raises((ConfigError, UnknownName), match=says):
+        read_study(written(tmp_path, FILE.replace(was, is_, 1)))
+
+
+def test_git_says_whether_it_was_written_down_before(tmp_path):
+    path = written(tmp_path)
+    assert not committed(path)["committed"] and "no git repository" in committed(path)["words"]
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    assert committed(path)["words"] == "git says that it was never committed"
+    git("add", "mine.toml")
+    assert not committed(path)["committed"]
+    git("commit", "-qm", "the study")
+    said = committed(path)
+    assert (
+        said["committed"] and said["commit"][:12] in said["words"] and "unchanged when the study began" in said["words"]
+    )
+    path.write_text(path.read_text() + "\n# another thought\n")
+    assert not committed(path)["committed"] and "changed since commit" in committed(path)["words"]
+
+
+def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    held = run_study(study, say=lambda line: None)
+    assert held["gate"]["holds"] and held["gate"]["value"] == pytest.approx(0.21)
+    assert list(held["parts"]) == ["2 steps", "3 steps"]
+    assert held["parts"]["3 steps"]["arms"]["oracle"]["words"].startswith("better by 21.0 points")
+    page, table = ((study.out / name).read_text() for name in ("report.html", "table.md"))
+    for text in (page, table):
+        assert study.sha256 in text and "NOT written down before it ran" in text and "the gate holds" in text
+    assert "2-steps/report.html" in page and (study.out / "3-steps" / "report.html").is_file()
+    assert "| 3 steps | 25.0" in table and "| 2 steps | oracle | outcome |" in table
+
+
+def test_a_gate_that_does_not_hold_ends_the_study_with_its_figure(tmp_path, capsys):
+    path = written(tmp_path)
+    study = read_study(path)
+    begun(study)
+    as_if_run(study, AFTER | {"3 steps": {"outcome": 0.5, "oracle": 0.55}})
+    assert main(["study", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "found 0.060 (95 % interval" in out and "the gate does not hold, so the rest is not run" in out
+    held = json.loads((study.out / "study.json").read_text())
+    assert held["gate"]["holds"] is False and held["parts"] == {}
+    assert "the gate does not hold" in (study.out / "report.html").read_text()
+    assert not (study.out / "2-steps" / "report.html").exists()
+
+
+def test_a_gate_may_look_at_one_arm_and_at_the_start(tmp_path):
+    gate = '[gate]\narm = "outcome"\nmeasure = "solver/pass@1"\nat = "{at}"\nat_least = 0.2\nat_most = 0.3\n'
+    for at, holds in (("start", True), ("end", False)):  # 0.25 and 0.4
+        study = read_study(written(tmp_path / at, FILE.split("[gate]")[0] + gate.replace("{at}", at)))
+        begun(study)
+        as_if_run(study)
+        assert run_study(study, say=lambda line: None)["gate"]["holds"] is holds
+
+
+def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):
+    path = written(tmp_path)
+    begun(read_study(path))
+    path.write_text(path.read_text().replace("at_least = 0.1", "at_least = 0.0"))
+    with pytest.raises(ConfigError, match="has changed since the study"):
+        run_study(read_study(path), say=lambda line: None)
+    other = written(tmp_path / "other")
+    (tmp_path / "other" / "out").mkdir()
+    (tmp_path / "other" / "out" / "thesis.txt").write_text("do not lose me")
+    with pytest.raises(ConfigError, match="something else than this study"):
+        run_study(read_study(other), say=lambda line: None)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_studies_of_the_documentation_can_be_run(path, capsys):
+    assert main(["study", str(path), "--dry-run"]) == 0
+    study = read_study(path)
+    assert study.gate is not None and all(plan.seeds == 5 for plan in study.parts.values())
+    assert str(study.out) == f"runs/studies/{path.stem}" and f"in runs/studies/{path.stem}" in capsys.readouterr().out
+
+
+def test_there_are_studies():
+    assert {path.stem for path in STUDIES} >= {"ceiling", "noisy-oracle", "frozen-judge"}
+
+
+@pytest.mark.whole
+def test_a_study_that_is_killed_goes_on(tmp_path):
+    text = FILE.replace("seeds = 3", "seeds = 1").replace("batches = 4", "batches = 2\nevaluate_every = 0")
+    text = (
+        text.replace("at_least = 0.1", "at_least = -1.0").split('[parts."3 steps"]')[0]
+        + '[gate]\narm = "oracle"\nat_least = 0.0\n'
+    )
+    small = '["tasks.max_value=20","evaluation.tasks=1","evaluation.members=2","evaluation.splits=[]","tasks_per_step=2","group_size=3"]'
+    path = written(tmp_path, text.replace('["evaluation.tasks=16"]', small))
+    command = [sys.executable, "-m", "cotrain.cli", "study", str(path), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = tmp_path / "out" / "2-steps" / "oracle" / "seed-0"
+    while not (first / "summary.json").exists() and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 143
+    made = (first / "summary.json").stat().st_mtime_ns
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (first / "summary.json").stat().st_mtime_ns == made and "the gate holds" in done.stdout
+    assert list(json.loads((tmp_path / "out" / "study.json").read_text())["parts"]) == ["2 steps"]

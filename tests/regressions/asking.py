@@ -1,0 +1,76 @@
+"""A pool of graders as root or as a user, in one kind of cell: reads programs and papers from standard input, writes grades.
+
+Run as ``python asking.py root|user KIND``. Where it begins as root it first goes into process ids of its own and, if it can, under a
+limit on processes, so that a cell that does not hold harms this process and not the machine: not even by ``kill(-1)``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+DEADLINE_S, MEMORY, MOST = 0.5, 1 << 28, 900
+CGROUP = Path("/sys/fs/cgroup/pids/cotrain-tests")
+
+
+def main(who: str, kind: str) -> None:
+    from cotrain.tasks.cells.users import become, spare_users
+    from cotrain.tasks.grading import GradingPool
+    from cotrain.tasks.isolation import JUDGING
+
+    with suppress(OSError):  # where there are such groups
+        CGROUP.mkdir(exist_ok=True)
+        (CGROUP / "pids.max").write_text(str(MOST))
+        (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
+    if os.geteuid() == 0:
+        go_apart()
+        show_python()
+        if who == "user":
+            become(spare_users(1)[0])
+            os.environ["HOME"] = "/"
+            resource.setrlimit(resource.RLIMIT_NPROC, (MOST, MOST))
+    with GradingPool(workers=1, deadline_s=DEADLINE_S, judging=(JUDGING,), memory=MEMORY, cell=kind) as pool:
+        print(json.dumps({"user": os.geteuid()}), flush=True)
+        for line in sys.stdin:
+            asked = json.loads(line)
+            began = time.monotonic()
+            grade = pool.ask(asked["paper"], asked["program"])
+            print(json.dumps([grade.value, grade.reason, time.monotonic() - began]), flush=True)
+
+
+def go_apart() -> None:
+    """Into a namespace of process ids, with its own /proc."""
+    from cotrain.tasks.cells import system
+
+    system.unshare(system.CLONE_NEWNS | system.CLONE_NEWPID)
+    system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
+    if inside := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 127)
+    system.prctl(system.PR_SET_PDEATHSIG, 9)
+    system.mount("proc", "/proc", "proc")
+
+
+def show_python() -> None:
+    """Where only root may enter the directories above this Python, put it under others, for this process and its own alone."""
+    from cotrain.tasks.cells import limits, system
+
+    shut: dict[str, list[tuple[str, int]]] = {}
+    for place in {os.path.realpath(place) for place in [*limits.places(), *sys.path[:1]]}:
+        above = [str(path) for path in reversed(Path(place).parents) if path.stat().st_mode & 0o5 != 0o5]
+        if above:
+            shut.setdefault(above[0], []).append((place, os.open(place, os.O_PATH)))
+    for directory, inside in shut.items():
+        system.mount("open", directory, "tmpfs", 0, "mode=755")
+        for place, held in inside:
+            Path(place).mkdir(parents=True, exist_ok=True)
+            system.mount(f"/proc/self/fd/{held}", place, None, system.MS_BIND | system.MS_REC)
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    main(*sys.argv[1:])

@@ -1,0 +1,45 @@
+"""Where no limit on processes holds, programs were run all the same."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROW = {
+    "task_id": 700,
+    "text": "Twice.",
+    "code": "def twice(x):\n    return 2 * x",
+    "test_list": ["assert twice(1) == 2"],
+}
+ROOT = Path(__file__).resolve().parents[2]
+PR_CAPBSET_DROP = 24
+
+
+def without_rights():
+    """Root that may do nothing that another user may not, as in a container without capabilities."""
+    libc = ctypes.CDLL(None)
+    for capability in range(41):
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def run(*words):
+    command = [sys.executable, "-m", "cotrain.cli", *words]
+    environment = {**os.environ, "PATH": "/nowhere"}  # no bwrap
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, preexec_fn=without_rights)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux")
+def test_a_run_that_would_have_no_cell_is_refused_before_it_begins(tmp_path):
+    data = tmp_path / "mbpp.jsonl"
+    data.write_text(json.dumps(ROW) + "\n")
+    done = run("run", "grpo", "--tasks", "mbpp", "--data", str(data), "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    [line] = done.stderr.strip().splitlines()
+    assert "programs cannot be run here" in line and "install bubblewrap" in line
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,31 @@
+"""A program changed Python's own functions, and the grader's, in the process that graded it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.regressions.conftest import GOOD, TESTS
+
+WRONG = "\ndef twice(x):\n    return 0\n"
+PATCHES = {
+    "AssertionError": "import builtins\nclass Calm(BaseException):\n"
+    "    def __new__(c, *a): raise SystemExit(0)\nbuiltins.AssertionError = Calm",
+    "every name": "import builtins\nfor name in ('abs', 'len', 'set', 'sorted', 'all', 'isinstance', 'exec', 'compile', 'type'):\n"
+    "    setattr(builtins, name, lambda *a, **k: True)",
+    "exec": "import builtins\nbuiltins.exec = lambda *a: None\nbuiltins.compile = lambda *a: None",
+    "json": 'import json\njson.dumps = lambda *a, **k: \'{"id": 1, "value": true, "reason": null}\'',
+    "the channel": "import sys\nfor module in list(sys.modules.values()):\n"
+    "    for name in ('kind_of_failure', 'raising', 'raised', 'run', 'judge', 'examine', '_reply', 'perform'):\n"
+    "        if hasattr(module, name): setattr(module, name, lambda *a, **k: (True, None))",
+    "its values": "import sys\nfor module in list(sys.modules.values()):\n"
+    "    if hasattr(module, 'Values'): module.Values.write = lambda self, value: True",
+    "trace": "import sys\nsys.settrace(lambda f, e, a: f.f_locals.clear() or None)",
+    "the frames": "import sys\nf = sys._getframe()\nwhile f:\n    f.f_globals['AssertionError'] = SystemExit\n    f = f.f_back",
+    "memory": "import ctypes\nfor n in range(-5, 257):\n    ctypes.memmove(id(n) + 24, id(0) + 24, 4)",
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_what_a_program_patches_is_its_own(cell, name):
+    assert cell.ask(PATCHES[name] + WRONG, TESTS, solution=GOOD).value is False
+    assert cell.is_well()

@@ -1,0 +1,31 @@
+"""The limit on memory was a soft one, which a program may raise."""
+
+from __future__ import annotations
+
+from cotrain.core.types import Grade
+
+RAISE = """
+import resource
+def raised():
+    found = []
+    for name in ("AS", "CPU", "FSIZE", "NOFILE", "NPROC", "CORE"):
+        kind = getattr(resource, f"RLIMIT_{name}")
+        soft, hard = resource.getrlimit(kind)
+        for more in ((hard, hard + 1), (soft + 1, hard), (-1, -1)):
+            try:
+                resource.setrlimit(kind, more)
+                found.append(name)
+            except (OSError, ValueError):
+                pass
+    return found
+"""
+
+
+def test_no_limit_can_be_raised(cell):
+    assert cell.ask(RAISE, "assert raised() == []") == Grade(value=True)
+
+
+def test_cpu_time_ends_without_anybody_to_look(cell):
+    """By the program's own limit: that of one second for half a second's deadline, rounded up."""
+    program = "import resource\ndef limit():\n    return resource.getrlimit(resource.RLIMIT_CPU)\n"
+    assert cell.ask(program, "assert limit()[0] == limit()[1] <= 3") == Grade(value=True)
