@@ -28,7 +28,7 @@ def list_recipes(words: Sequence[str]) -> int:
         own = [
             p
             for p in inspect.signature(build).parameters.values()
-            if p.default not in (None, usual.get(p.name, p.empty))
+            if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
         ]
         print(_filled([_flag(p) for p in own], width), end="\n\n")
     print("every recipe, where it does not say otherwise")
