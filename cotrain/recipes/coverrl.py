@@ -156,8 +156,7 @@ def coverrl(
             f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; expected no more "
             "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
-    rewards, loss = {AGREEMENT: 1.0, FORMAT: 1.0}, Clipped(0.2, clip_high)
-    by = grpo(rewards=rewards, merge=True, loss=loss, kl=run.pull())
+    by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 1.0}, merge=True, loss=Clipped(0.2, clip_high), kl=run.pull())
     solver = parts.solver("generator", run.model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
     learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}

@@ -119,13 +119,12 @@ def critique(
     elif critic in ("frozen", "oracle"):
         policies["critic"] = frozen(judge)
     options: dict[str, Any] = {"critic": critic, "refine": refine, "join": join, "leak": leak}
-    how = options | {"samples": run.group_size}
     return run.recipe(
         "critique" if revises else "critique-none",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(solve_and_revise, *objectives, name="generator", members=1, **how),
+        schedule=single(solve_and_revise, *objectives, name="generator", members=1, samples=run.group_size, **options),
         evaluate=solve_and_revise,
         measures=tuple(measures),
         options=options | {"refine": "all"},

@@ -154,8 +154,7 @@ def dsm(
     both = 1 + trained  # phases
     weighed = ClassBalance(power=balance) if balance else None
     prover = grpo(rewards={PROOF: 1.0}, kl=run.pull())
-    also = () if inline else ("analyst",)
-    learn = {"generator": Objective(policy="generator", on="solver", also=also, by=prover)}
+    learn = {"generator": Objective(policy="generator", on="solver", also=() if inline else ("analyst",), by=prover)}
     for role, signal in (("verifier", R_V), ("meta", SOUNDNESS)):
         if trained and (meta or role == "verifier"):
             by = grpo(rewards={signal: 1.0}, balance=weighed)

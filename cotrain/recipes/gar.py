@@ -34,7 +34,6 @@ from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by,
 from cotrain import review_all, single, solve_then_verify
 from cotrain.play.monte_carlo import share_right, verdicts
 
-
 MATCH = Signal("match", meaning="1 for a right answer, else 0")
 SLICES = Signal("slices", meaning="mean verdict on the steps")
 GAN = Signal("gan", meaning="share of verdicts that tell where a step is from")

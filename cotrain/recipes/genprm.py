@@ -25,19 +25,10 @@ from cotrain import CORRECT, MATCH
 from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Sft, Signal, Task
 from cotrain import at_least, attempts, frozen, gives, judged_by, judges, parts, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
-from cotrain.play.monte_carlo import (
-    GAMMA,
-    Labels,
-    balanced,
-    completer,
-    contradicted,
-    share_right,
-    step_labels,
-    verdicts,
-)
+from cotrain.play.monte_carlo import GAMMA, Labels, balanced, completer, contradicted
+from cotrain.play.monte_carlo import share_right, step_labels, verdicts
 from cotrain.play.protocols import Tool
 from cotrain.tasks.isolation import chosen
-
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
 CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no review contradicts its labels")

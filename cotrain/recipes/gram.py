@@ -35,7 +35,6 @@ from cotrain.play.judges import Comparison, comparer, probabilities, shown
 from cotrain.text.preferences import write_gram
 from cotrain.text.prompts import PAIR, PAIR_FULL
 
-
 WEIGHT = Signal("weight", meaning="how much a letter counts as the label of a pair")
 PREFERRED = Signal("preferred", meaning="the advantage over the others of the group")
 

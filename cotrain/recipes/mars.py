@@ -29,7 +29,6 @@ from cotrain.learn.subsample import Subsample
 from cotrain.tasks.words import scatter
 from cotrain.tasks.words.roles_corpus import NOTHING
 
-
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
 FOUND = Note[bool]("found", bool, "did the search find every fact")
 RECALL = Note[float]("recall", float, "share of the shown facts that the digest holds")

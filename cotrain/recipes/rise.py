@@ -57,10 +57,8 @@ def rise(
         raise ConfigError(
             f"rise: verify_share is {verify_share}; expected the share of solutions that are reviewed, in [0, 1]"
         )
-    learn, value = (
-        Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=run.pull()),
-        ValueRegression(rewards=REWARD, lam=lam),
-    )
+    learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=run.pull())
+    value = ValueRegression(rewards=REWARD, lam=lam)
     objectives = {}
     for name, role, weight in (("generator", "solver", 1.0), ("verifier", "verifier", verify_share)):
         if weight:

@@ -27,7 +27,6 @@ from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, parts, r
 from cotrain import solve_then_verify
 from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
 
-
 COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")
 
 
