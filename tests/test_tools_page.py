@@ -72,7 +72,7 @@ def test_an_answer_with_several_calls_is_one_trace(played):
 
 
 def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence(played):
-    trainer, model = played[0], played[0].cast.models["generator"]
+    trainer, model = played[0], played[0].cast["generator"].model
     for trace in traces_of(played):
         ids = torch.tensor([trace.prompt_ids + trace.token_ids])
         with torch.no_grad():
@@ -82,7 +82,7 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
         expected = [p if m else 0.0 for p, m in zip(whole, trace.mask, strict=True)]
         assert trace.logprobs == pytest.approx(expected, abs=1e-4)
         alone, given = spoken(trace)
-        [found] = trainer.cast.score("generator", [(alone.prompt_ids, alone.token_ids)], given=[given])
+        [found] = trainer.cast["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], given=[given])
         sampled = [p for p, m in zip(whole, trace.mask, strict=True) if m]
         assert found.tolist() == pytest.approx(sampled, abs=1e-4)
     assert trainer.engine.counts()["generator/reused_tokens"] > 1000
@@ -92,7 +92,7 @@ def test_given_tokens_move_no_weight(played):
     """The gradient of the learner is that of the sampled tokens' log-probabilities, in a forward pass over all
     tokens."""
     trainer, traces = played[0], [t for t in traces_of(played) if t.turns][:5]
-    learner, model = trainer.cast.learners["generator"], trainer.cast.models["generator"]
+    learner, model = trainer.cast["generator"].learner, trainer.cast["generator"].model
     told = [spoken(trace) for trace in traces]
     samples = [
         Sample(

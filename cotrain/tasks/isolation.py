@@ -11,8 +11,7 @@ import tempfile
 from functools import cache
 
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.cells import KINDS, Kind
-from cotrain.tasks.cells.limits import PROCESSES
+from cotrain.tasks.cells import KINDS, PROCESSES, Kind
 from cotrain.tasks.grade_process import NotLoaded, Worker
 
 MEMORY_BYTES = 1 << 30  # address space of a program

@@ -103,6 +103,8 @@ class Answer:
                 raise Gone
             called = self._values.read(function)
             return {"gives": self._values.write(called(*[self._values.read(value) for value in arguments]))}
+        except NotPassable:  # what comes of the answer's arguments is no fault of the tests
+            return {"raises": raising(TypeError())}
         except Exception as error:  # noqa: BLE001  of a test's function, given anything
             return {"raises": raising(error)}
 

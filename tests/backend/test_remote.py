@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -60,7 +59,7 @@ async def ask_twice(task, roles):
 def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **settings):
     """Episodes with a remote policy alone, and what was counted."""
     backend = Local()
-    settings = {"timeout": 0.3, "deadline": 0.6, **settings}
+    settings = {"timeout": 1.0, "deadline": 2.0, **settings}
     backend.open({"far": remote(url, model, **settings)}, seed=0)
     backend.remember(traces)
     renderer = backend._handles["far"].renderer
@@ -178,25 +177,26 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
 
     async def both(task, roles):
         if task.id.endswith("/0"):
-            for _ in range(6):
-                await roles.far(problem="x")
+            await roles.far(problem="x")
+            answered.append(time.monotonic())
         while time.monotonic() < until:
             await roles.near(problem=task.prompt)
             finished.append(time.monotonic())
 
-    server, finished = Odd(pause=0.1), []
+    server, finished, answered = Odd(pause=0.8), [], []
     with running(server.app) as (url, _):
         backend = Local(engine=lambda handles, device: EmbeddedEngine({"near": tiny_model()}))
         backend.open({"far": remote(url, "good")}, seed=0)
         renderers = {"far": backend._handles["far"].renderer, "near": CharRenderer()}
         sampling = Sampling(max_tokens=4)
         roles = {name: Role(policy=name, prompt="{problem}", sampling=sampling) for name in renderers}
-        until = time.monotonic() + 0.8
+        until = time.monotonic() + 1.2
         executor = Executor(backend.engine, renderers, roles, 0)
         executor.play(both, letter_tasks(3), step=0, members=1)
         executor.loop.run(backend.close())
-    gaps = [b - a for a, b in pairwise(finished)]
-    assert len(finished) > 20 and max(gaps) < 0.09  # a rest for an answer would last 0.1 s
+    assert (
+        sum(turn < answered[0] for turn in finished) > 2
+    )  # an engine that rested would have finished one, begun before
 
 
 def with_judge(recipe, url, model="policy/verifier", **settings):

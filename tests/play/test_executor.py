@@ -89,9 +89,8 @@ def test_what_an_episode_holds(models):
         assert episode.failure is None and episode.step == 5
         one, two, *reviews = episode.traces
         place = f"5:{episode.task}:{episode.member}"
-        assert [str(t.address) for t in episode.traces] == [f"{place}:solver:{i}" for i in range(2)] + [
-            f"{place}:verifier:{i}" for i in range(3)
-        ]
+        names = ["solver:0", "solver:1", "verifier:0", "verifier:1", "verifier:2"]
+        assert [str(t.address) for t in episode.traces] == [f"{place}:{name}" for name in names]
         assert {t.group for t in reviews} == {f"{place}:solver:0"} == {t.parent for t in reviews}
         assert {one.group, two.group} == {f"{episode.task}:solver"} and one.parent is None
         assert len({t.token_ids for t in reviews}) == 3  # one prompt, three draws

@@ -92,7 +92,7 @@ class Asker:
         return json.loads(line)
 
     def close(self) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=120)  # it may have a hundred thousand directories to remove
         with suppress(OSError):
             CGROUP.rmdir()
 

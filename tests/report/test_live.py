@@ -49,6 +49,20 @@ def test_evaluations_are_one_line_too() -> None:
     assert shown(False, [row]) == line
 
 
+def test_the_headlines_stand_side_by_side_in_the_order_of_the_table() -> None:
+    figures = {
+        "verifier/greedy_balanced_accuracy": 0.7, "verifier/balanced_accuracy": 0.6, "verifier/fixed/balanced_accuracy": 0.1,
+        "solver/majority@8": 0.4, "solver/best@8": 0.9, "solver/greedy": 0.3, "solver/pass@8": 0.5, "solver/pass@1": 0.2,
+    }  # fmt: skip
+    row = {"step": 0, "kind": "evaluation", **{f"eval/{name}": value for name, value in figures.items()}}
+    line = (
+        "held-out problems after step 1: solver pass@1 20.0 %, greedy accuracy 30.0 %, pass@8 50.0 %, maj@8 40.0 %;"
+        " verifier balanced accuracy 60.0 %, greedy balanced accuracy 70.0 %\n"
+    )
+    assert shown(False, [row]) == line.replace(" %", "\u202f%")
+    assert "maj@8" in shown(True, [row, ROW])  # and stay below the table
+
+
 def test_a_terminal_gets_a_table_and_is_restored() -> None:
     text = shown(True, [ROW, {**ROW, "step": 12, "verifier/balanced_accuracy": 0.7}])
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

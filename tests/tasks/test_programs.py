@@ -142,6 +142,12 @@ def test_a_body_continues_the_head_and_a_function_stands_below_the_imports(pool)
     assert pool.ask(paper, problem.solution) == RIGHT
 
 
+def test_what_an_answer_makes_of_a_test_s_function_is_its_own_fault(pool):
+    program = "def f(g): return g({})"
+    paper = paper_of(before="", tests="assert f(lambda x: x.keys()) == 1", solution=program)
+    assert pool.ask(paper, program) == wrong("TypeError")
+
+
 SETUPS = {  # of the answer's own things in tests: reference, setup and test
     "a class": (
         "class P:\n    def __init__(self, a): self.a = a\ndef f(p): return p.a + p.b",

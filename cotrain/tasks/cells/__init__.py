@@ -25,10 +25,13 @@ Every kind has the same methods:
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Kind = Literal["namespaces", "bubblewrap", "own user", "one process"]
+PROCESSES = 16  # processes and threads of a program, itself included
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 

@@ -15,7 +15,6 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 from cotrain.tasks.cells import system
 
@@ -132,6 +131,6 @@ def refuse_files(readable: list[str], folder: str) -> None:
 
 def _allow(rules: int, path: str, rights: int) -> None:
     at = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    given = struct.pack("=Qi", rights if Path(path).is_dir() else rights & _OF_FILES, at)
+    given = struct.pack("=Qi", rights if os.path.isdir(path) else rights & _OF_FILES, at)
     system.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), given, ctypes.c_uint32(0))
     os.close(at)

@@ -9,10 +9,7 @@ import contextlib
 import os
 import resource
 import sys
-import tempfile
-from pathlib import Path
 
-PROCESSES = 16  # processes and threads of a program, itself included
 FILE_BYTES = 1 << 20  # of a file that a program writes
 FOLDER_BYTES, FOLDER_FILES = 16 << 20, 1000  # of all its files
 OPEN_FILES = 64
@@ -69,7 +66,8 @@ def work_in(folder: str) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment(folder))
-    tempfile.tempdir = folder
+    if known := sys.modules.get("tempfile"):  # else it will look at the environment
+        known.__dict__["tempdir"] = folder
     os.umask(0o077)
 
 
@@ -91,7 +89,7 @@ def first_to_go(process_table: int | str = "/proc") -> None:
 def places() -> list[str]:
     """What a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of ours."""
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    found |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
-    found |= {"/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"}
-    there = sorted(path for path in found if Path(path).exists())
+    found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
+    found |= {"/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
+    there = sorted(path for path in found if os.path.exists(path))
     return [path for path in there if not any(path != other and path.startswith(f"{other}/") for other in there)]

@@ -18,15 +18,18 @@ Left out: a cgroup, as the number of processes is limited for the user, and thei
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from pathlib import Path
 
-from cotrain.tasks.cells import filters, limits, system
+from cotrain.tasks.cells import PROCESSES, filters, limits, system
 from cotrain.tasks.cells.users import become, spare_users
 
 BOX = "/box"  # where programs work
+APART = system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
+FIXED = system.MS_NOSUID | system.MS_NODEV | 8 | 1024 | 2048  # flags of a mount that a user may not take off
 
 
 class Namespaces:
@@ -37,16 +40,15 @@ class Namespaces:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._root = os.geteuid() == 0
-        self._users = spare_users(2) if self._root else []
+        self._users: list[int] = []
+        with contextlib.suppress(OSError):  # root of a user namespace that has no other user is root by name alone
+            self._users = spare_users(2) if os.geteuid() == 0 else []
+        self._root = bool(self._users)
 
     def enter(self) -> None:
         user, group = os.geteuid(), os.getegid()
         own = 0 if self._root else system.CLONE_NEWUSER
-        apart = (
-            system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
-        )
-        system.unshare(own | apart)
+        system.unshare(own | APART)
         if not self._root:
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -64,22 +66,15 @@ class Namespaces:
 
     def shut_in(self, channel: int) -> None:
         system.unshare(system.CLONE_NEWNS)
-        mine = self._users[1] if self._root else os.geteuid()
-        size = f"size={limits.FOLDER_BYTES},nr_inodes={limits.FOLDER_FILES},mode=700"
-        system.mount(
-            "box",
-            BOX,
-            "tmpfs",
-            system.MS_NOSUID | system.MS_NODEV,
-            f"{size},uid={mine},gid={mine if self._root else os.getegid()}",
-        )
+        user, group = (self._users[1], self._users[1]) if self._root else (os.geteuid(), os.getegid())
+        most = f"size={limits.FOLDER_BYTES},nr_inodes={limits.FOLDER_FILES},mode=700,uid={user},gid={group}"
+        system.mount("box", BOX, "tmpfs", system.MS_NOSUID | system.MS_NODEV, most)
         limits.first_to_go(self.process_table)
         limits.work_in(BOX)
         limits.close_all_but(channel)
-        limits.limit_all(
-            self._memory, limits.PROCESSES + (0 if self._root else 2)
-        )  # server and examiner count as the same user
-        become(mine) if self._root else system.drop_capabilities()
+        same = 0 if self._root else 2  # server and examiner, which count as the same user
+        limits.limit_all(self._memory, PROCESSES + same)
+        become(user) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         filters.refuse_calls(alone=False)
 
@@ -126,9 +121,8 @@ def _take_root() -> None:
     os.chdir(root)
     system.pivot_root_here()
     os.chdir("/")
-    system.mount(
-        "none", "/", None, system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID | system.MS_NODEV
-    )
+    shut = system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID
+    system.mount("none", "/", None, shut | system.MS_NODEV)
     sys.path[:] = [path for path in sys.path if Path(path).exists()]
 
 
@@ -139,7 +133,5 @@ def _show(place: str, at: Path) -> None:
     else:
         at.touch()
     system.mount(place, str(at), None, system.MS_BIND | system.MS_REC)
-    kept = os.statvfs(at).f_flag & (
-        system.MS_NOSUID | system.MS_NODEV | 8 | 1024 | 2048
-    )  # a user may not take these off
-    system.mount("none", str(at), None, system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID | kept)
+    shut = system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID
+    system.mount("none", str(at), None, shut | os.statvfs(at).f_flag & FIXED)

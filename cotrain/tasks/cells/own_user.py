@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cotrain.tasks.cells import filters, limits, system
+from cotrain.tasks.cells import PROCESSES, filters, limits, system
 from cotrain.tasks.cells.sweeper import Folders
 from cotrain.tasks.cells.users import become, spare_users
 
@@ -45,7 +45,7 @@ class OwnUser:
         limits.first_to_go()
         limits.work_in(folder)
         limits.close_all_but(channel)
-        limits.limit_all(self._memory, limits.PROCESSES)
+        limits.limit_all(self._memory, PROCESSES)
         become(self._user)
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         readable = [place for place in limits.places() if os.access(place, os.R_OK)]

@@ -71,6 +71,9 @@ def clear(folder: Path) -> None:
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
                 continue
+            with contextlib.suppress(OSError):  # most are empty
+                os.rmdir(entry.path)
+                continue
             os.chmod(entry.path, 0o700)
             for below in list(os.scandir(entry.path)):
                 if not below.is_dir(follow_symlinks=False):

@@ -23,7 +23,7 @@ class Process:
 
     pid: int
     parent: int
-    spent_s: float  # CPU time
+    spent_s: float  # CPU time, with that of the children that it has waited for
     memory: int  # bytes that are present
 
 
@@ -45,7 +45,7 @@ def table(at: int | str = "/proc") -> list[Process]:
         except OSError:
             continue  # it has ended
         fields = line.rpartition(b")")[2].split()
-        spent = (int(fields[11]) + int(fields[12])) / _CLOCK
+        spent = sum(map(int, fields[11:15])) / _CLOCK
         found.append(Process(pid=int(name), parent=int(fields[1]), spent_s=spent, memory=int(fields[21]) * _PAGE))
     return found
 

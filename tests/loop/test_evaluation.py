@@ -1,0 +1,68 @@
+"""Held-out problems are played at the roles' own temperature and once more greedily; the figures stand side by side."""
+
+from dataclasses import dataclass
+
+from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
+from cotrain.loop.evaluation import Evaluation, evaluate
+from cotrain.metrics.heldout import solving, verifying
+from cotrain.play.executor import Executor
+from cotrain.play.parts import parse_review, parse_solution
+from cotrain.play.protocols import solve_then_verify
+from cotrain.play.role import Role
+from tests.helpers import CharRenderer
+
+
+@dataclass(frozen=True)
+class Exact:
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=f"<answer>{task.answer}</answer>" in text)
+
+    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+        return None
+
+
+class Warm:
+    """Solves the first of two problems when it is warm and both when it is cold; its verdicts are mistaken when it is warm."""
+
+    def advance(self) -> bool:
+        return False
+
+    async def sample(self, request):
+        cold, text = request.sampling.temperature == 0.0, CharRenderer().decode(request.prompt_ids)
+        if request.address.role == "solver":
+            said = f"<step>s</step><answer>{1 if (cold and text[0] == '0') or text[0] == '1' else 0}</answer>"
+        else:
+            right = ">1<" in text
+            word = "CORRECT" if right == cold else "INCORRECT"
+            said = f"<step>{word}</step><final>{word}</final>"
+        ids = (*CharRenderer().encode(said), 0)
+        return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", policy="a", version=0)
+
+
+def measured(greedy=True):
+    roles = {
+        "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution),
+        "verifier": Role(
+            policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review
+        ),
+    }
+    executor = Executor(Warm(), {"a": CharRenderer()}, roles, 0)
+    tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, judge=Exact()) for p in "012"]
+    how = Evaluation(protocol=solve_then_verify, measures=(solving("solver", 4), verifying("verifier")), greedy=greedy)
+    figures, played = evaluate(how, executor, tasks, split="test", members=4)
+    assert len(played) == 12
+    return {name: (figure.value, figure.n) for name, figure in figures.items()}
+
+
+def test_greedy_figures_stand_beside_the_sampled_ones():
+    found = measured()
+    # warm: problem 1 of three is solved, by all four samples; cold: problems 0 and 1
+    assert found["solver/pass@1"] == (1 / 3, 12) and found["solver/greedy"] == (2 / 3, 3)
+    assert found["solver/pass@4"] == (1 / 3, 3) and found["solver/majority@4"] == (1 / 3, 3)
+    assert found["verifier/balanced_accuracy"] == (0.0, 12) and found["verifier/greedy_balanced_accuracy"] == (1.0, 3)
+
+
+def test_nothing_else_is_taken_from_the_greedy_play():
+    with_greedy, without = measured(), measured(greedy=False)
+    assert set(with_greedy) - set(without) == {"solver/greedy", "verifier/greedy_balanced_accuracy"}
+    assert {name: with_greedy[name] for name in without} == without

@@ -1,0 +1,69 @@
+"""The parts of cells that need no program: folders that are cleared, user numbers, what a folder holds, the process table."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+from cotrain.tasks.cells.limits import places  # noqa: E402
+from cotrain.tasks.cells.sweeper import clear  # noqa: E402
+from cotrain.tasks.cells.users import spare_users  # noqa: E402
+from cotrain.tasks.cells.watch import below, too_full  # noqa: E402
+
+
+def test_a_folder_is_cleared_however_deep_it_is(tmp_path):
+    begun = os.open(".", os.O_RDONLY)
+    os.chdir(tmp_path)
+    for _ in range(3000):  # far deeper than a path can say, or a recursive function go
+        os.mkdir("1")
+        os.chdir("1")
+    os.symlink("/", "root")
+    os.fchdir(begun)
+    os.close(begun)
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "shut" / "f").write_text("x")
+    (tmp_path / "shut").chmod(0)
+    clear(tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_is_too_full_by_number_and_by_size(tmp_path):
+    assert not too_full(tmp_path)
+    (tmp_path / "large").write_bytes(bytes(17 << 20))
+    assert too_full(tmp_path)
+    (tmp_path / "large").unlink()
+    (tmp_path / "below").mkdir()
+    for n in range(1001):
+        (tmp_path / "below" / str(n)).touch()
+    assert too_full(tmp_path)
+
+
+def test_user_numbers_are_nobody_s():
+    first, second = spare_users(2)
+    assert second == first + 1
+    for user in (first, second):
+        with pytest.raises(KeyError):
+            pwd.getpwuid(user)
+
+
+def test_what_a_process_has_started_is_found():
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    with subprocess.Popen([sys.executable, "-c", program]) as child:
+        until = time.monotonic() + 30
+        while not any(p.spent_s > 0.1 for p in below(child.pid)) and time.monotonic() < until:
+            time.sleep(0.05)
+        [grandchild] = below(child.pid)
+        assert grandchild.parent == child.pid and grandchild.spent_s > 0.1 and grandchild.memory > 1 << 20
+        os.kill(grandchild.pid, 9)
+
+
+def test_only_python_and_the_machine_s_libraries_are_shown():
+    assert os.path.realpath(sys.base_prefix).startswith(tuple(map(os.path.realpath, places())))
+    assert not any(os.getcwd() == place or os.getcwd().startswith(f"{place}/") for place in places())
