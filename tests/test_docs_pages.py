@@ -25,7 +25,15 @@ from cotrain.recipes import SHIPPED, find
 from tests.helpers import TINY
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["quickstart", "concepts", "your-model-and-data", "reading-a-run", "commands", "other-frameworks", "new-task-source"]
+PAGES = [
+    "quickstart",
+    "concepts",
+    "your-model-and-data",
+    "reading-a-run",
+    "commands",
+    "other-frameworks",
+    "new-task-source",
+]
 FETCHED = ("gym:", "openai/")  # data that is made by another package, or fetched
 QUESTION = (
     '{{"question": "Tom has {0} apples and buys 4 more. How many has he in the end, all in all?", "answer": "{1}"}}\n'

@@ -9,7 +9,8 @@ from cotrain import recipe, study_problems
 from cotrain.recipes.tango import tango
 
 
-@recipe(steps=78, tasks=study_problems((2, 3)), lr=8e-5, evaluation_tasks=128)
+@recipe(steps=78, lr=8e-5, evaluation_tasks=128, without=("tasks",))
 def demo(run: Settings, *, warmup: int = 24) -> Recipe:
-    made = tango(**run.values(), warmup=warmup, ratio=(2, 1), verifier_lr=5e-4)
+    values = run.values() | {"tasks": study_problems((2, 3))}
+    made = tango(**values, warmup=warmup, ratio=(2, 1), verifier_lr=5e-4)
     return replace(made, name="demo", description="", evaluation=replace(made.evaluation, splits=()))

@@ -33,7 +33,7 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
     own = list(inspect.signature(find(name).recipe).parameters)
     assert own[0] == "run" and not set(own) & set(NAMES)
     missing = set(NAMES) - set(signature_of(name))
-    assert missing == ({"kl"} if name in ("genprm", "prime") else set())
+    assert missing == {"genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}.get(name, set())
 
 
 @pytest.mark.parametrize("name", SHIPPED)
