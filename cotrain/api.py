@@ -9,7 +9,6 @@ from typing import Any
 
 from cotrain.backend.local import Local
 from cotrain.core.errors import RunDirectoryError, UserError
-from cotrain.core.types import TaskSource
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
@@ -82,9 +81,8 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
 
 
 def _argument(value: Any) -> Any:
-    if isinstance(value, Mapping) and set(value) == {"tasks"}:
-        source: TaskSource = from_description(value["tasks"])
-        return source
+    if isinstance(value, Mapping) and "tasks" in value:
+        return from_description(value["tasks"], value.get("class"))
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -63,6 +63,12 @@ def test_the_method_of_the_contributing_page_learns(tmp_path):
     assert trainer.cast.updates == {"generator": 1} and row["generator/mix/brevity"] > 0.0
 
 
+def test_the_method_from_scratch_is_short(rival):
+    source = Path(rival.recipe.__code__.co_filename).read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 80
+    assert {line.split()[1] for line in source.splitlines() if line.startswith(("from ", "import "))} == {"cotrain"}
+
+
 @pytest.mark.whole
 def test_the_method_from_scratch_learns(rival):
     made = rival(model=TINY, steps=2, lr=1e-3, tasks=EASY)

@@ -25,7 +25,15 @@ from cotrain.recipes import SHIPPED, find
 from tests.helpers import TINY
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["quickstart", "concepts", "your-model-and-data", "reading-a-run", "commands", "other-frameworks"]
+PAGES = [
+    "quickstart",
+    "concepts",
+    "your-model-and-data",
+    "reading-a-run",
+    "commands",
+    "other-frameworks",
+    "new-task-source",
+]
 FETCHED = ("gym:", "openai/")  # data that is made by another package, or fetched
 QUESTION = (
     '{{"question": "Tom has {0} apples and buys 4 more. How many has he in the end, all in all?", "answer": "{1}"}}\n'
@@ -98,9 +106,8 @@ def place(tmp_path_factory) -> Iterator[Path]:
         (place / name).write_text(rows)
     for name in ("test.jsonl", "gsm8k/test.jsonl", "path/to/gsm8k/test.jsonl"):
         (place / name).write_text(QUESTION.format(100, 104))
-    own = blocks("your-model-and-data", "python")[-1]
-    (place / "reversals.py").write_text(own)
-    (place / "my_method.py").write_text(own + "\n\nmine = reverse\n")
+    (place / "reversals.py").write_text(blocks("new-task-source", "python")[0])
+    (place / "my_method.py").write_text("\n\n".join(blocks("method-from-scratch", "python")) + "\n\nmine = rival\n")
     yield place
 
 
@@ -151,9 +158,7 @@ def test_the_concepts_make_one_step():
 
 def test_own_data_and_policies_are_built():
     names = program("your-model-and-data")
-    assert names["task"].answer == names["task"].prompt.split()[1][::-1]
-    again = find("reversals.py:reverse")(steps=2)
-    assert again.origin.arguments.keys() == {"model", "steps", "seed"}  # a run is resumed without its source
+    assert names["recipe"].policies["verifier"].outside
 
 
 @pytest.mark.whole

@@ -14,15 +14,24 @@ from cotrain.core.flags import Parser, real, whole, words_of
 
 def list_recipes(words: Sequence[str]) -> int:
     Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(words)
+    from cotrain.loop.settings import Settings
     from cotrain.recipes import SHIPPED, find
 
+    usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
     for name in SHIPPED:
         build = find(name)
         about = inspect.getdoc(inspect.getmodule(build)) or ""
         print(textwrap.fill(f"{name}  {about.splitlines()[0]}", width, subsequent_indent="    "))
-        flags = [_flag(p) for p in inspect.signature(build).parameters.values() if p.default is not None]
-        print(_filled(flags, width), end="\n\n")
+        own = [
+            p
+            for p in inspect.signature(build).parameters.values()
+            if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
+        ]
+        print(_filled([_flag(p) for p in own], width), end="\n\n")
+    print("every recipe, where it does not say otherwise")
+    settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
+    print(_filled([_flag(p) for p in settings if p.default is not None], width), end="\n\n")
     print("`cotrain run RECIPE --help` says more of one; `cotrain run RECIPE --out DIR` runs it")
     return 0
 

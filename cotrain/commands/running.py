@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.commands.common import figure, quiet, threads
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_parameters, values_of, whole
+from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
@@ -33,11 +33,12 @@ def run(words: Sequence[str]) -> int:
     from cotrain.recipes import find, make
 
     target, build = words[0], find(words[0])
-    from cotrain.loop.recipe import description_of
+    from cotrain.loop.settings import NAMES, Settings, description_of
 
     plain = getattr(build, "recipe", build)
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
     its_own = parser.add_argument_group(f"parameters of {build.__name__}")
+    common = parser.add_argument_group("settings of every recipe")
     data, how = parser.add_argument_group("problems"), parser.add_argument_group("the run")
     how.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
     how.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
@@ -58,7 +59,9 @@ def run(words: Sequence[str]) -> int:
     data.add_argument(
         "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
-    names = add_parameters(its_own, build, skip=("tasks",))
+    names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
+    others = {name for name in inspect.signature(build).parameters if name not in NAMES}
+    names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
     given = parser.strict(words[1:])
     threads(given.threads)
     quiet()

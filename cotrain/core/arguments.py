@@ -31,9 +31,17 @@ def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
         raise ConfigError(f"{name}: {error}") from error
     hints = hints_of(build)
     for key, value in bound.arguments.items():
-        _check(f"{key} of {name}", value, hints.get(key, Any))
+        check_argument(f"{key} of {name}", value, hints.get(key, Any))
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def at_least(least: int, where: str, **sizes: int) -> None:
+    """Raise ConfigError for the first of ``sizes`` that is smaller; from 2 on they are sizes of groups."""
+    why = ": they are compared with each other" if least > 1 else ""
+    for name, size in sizes.items():
+        if size < least:
+            raise ConfigError(f"{where}: {name} is {size}, expected at least {least}{why}")
 
 
 def hints_of(build: Callable[..., Any]) -> dict[str, Any]:
@@ -98,7 +106,8 @@ def kind_of(hint: Any) -> str:
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _check(where: str, value: Any, hint: Any) -> None:
+def check_argument(where: str, value: Any, hint: Any) -> None:
+    """Raise UnknownName or ConfigError where a value is not what its annotation asks for."""
     if fits(value, hint):
         return
     wanted = plain(hint)

@@ -2,7 +2,7 @@
 
 The parameters of a recipe are its flags, typed by their annotations: ``steps: int = 160`` becomes ``--steps 160``,
 ``balance: bool = True`` becomes ``--balance`` / ``--no-balance``, and what a ``Literal`` allows is shown in the help. A
-mistyped flag suggests the nearest one.
+mistyped flag suggests the nearest one. The comment behind a parameter is the help of its flag.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
+import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from cotrain.core.arguments import hints_of, plain
@@ -107,10 +108,24 @@ def _number(text: str, kind: Callable[[str], Any], name: str) -> Any:
         raise argparse.ArgumentTypeError(f"expected {name}, found {text!r}") from None
 
 
+def comments_of(build: Callable[..., Any]) -> dict[str, str]:
+    """The comments behind the parameters of a function or the fields of a class, each on its own line; {} without source."""
+    try:
+        source = inspect.getsource(build)
+    except (OSError, TypeError):
+        return {}
+    found = re.findall(r"^\s+(\w+): .*?\S  # (.+)$", source, re.MULTILINE)
+    return {name: text.replace("``", "`") for name, text in reversed(found)}
+
+
 def add_parameters(
-    parser: argparse._ActionsContainer, build: Callable[..., Any], skip: Sequence[str] = ()
+    parser: argparse._ActionsContainer,
+    build: Callable[..., Any],
+    *,
+    skip: Collection[str] = (),
+    about: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Add one flag for each parameter of ``build`` that a flag can hold; return their names."""
+    """Add one flag for each parameter of ``build`` that a flag can hold, with what is said ``about`` it; return their names."""
     hints = hints_of(build)
     names = []
     for name, parameter in inspect.signature(build).parameters.items():
@@ -140,6 +155,8 @@ def add_parameters(
         if default is not None:
             shown = (flag if default else f"--no-{flag[2:]}") if kind is bool else words_of(default)
             action.help = f"(default: {shown.replace('%', '%%')})"
+        text = (about or {}).get(name, "").replace("%", "%%")
+        action.help = f"{text} {action.help or ''}".strip()
         names.append(name)
     return names
 

@@ -1,26 +1,21 @@
 """A recipe: everything that makes one method, and the checks that refuse nonsense before the first step.
 
-A recipe is a frozen value returned by an ordinary function decorated with ``@recipe``; the decorator remembers which
-function with which arguments, so that a run can be resumed from its directory alone.
+A recipe is a frozen value returned by an ordinary function decorated with ``@recipe`` (``loop/settings.py``).
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.core.arguments import bound_arguments
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import Learning, Policy, Program
+from cotrain.loop.policies import Policy, Program
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
 from cotrain.text.prompts import fields_of
@@ -280,7 +275,7 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
         raise ConfigError(f"policy {name!r} follows {of!r}, which must be trainable, with the same head")
     if source.lora is not None:
         raise ConfigError(
-            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable, or {name!r} frozen"
+            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable (lora=0), or {name!r} frozen"
         )
     if source.model != follower.model:
         raise ConfigError(
@@ -310,75 +305,3 @@ def check_due(recipe: Recipe) -> None:
 def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
     if name not in names:
         raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")
-
-
-COMMON = {  # parameters of every recipe, beside its own; None leaves the recipe as it is
-    "temperature": "float | None",  # at which all roles sample
-    "lr_warmup": "int | None",  # updates over which all learning rates rise
-}
-
-
-def recipe(build: Callable[..., Recipe]) -> Callable[..., Recipe]:
-    """Decorate a function that returns a Recipe: its docstring becomes the description, its arguments the origin.
-
-    Arguments are held against the annotations before the function is called (``core/arguments.py``). ``COMMON`` are added to
-    its parameters, those that it has itself excepted."""
-    own = inspect.signature(build)
-    common = [name for name in COMMON if name not in own.parameters]
-
-    @functools.wraps(build)
-    def made(*args: Any, **kwargs: Any) -> Recipe:
-        bound = bound_arguments(made, args, kwargs)
-        given = {name: value for name in common if (value := bound.pop(name)) is not None}
-        plain = build(*args, **{name: value for name, value in kwargs.items() if name not in common})
-        if not isinstance(plain, Recipe):
-            raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
-        description = plain.description or description_of(build)
-        arguments = {k: describe_argument(k, v) for k, v in (bound | given).items()}
-        origin = Origin(target=target_of(build), arguments=arguments)
-        return replace(_with_common(plain, given), description=description, origin=origin)
-
-    new = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in common]
-    made.__signature__ = own.replace(parameters=[*own.parameters.values(), *new])  # type: ignore[attr-defined]
-    made.__annotations__ = {**build.__annotations__, **{name: COMMON[name] for name in common}}
-    made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
-    return made
-
-
-def _with_common(plain: Recipe, given: Mapping[str, Any]) -> Recipe:
-    roles, policies = dict(plain.roles), dict(plain.policies)
-    if "temperature" in given:
-        warm = given["temperature"]
-        roles = {n: replace(r, sampling=replace(r.sampling, temperature=warm)) for n, r in roles.items()}
-    if "lr_warmup" in given:
-        policies = {
-            n: replace(p, lr_warmup=given["lr_warmup"]) if isinstance(p, Learning) else p for n, p in policies.items()
-        }
-    return replace(plain, roles=roles, policies=policies) if given else plain
-
-
-def description_of(build: Callable[..., Recipe]) -> str:
-    """What a recipe function says of itself: its own docstring, else its module's."""
-    return inspect.getdoc(build) or inspect.getdoc(inspect.getmodule(build)) or ""
-
-
-def target_of(build: Callable[..., Recipe]) -> str:
-    """How to find a recipe function again: its name when it ships with cotrain, else ``/path/to/file.py:name``."""
-    if build.__module__.startswith("cotrain.recipes."):
-        return build.__name__
-    file = inspect.getsourcefile(build)
-    return f"{Path(file).resolve() if file else build.__module__}:{build.__name__}"
-
-
-def describe_argument(name: str, value: Any) -> Any:
-    """An argument as JSON: plain values as they are, task sources by their description."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, tuple | list):
-        return [describe_argument(name, v) for v in value]
-    describe = getattr(value, "describe", None)
-    if describe is None:
-        raise ConfigError(
-            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
-        )
-    return {"tasks": describe()}

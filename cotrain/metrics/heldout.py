@@ -114,6 +114,11 @@ def verifying(judge: str) -> Measure:
     return measure
 
 
+def judged_by(judge: str, k: int = 8) -> tuple[Measure, ...]:
+    """The three of them, for a solver whose solutions this role judges."""
+    return solving("solver", k), verifying(judge), selecting("solver", judge, k)
+
+
 def _out_of(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
     """How many judgements a figure rests on."""
     if name == "calibration_error":

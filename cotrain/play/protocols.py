@@ -106,6 +106,18 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none", oracle_
     return solution
 
 
+async def attempts(task: Task, roles: Roles, n: int, *, role: str = "solver", problem: str | None = None) -> list[Turn]:
+    """``n`` answers of a role, with the truth noted; those that could not be graded are left out.
+
+    ``problem``: what is asked, by default the task's prompt.
+    """
+    asked = task.prompt if problem is None else problem
+    turns = [t for t in await getattr(roles, role).many(n, problem=asked) if await examine(task, roles, t) is not None]
+    for turn in turns:
+        turn.show(PROBLEM, asked)
+    return turns
+
+
 async def review(
     task: Task,
     roles: Roles,

@@ -9,26 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from cotrain.core.notes import CORRECT, LABEL_RIGHT, PROBLEM, REWARD_RIGHT
+from cotrain.core.notes import CORRECT, LABEL_RIGHT, REWARD_RIGHT
 from cotrain.core.signals import Signal
-from cotrain.core.types import Task
-from cotrain.play.executor import Roles
-from cotrain.play.protocols import examine, plurality
+from cotrain.play.protocols import plurality
 from cotrain.play.role import Turn
 
 VOTE = Signal("vote", meaning="1 for the elected answer, else 0")
-
-
-async def attempts(task: Task, roles: Roles, n: int, *, role: str = "solver", problem: str | None = None) -> list[Turn]:
-    """``n`` answers of a role, with the truth noted; those that could not be graded are left out.
-
-    ``problem``: what is asked, by default the task's prompt.
-    """
-    asked = task.prompt if problem is None else problem
-    turns = [t for t in await getattr(roles, role).many(n, problem=asked) if await examine(task, roles, t) is not None]
-    for turn in turns:
-        turn.show(PROBLEM, asked)
-    return turns
 
 
 def elected(turns: Sequence[Turn]) -> Turn | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, UnknownName, unknown_message
+from cotrain.core.user_code import failure_in, load_file
 
 if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.loop.recipe import Recipe
@@ -49,13 +47,6 @@ def make(target: str, arguments: Mapping[str, Any]) -> Recipe:
         raise ConfigError(f"recipe {target!r}: {failure_in(Path(target.rpartition(':')[0]), error)}") from error
 
 
-def failure_in(file: Path, error: BaseException) -> str:
-    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went through."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
-    place = f"{file}, line {lines[-1]}" if lines else str(file)
-    return f"{place}: {type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
-
-
 def find(target: str) -> Callable[..., Recipe]:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
@@ -65,23 +56,7 @@ def find(target: str) -> Callable[..., Recipe]:
     path, _, function = target.rpartition(":")
     if not function or target.endswith(".py"):
         raise ConfigError(f"recipe {target!r}: name the function too, as in {target.rstrip(':')}:my_method")
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"recipe {target!r}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"cotrain_user_{file.stem}", file.resolve())
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"recipe {target!r}: {path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        where = error.filename or path
-        raise ConfigError(f"{where}, line {error.lineno}, column {error.offset}: {error.msg}") from error
-    except CotrainError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"recipe {target!r}: {failure_in(file, error)}") from error
+    module = load_file(path, f"recipe {target!r}")
     made = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
     if function not in made:
         raise ConfigError(

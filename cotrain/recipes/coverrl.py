@@ -11,9 +11,9 @@ Controls are parameters: ``veto=False``, and ``balanced=False``, which verifies 
 ``regenerate="review"`` shows the solution and its review, as the paper does; the embedded base does not know such a prompt
 and goes on from the steps before the first one called wrong ("prefix", the default of models that speak its formats).
 
-Paper: 32 votes, 16 trained, 8 reviews of either anchor, 6 revisions (the authors' code rounds them to a multiple of the
-GPUs: 4). Unlike there, a review that cannot be read is no verdict (there it counts as "correct", or as "wrong" where such a
-word occurs), and each role's tokens are averaged apart. Left out: the second turn in evaluation.
+Different from the paper, which has 32 votes, 16 trained, 8 reviews of either anchor and 6 revisions (the authors' code rounds
+them to a multiple of the GPUs: 4): a review that cannot be read is no verdict (there it counts as "correct", or as "wrong"
+where such a word occurs), and each role's tokens are averaged apart. Left out: the second turn in evaluation.
 """
 
 from __future__ import annotations
@@ -22,23 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, REWARD_RIGHT, Finding, Note
-from cotrain.core.signals import AGREEMENT, FORMAT, gives
-from cotrain.core.types import ParseFailure, Task, TaskSource
-from cotrain.learn.algorithms import Clipped, grpo, pull_to
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import frozen, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
-from cotrain.loop.schedule import Phase, alternate
-from cotrain.metrics.heldout import selecting, solving, verifying
-from cotrain.play import parts
-from cotrain.play.executor import Roles
-from cotrain.play.idle_loop import together
-from cotrain.play.protocols import begun, closed, review, solve_then_verify
-from cotrain.play.role import Turn
-from cotrain.play.votes import agrees, attempts, elected, is_right, rarest
-from cotrain.tasks.words.source import study_problems
+from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, REWARD_RIGHT
+from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
+from cotrain import attempts, closed, gives, grpo, judged_by, parts, recipe, review, single, solve_then_verify, together
+from cotrain.play.protocols import begun
+from cotrain.play.votes import agrees, elected, is_right, rarest
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import REFINE, REFINE_FULL
 
@@ -146,71 +134,42 @@ def parse_revision(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
 
 @recipe
 def coverrl(
-    model: str = "embedded",
-    steps: int = 100,
-    seed: int = 0,
-    tasks: TaskSource | None = None,
-    tasks_per_step: int = 16,
-    group_size: int = 8,
-    votes: int = 16,
-    reviews: int = 4,
-    revisions: int = 4,
-    lr: float = 2e-4,
-    kl: float = 0.001,
-    clip_high: float = 0.28,
-    veto: bool = True,
-    balanced: bool = True,
-    regenerate: Literal["prefix", "review"] | None = None,
-    evaluate_every: int = 0,
-    evaluation_tasks: int = 256,
+    run: Settings,
+    *,
+    votes: int = 16,  # samples that elect the label
+    reviews: int = 4,  # of the elected and of a rival answer each
+    revisions: int = 4,  # after a verdict "wrong"
+    clip_high: float = 0.28,  # upper clip of the ratio
+    veto: bool = True,  # leave out problems whose label the reviews doubt
+    balanced: bool = True,  # review a right and a wrong anchor
+    regenerate: Literal["prefix", "review"] | None = None,  # what a revision sees
 ) -> Recipe:
-    short = parts.speaks_short(model)
+    short = parts.speaks_short(run.model)
     regenerate = regenerate or ("prefix" if short else "review")
-    if regenerate == "review" and model in parts.EMBEDDED:
-        raise ConfigError(f"coverrl: model {model!r} knows no prompt that shows a review; use regenerate='prefix'")
-    if votes < group_size or min(reviews, revisions) < 2:
+    if regenerate == "review" and run.model in parts.EMBEDDED:
+        raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
+    if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(
-            f"coverrl: votes {votes}, group_size {group_size}, reviews {reviews}, revisions {revisions}; expected no more "
+            f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; expected no more "
             "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
-    by = grpo(
-        rewards={AGREEMENT: 1.0, FORMAT: 1.0},
-        merge=True,
-        loss=Clipped(0.2, clip_high),
-        kl=pull_to("start", kl),
-    )
-    solver = parts.solver("generator", model)
+    by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 1.0}, merge=True, loss=Clipped(0.2, clip_high), kl=run.pull())
+    solver = parts.solver("generator", run.model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
     learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}
-    how = {"votes": votes, "trained": group_size, "reviews": reviews, "revisions": revisions}
-    phase = Phase(
-        name="both",
-        protocol=vote_then_verify,
-        objectives=tuple(learners),
-        members=1,
-        options={**how, "veto": veto, "balanced": balanced, "regenerate": regenerate},
-    )
-    return Recipe(
-        name="coverrl" + ("" if veto else "-no-veto") + ("" if balanced else "-unbalanced"),
-        tasks=tasks or study_problems(),
-        steps=steps,
-        seed=seed,
-        tasks_per_step=tasks_per_step,
-        group_size=group_size,
-        policies={"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {}),
+    how: dict[str, Any] = {"votes": votes, "trained": run.group_size, "reviews": reviews, "revisions": revisions}
+    how |= {"veto": veto, "balanced": balanced, "regenerate": regenerate}
+    return run.recipe(
+        "coverrl" + ("" if veto else "-no-veto") + ("" if balanced else "-unbalanced"),
+        policies={"generator": run.learner(), **run.start()},
         roles={
             "solver": solver,
-            "verifier": parts.verifier("generator", model),
+            "verifier": parts.verifier("generator", run.model),
             "refiner": replace(solver, prompt=refine, parse=parse_revision),
         },
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
-        schedule=alternate(phase, ratio=(1,)),
-        evaluation=Evaluation(
-            protocol=solve_then_verify,
-            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            tasks=evaluation_tasks,
-            splits=("ood_length", "ood_template"),
-            fixed={"solver": "start"} if kl else {},
-        ),
-        evaluate_every=evaluate_every,
+        schedule=single(vote_then_verify, *learners, name="both", members=1, **how),
+        evaluate=solve_then_verify,
+        measures=judged_by("verifier"),
+        fixed=run.fixed(),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cotrain.loop.recipe import Recipe, recipe
+from cotrain import Recipe, Settings
+from cotrain import recipe, study_problems
 from cotrain.recipes.tango import tango
-from cotrain.tasks.words.source import study_problems
 
 
-@recipe
-def demo(seed: int = 0, steps: int = 78, warmup: int = 24) -> Recipe:
-    how = {"ratio": (2, 1), "lr": 8e-5, "verifier_lr": 5e-4, "evaluation_tasks": 128}
-    made = tango(seed=seed, steps=steps, warmup=warmup, tasks=study_problems((2, 3)), **how)
+@recipe(steps=78, lr=8e-5, evaluation_tasks=128, without=("tasks",))
+def demo(run: Settings, *, warmup: int = 24) -> Recipe:
+    values = run.values() | {"tasks": study_problems((2, 3))}
+    made = tango(**values, warmup=warmup, ratio=(2, 1), verifier_lr=5e-4)
     return replace(made, name="demo", description="", evaluation=replace(made.evaluation, splits=()))

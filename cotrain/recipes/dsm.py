@@ -26,22 +26,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from cotrain.core.notes import CORRECT, STEP_OK, Note
-from cotrain.core.signals import TRUTH, Signal, gives
-from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import grpo, pull_to
-from cotrain.learn.balance import ClassBalance
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import frozen, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
-from cotrain.loop.schedule import Phase, alternate
-from cotrain.metrics.heldout import selecting, solving, verifying
-from cotrain.play import parts
-from cotrain.play.executor import Roles
-from cotrain.play.idle_loop import together
-from cotrain.play.protocols import examine, review, show_verdict
-from cotrain.play.role import Turn
-from cotrain.tasks.words.source import study_problems
+from cotrain import CORRECT, STEP_OK, TRUTH
+from cotrain import ClassBalance, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task, Turn
+from cotrain import alternate, examine, frozen, gives, grpo, judged_by, parts, recipe, review, together, verifying
+from cotrain.play.protocols import show_verdict
 
 END = "</answer>"
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
@@ -115,7 +103,7 @@ async def pay(
 async def judge(
     task: Task, roles: Roles, solution: Turn, text: str, turn: Turn, said: Any, analysis: str, votes: int, labels: str
 ) -> float:
-    """R_meta of one analysis: 0 of an unreadable one, else 1 where nobody votes. Votes on it are compared with each other."""
+    """R_meta of one analysis: 0 if it did not parse, and 1 if there are no votes. Votes on it are one group."""
     if not said.ok or not votes:
         return float(said.ok)
     ok = STEP_OK.of(solution) if labels == "steps" else None
@@ -141,77 +129,55 @@ def proof_reward(mine: float, given: float, trust: float) -> float:
     return QUALITY * given + HONESTY * (1.0 - abs(mine - given)) * trust
 
 
-@recipe
+@recipe(model="embedded-roles", steps=160)
 def dsm(
-    model: str = "embedded-roles",
-    verifier_model: str | None = None,
-    steps: int = 160,
-    seed: int = 0,
-    tasks: TaskSource | None = None,
-    tasks_per_step: int = 16,
-    group_size: int = 8,
-    reviews: int = 8,
-    opinions: int = 2,
-    votes: int = 2,
-    warmup: int = 40,
-    ratio: tuple[int, int] = (3, 1),
-    lr: float = 2e-4,
-    verifier_lr: float = 2e-4,
-    kl: float = 0.001,
-    verifier: Literal["trained", "frozen"] = "trained",
-    meta: bool = True,
-    labels: Literal["steps", "answer"] = "steps",
-    analysis: Literal["inline", "asked"] = "inline",
-    balance: float = 0.0,
-    evaluate_every: int = 0,
-    evaluation_tasks: int = 256,
+    run: Settings,
+    *,
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    reviews: int = 8,  # of a solution, in a step of the verifier
+    opinions: int = 2,  # reviews that score a solution, in a step of the generator
+    votes: int = 2,  # of the meta-verifier on a review
+    warmup: int = 40,  # steps in which the verifier alone learns
+    ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
+    verifier: Literal["trained", "frozen"] = "trained",  # does it learn?
+    meta: bool = True,  # judge reviews, too
+    labels: Literal["steps", "answer"] = "steps",  # what a score is made of
+    analysis: Literal["inline", "asked"] = "inline",  # how the generator judges itself
+    balance: float = 0.0,  # power of the class weights of both judges
 ) -> Recipe:
-    judging, trained, inline = verifier_model or model, verifier == "trained", analysis == "inline"
+    judging, trained, inline = verifier_model or run.model, verifier == "trained", analysis == "inline"
     both = 1 + trained  # phases
     weighed = ClassBalance(power=balance) if balance else None
-    also, pull = () if inline else ("analyst",), pull_to("start", kl)
-    learn = {
-        "generator": Objective(policy="generator", on="solver", also=also, by=grpo(rewards={PROOF: 1.0}, kl=pull)),
-        "verifier": Objective(policy="verifier", on="verifier", by=grpo(rewards={R_V: 1.0}, balance=weighed)),
-        "meta": Objective(policy="verifier", on="meta", by=grpo(rewards={SOUNDNESS: 1.0}, balance=weighed)),
-    }
-    names = ["generator", *(["verifier"] if trained else []), *(["meta"] if trained and meta else [])]
-    how = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
-    group, single = how | {"samples": group_size, "reviews": opinions}, how | {"reviews": reviews}
+    prover = grpo(rewards={PROOF: 1.0}, kl=run.pull())
+    learn = {"generator": Objective(policy="generator", on="solver", also=() if inline else ("analyst",), by=prover)}
+    for role, signal in (("verifier", R_V), ("meta", SOUNDNESS)):
+        if trained and (meta or role == "verifier"):
+            by = grpo(rewards={signal: 1.0}, balance=weighed)
+            learn[role] = Objective(policy="verifier", on=role, by=by)
+    how: dict[str, Any] = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
+    group, one = how | {"samples": run.group_size, "reviews": opinions}, how | {"reviews": reviews}
     phases = [
         Phase(name="generator", protocol=prove, objectives=("generator",), members=1, options=group),
-        Phase(name="verifier", protocol=prove, objectives=tuple(names[1:]), members=1, options=single),
-    ]
-    return Recipe(
-        name="dsm",
-        tasks=tasks or study_problems(),
-        steps=steps,
-        seed=seed,
-        tasks_per_step=tasks_per_step,
-        group_size=group_size,
-        policies={
-            "generator": trainable(model, lr=lr),
-            "verifier": trainable(judging, lr=verifier_lr) if trained else frozen(judging),
-        }
-        | ({"start": frozen(model)} if kl else {}),
-        roles={
-            "solver": parts.self_checker("generator", model) if inline else parts.solver("generator", model),
-            "verifier": parts.verifier("verifier", judging),
-        }
-        | ({} if inline else {"analyst": parts.verifier("generator", model)})
-        | ({"meta": parts.meta_verifier("verifier", judging)} if meta else {}),
-        objectives={name: learn[name] for name in names},
-        schedule=alternate(*phases[:both], ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
-        evaluation=Evaluation(
-            protocol=prove,
-            measures=(
-                *((verifying("meta"),) if meta else ()),
-                *(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            ),
-            tasks=evaluation_tasks,
-            splits=("ood_length", "ood_template"),
-            options=how | {"votes": 1},
-            fixed={"solver": "start"} if kl else {},
-        ),
-        evaluate_every=evaluate_every,
+        Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], members=1, options=one),
+    ][:both]
+    roles = {
+        "solver": (parts.self_checker if inline else parts.solver)("generator", run.model),
+        "verifier": parts.verifier("verifier", judging),
+    }
+    if not inline:
+        roles["analyst"] = parts.verifier("generator", run.model)
+    if meta:
+        roles["meta"] = parts.meta_verifier("verifier", judging)
+    judge = run.learner(judging, lr=verifier_lr) if trained else frozen(judging)
+    return run.recipe(
+        "dsm",
+        policies={"generator": run.learner(), "verifier": judge, **run.start()},
+        roles=roles,
+        objectives=learn,
+        schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
+        evaluate=prove,
+        measures=(*((verifying("meta"),) if meta else ()), *judged_by("verifier")),
+        options=how | {"votes": 1},
+        fixed=run.fixed(),
     )

@@ -8,19 +8,18 @@ CORRECT. With λ = (1, 1, 1, ½), rewards added up before they are normalised (G
                    GAN: mean verdict on the steps of a worked solution; 1 − mean verdict on generated steps
                    agreement: share of its verdicts, the final one included, that are the outcome
 
-The paper's GAN part has log M and log(1 − M) of a probability; a sampled verdict is 0 or 1, and the mean is its linear form. It
-mixes as many reference as generated slices: here there are as many reviews of the worked solution as of the generated
-ones that differ from it.
-
-Where a generated step is, word for word, a step of the worked solution, nobody can tell which is which: one and the same
-text would have to be right and wrong, and the part would only teach doubt. Such steps are left out of it, and a review of
-nothing else gets ½, which changes no advantage. What differs is not always wrong either: a right step in other words or
-in another order is still paid as a forgery, and the agreement alone speaks for it.
+A generated step that is word for word a step of the worked solution is left out of the GAN part: one text would have to be right
+and wrong. A review of nothing else gets ½, which changes no advantage. A right step in other words or in another order is still
+paid as a forgery, and the agreement alone speaks for it.
 
 Controls are parameters: ``critic="frozen"`` never trains the discriminator (then no worked solution is shown),
 ``slice_weight=0`` is GRPO on the outcome, ``gan_weight=0`` and ``agreement_weight=0`` are the paper's single-reward arms,
-``balance=False`` shows the worked solution once. Left out: supervised learning of the review format (the embedded models know it)
-and slices of 320 tokens. A task source without worked solutions is refused.
+``balance=False`` shows the worked solution once. A task source without worked solutions is refused.
+
+Different from the paper: its GAN part has log M and log(1 − M) of a probability; a sampled verdict is 0 or 1, and the mean is its
+linear form. It mixes as many reference as generated slices; here there are as many reviews of the worked solution as of the
+generated ones that differ from it. Left out: supervised learning of the review format (the embedded models know it) and slices of
+320 tokens.
 """
 
 from __future__ import annotations
@@ -29,23 +28,11 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError
-from cotrain.core.notes import CORRECT, Note
-from cotrain.core.signals import AGREEMENT, Signal, gives
-from cotrain.core.types import Sampling, Task, TaskSource
-from cotrain.learn.algorithms import grpo, pull_to
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import frozen, program, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
-from cotrain.loop.schedule import Phase, alternate
-from cotrain.metrics.heldout import selecting, solving, verifying
-from cotrain.play import parts
-from cotrain.play.executor import Roles
-from cotrain.play.idle_loop import together
+from cotrain import AGREEMENT, CORRECT
+from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
+from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, parts, program, recipe, review
+from cotrain import review_all, single, solve_then_verify
 from cotrain.play.monte_carlo import share_right, verdicts
-from cotrain.play.protocols import examine, review, solve_then_verify
-from cotrain.play.role import Role, Turn
-from cotrain.tasks.words.source import study_problems
 
 MATCH = Signal("match", meaning="1 for a right answer, else 0")
 SLICES = Signal("slices", meaning="mean verdict on the steps")
@@ -61,16 +48,13 @@ async def contest(
 ) -> None:
     """``samples`` solutions with ``reviews`` reviews each, and with ``learn`` as many of the worked solution. Rewards: of the
     solver ``match`` and ``slices`` (none when no review of it can be read), of the verifier ``gan`` and ``agreement``."""
-    solutions = await roles.solver.many(samples, problem=task.prompt)
+    solutions = await attempts(task, roles, samples)
     for solution in solutions:
-        correct = await examine(task, roles, solution)
-        if correct is not None:
-            solution.reward(MATCH, float(correct))
-    readable = [s for s in solutions if s.parsed.ok and not s.failed]
-    sheets = await together([review(task, roles, s, n=reviews) for s in readable])
-    for solution in solutions:
+        solution.reward(MATCH, float(CORRECT.known(solution)))
         if not solution.parsed.ok:
             solution.reward(SLICES, 0.0)
+    readable = [s for s in solutions if s.parsed.ok]
+    sheets = await review_all(task, roles, readable, n=reviews)
     for solution, turns in zip(readable, sheets, strict=True):
         said = [sum(turn.parsed.steps) / len(turn.parsed.steps) for turn in turns if turn.parsed.ok]
         if said:
@@ -120,66 +104,43 @@ def recite(fields: Mapping[str, Any], rng: random.Random) -> str:
     return str(fields["solution"])
 
 
-@recipe
+@recipe(group_size=4)
 def gar(
-    model: str = "embedded",
-    critic_model: str | None = None,
-    steps: int = 100,
-    seed: int = 0,
-    tasks: TaskSource | None = None,
-    tasks_per_step: int = 16,
-    group_size: int = 4,
-    reviews: int = 4,
-    lr: float = 2e-4,
-    critic_lr: float = 2e-4,
-    kl: float = 0.001,
-    match_weight: float = 1.0,
-    slice_weight: float = 1.0,
-    gan_weight: float = 1.0,
-    agreement_weight: float = 0.5,
-    critic: Literal["trained", "frozen"] = "trained",
-    balance: bool = True,
-    evaluate_every: int = 0,
-    evaluation_tasks: int = 256,
+    run: Settings,
+    *,
+    critic_model: str | None = None,  # begins the discriminator; by default the generator's model
+    reviews: int = 4,  # of a solution
+    critic_lr: float = 2e-4,  # learning rate of the discriminator
+    match_weight: float = 1.0,  # λ1, of a right answer
+    slice_weight: float = 1.0,  # λ2, of the verdicts on its steps
+    gan_weight: float = 1.0,  # λ3, of telling worked from generated
+    agreement_weight: float = 0.5,  # λ4, of agreeing with the outcome
+    critic: Literal["trained", "frozen"] = "trained",  # does it learn?
+    balance: bool = True,  # as many reviews of the worked solution as of others
 ) -> Recipe:
-    trained, judge, source = critic == "trained", critic_model or model, tasks or study_problems()
-    for name, size in (("group_size", group_size), ("reviews", reviews if trained else 2)):
-        if size < 2:
-            raise ConfigError(f"gar: {name} is {size}, expected at least 2: they are compared with each other")
-    if trained:
-        worked(source.get("train", 0))
-    reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=pull_to("start", kl))
-    tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
+    trained, judge = critic == "trained", critic_model or run.model
+    at_least(2, "gar", group_size=run.group_size, reviews=reviews if trained else 2)
+    reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=run.pull())
     objectives = {"generator": Objective(policy="generator", on="solver", by=reason)}
-    policies = {"generator": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl else {})
-    roles = {"solver": parts.solver("generator", model), "verifier": parts.verifier("verifier", judge)}
+    policies = {"generator": run.learner(), "verifier": frozen(judge), **run.start()}
+    roles = {"solver": parts.solver("generator", run.model), "verifier": parts.verifier("verifier", judge)}
     if trained:
+        worked(run.problems.get("train", 0))
+        tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
         objectives["critic"] = Objective(policy="verifier", on="verifier", by=tell_apart)
-        policies |= {"verifier": trainable(judge, lr=critic_lr), "reference": program(recite)}
+        policies |= {"verifier": run.learner(judge, lr=critic_lr), "reference": program(recite)}
+        sampling = Sampling(max_tokens=1)
         roles["reference"] = Role(
-            policy="reference", prompt="{solution}", sampling=Sampling(max_tokens=1), parse=parts.parse_solution
+            policy="reference", prompt="{solution}", sampling=sampling, parse=parts.parse_solution
         )
-    else:
-        policies["verifier"] = frozen(judge)
-    options = {"samples": group_size, "reviews": reviews, "balance": balance, "learn": trained}
-    phase = Phase(name="both", protocol=contest, objectives=tuple(objectives), members=1, options=options)
-    return Recipe(
-        name="gar" if trained else "gar-frozen",
-        tasks=source,
-        steps=steps,
-        seed=seed,
-        tasks_per_step=tasks_per_step,
-        group_size=group_size,
+    how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "balance": balance, "learn": trained}
+    return run.recipe(
+        "gar" if trained else "gar-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
-        evaluation=Evaluation(
-            protocol=solve_then_verify,
-            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            tasks=evaluation_tasks,
-            splits=("ood_length", "ood_template"),
-            fixed={"solver": "start"} if kl else {},
-        ),
-        evaluate_every=evaluate_every,
+        schedule=single(contest, *objectives, name="both", members=1, **how),
+        evaluate=solve_then_verify,
+        measures=judged_by("verifier"),
+        fixed=run.fixed(),
     )

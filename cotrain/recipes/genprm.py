@@ -19,34 +19,16 @@ difficulty (``rollouts`` for all), and the critic that refines solutions.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError
-from cotrain.core.notes import CORRECT, Note
-from cotrain.core.signals import MATCH, Signal, gives
-from cotrain.core.types import Task, TaskSource
-from cotrain.learn.sft import Sft
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import frozen, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
-from cotrain.loop.schedule import Phase, alternate
-from cotrain.metrics.heldout import selecting, solving, verifying
-from cotrain.play import judges, parts
-from cotrain.play.executor import Roles
-from cotrain.play.monte_carlo import (
-    GAMMA,
-    Labels,
-    balanced,
-    completer,
-    contradicted,
-    share_right,
-    step_labels,
-    verdicts,
-)
-from cotrain.play.protocols import Tool, examine, review_all, solve_then_verify
+from cotrain import CORRECT, MATCH
+from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Sft, Signal, Task
+from cotrain import at_least, attempts, frozen, gives, judged_by, judges, parts, recipe, review_all, rng_of, single
+from cotrain import solve_then_verify
+from cotrain.play.monte_carlo import GAMMA, Labels, balanced, completer, contradicted
+from cotrain.play.monte_carlo import share_right, step_labels, verdicts
+from cotrain.play.protocols import Tool
 from cotrain.tasks.isolation import chosen
-from cotrain.tasks.words.source import study_problems
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
 CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no review contradicts its labels")
@@ -69,9 +51,9 @@ async def agreeing_reviews(
     """Readable solutions, labelled and reviewed. Verifier rewards, for a whole review: ``match``, the share of its
     verdicts that are the label, and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution
     passed the filter."""
-    solutions = await roles.solver.many(samples, problem=task.prompt)
-    readable = [s for s in solutions if await examine(task, roles, s) is not None and s.parsed.ok]
-    if balance:
+    solutions = await attempts(task, roles, samples)
+    readable = [s for s in solutions if s.parsed.ok]
+    if balance and solutions:
         drawn = balanced([CORRECT.known(s) for s in readable], rng_of("balance", task.id, solutions[0].id))
         readable = [readable[i] for i in drawn]
     found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
@@ -87,35 +69,23 @@ async def agreeing_reviews(
             turn.chat.reward(KEPT, float(match == 1.0 and (passed or not consensus)))
 
 
-@recipe
+@recipe(group_size=4, without=("kl",))
 def genprm(
-    model: str = "embedded",
-    verifier_model: str | None = None,
-    steps: int = 100,
-    seed: int = 0,
-    tasks: TaskSource | None = None,
-    tasks_per_step: int = 16,
-    group_size: int = 4,
-    reviews: int = 4,
-    rollouts: int = 8,
-    lr: float = 2e-4,
-    labels: Labels = "ratio",
-    gamma: float = GAMMA,
-    balance: bool = True,
-    consensus: bool = True,
-    judge: Literal["steps", "genprm"] = "steps",
-    tool: Tool = "none",
-    evaluate_every: int = 0,
-    evaluation_tasks: int = 256,
+    run: Settings,
+    *,
+    verifier_model: str | None = None,  # begins the verifier, which ``lr`` is for
+    reviews: int = 4,  # of a solution
+    rollouts: int = 8,  # continuations of a beginning
+    labels: Labels = "ratio",  # of steps, see ``play/monte_carlo.py``
+    gamma: float = GAMMA,  # γ of the labels
+    balance: bool = True,  # label as many right as wrong solutions
+    consensus: bool = True,  # leave out solutions whose reviews contradict the labels
+    judge: Literal["steps", "genprm"] = "steps",  # the verifier's format
+    tool: Tool = "none",  # run the programs of a review
 ) -> Recipe:
-    for name, size, least in (
-        ("group_size", group_size, 1 + balance),
-        ("reviews", reviews, 1),
-        ("rollouts", rollouts, 1),
-    ):
-        if size < least:
-            raise ConfigError(f"genprm: {name} is {size}, expected at least {least}")
-    critic, solver = verifier_model or model, parts.solver("generator", model)
+    at_least(1 + balance, "genprm", group_size=run.group_size)
+    at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
+    critic, solver = verifier_model or run.model, parts.solver("generator", run.model)
     if tool != "none" and (judge != "genprm" or parts.speaks_short(critic)):
         raise ConfigError(
             f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and the verifier's"
@@ -127,39 +97,15 @@ def genprm(
         verifier = judges.genprm("verifier", critic, runs=tool == "python")
     else:
         verifier = judges.judge("verifier", critic, judge)
-    phase = Phase(
-        name="verifier",
-        protocol=agreeing_reviews,
-        objectives=("verifier",),
-        members=1,
-        options={
-            "samples": group_size,
-            "reviews": reviews,
-            "rollouts": rollouts,
-            "labels": labels,
-            "gamma": gamma,
-            "balance": balance,
-            "consensus": consensus,
-            "tool": tool,
-        },
-    )
-    return Recipe(
-        name="genprm" if consensus else "genprm-unfiltered",
-        tasks=tasks or study_problems(),
-        steps=steps,
-        seed=seed,
-        tasks_per_step=tasks_per_step,
-        group_size=group_size,
-        policies={"generator": frozen(model), "verifier": trainable(critic, lr=lr)},
+    how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts, "tool": tool}
+    how |= {"labels": labels, "gamma": gamma, "balance": balance, "consensus": consensus}
+    return run.recipe(
+        "genprm" if consensus else "genprm-unfiltered",
+        policies={"generator": frozen(run.model), "verifier": run.learner(critic)},
         roles={"solver": solver, "completer": completer(solver), "verifier": verifier},
         objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
-        schedule=alternate(phase, ratio=(1,)),
-        evaluation=Evaluation(
-            protocol=solve_then_verify,
-            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            tasks=evaluation_tasks,
-            splits=("ood_length", "ood_template"),
-            options={"tool": tool},
-        ),
-        evaluate_every=evaluate_every,
+        schedule=single(agreeing_reviews, "verifier", name="verifier", members=1, **how),
+        evaluate=solve_then_verify,
+        measures=judged_by("verifier"),
+        options={"tool": tool},
     )

@@ -2,9 +2,9 @@
 
 Chen et al. 2025 (arXiv 2510.04935). System 2 sees the question alone and asks a tool for documents. They are packed into bins
 by first-fit decreasing; System 1 digests each bin for what System 2 wants to know; System 2 solves the problem from the
-digests. One reward, the answer, is that of the whole trajectory and of every call in it. Advantages are standardised apart,
-System 2 among the trajectories of a problem, System 1 among all of its calls; after that System 1's samples, of which there
-are several to a trajectory, are brought to the number of trajectories; and each system has a loss of its own.
+digests. One reward, the answer, is that of the whole trajectory and of every call in it. Advantages are normalised apart: System
+2's among the trajectories of a problem, System 1's among all of its calls. Then System 1's samples are drawn down to one for
+each trajectory, and each system has a loss of its own.
 
 The tool is a program (``tasks/words/scatter.py``): the facts of the problem lie in many documents, ``noise`` irrelevant
 sentences to each of them, and a search by a word that is not in them finds documents about something else.
@@ -19,30 +19,15 @@ Left out: more than one search, further tools, and System 2's reasoning beside i
 
 from __future__ import annotations
 
-from asyncio import gather
 from typing import Any, Literal
 
-from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError
-from cotrain.core.notes import FAILURE, Finding, Note
-from cotrain.core.signals import OUTCOME, gives
-from cotrain.core.types import Task, TaskSource
+from cotrain import FAILURE, OUTCOME
+from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles, Settings, Task, Turn
+from cotrain import drop_flat_groups, examine, frozen, gives, grpo, parts, recipe, rng_of, single, together
 from cotrain.functional.bins import first_fit_decreasing
-from cotrain.learn.after import After, drop_flat_groups
-from cotrain.learn.algorithms import grpo, pull_to
 from cotrain.learn.subsample import Subsample
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import frozen, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
-from cotrain.loop.schedule import single
-from cotrain.metrics.heldout import solving
-from cotrain.play import parts
-from cotrain.play.executor import Roles
-from cotrain.play.protocols import examine
-from cotrain.play.role import Turn
 from cotrain.tasks.words import scatter
 from cotrain.tasks.words.roles_corpus import NOTHING
-from cotrain.tasks.words.source import study_problems
 
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
 FOUND = Note[bool]("found", bool, "did the search find every fact")
@@ -71,7 +56,7 @@ async def research(
     if digest:
         packed = first_fit_decreasing([len(document) for document in found], bin_size)
         bins = ["\n".join(found[i] for i in mine) for mine in packed]
-        digests = await gather(*(roles.digester(documents=shown, purpose=question) for shown in bins))
+        digests = await together([roles.digester(documents=shown, purpose=question) for shown in bins])
         for shown, turn in zip(bins, digests, strict=True):
             weigh(turn, shown, facts)
         calls += digests
@@ -105,64 +90,44 @@ def weigh(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
         digest.note(PRECISION, sum(sentence in wanted for sentence in said) / len(said))
 
 
-@recipe
+@recipe(model="embedded-digest")
 def mars(
-    model: str = "embedded-digest",
-    steps: int = 100,
-    seed: int = 0,
-    tasks: TaskSource | None = None,
-    tasks_per_step: int = 16,
-    group_size: int = 8,
-    lr: float = 2e-4,
-    kl: float = 0.001,
-    bin_size: int = 120,
-    noise: float = 1.0,
-    plan: bool = True,
-    system1: Literal["trained", "frozen", "none"] = "trained",
-    balance: bool = True,
-    sampling: Literal["random", "advantage"] = "random",
-    decoupled: bool = True,
-    evaluate_every: int = 0,
-    evaluation_tasks: int = 256,
+    run: Settings,
+    *,
+    bin_size: int = 120,  # characters that System 1 sees at a time
+    noise: float = 1.0,  # irrelevant sentences for each fact
+    plan: bool = True,  # System 2 says what to search for
+    system1: Literal["trained", "frozen", "none"] = "trained",  # who digests
+    balance: bool = True,  # draw System 1's samples down to one a trajectory
+    sampling: Literal["random", "advantage"] = "random",  # which of them
+    decoupled: bool = True,  # a loss for each system
 ) -> Recipe:
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"
-    pull = pull_to("start", kl)
     plain: tuple[After, ...] = (drop_flat_groups,)
-    drawn: tuple[After, ...] = (*plain, Subsample(size=group_size, by=sampling)) if balance else plain
+    drawn: tuple[After, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))
-    objectives = {
-        "system2": Objective(
-            policy="model",
-            on="solver",
-            also=also,
-            by=grpo(rewards={OUTCOME: 1.0}, kl=pull, after=plain if decoupled else drawn),
-        )
-    }
+    reason = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=plain if decoupled else drawn)
+    objectives = {"system2": Objective(policy="model", on="solver", also=also, by=reason)}
     if trained and decoupled:
-        digesting = grpo(rewards={OUTCOME: 1.0}, kl=pull, after=drawn)
+        digesting = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=drawn)
         objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
+    policies = {"model": run.learner(), **run.start()}
+    if system1 == "frozen":
+        policies["start"] = frozen(run.model)
+    roles = {"solver": parts.solver("model", run.model)}
+    if plan:
+        roles["planner"] = parts.planner("model", run.model)
+    if digest:
+        roles["digester"] = parts.digester("model" if trained else "start", run.model)
     shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
-    return Recipe(
-        name="mars" if trained else f"mars-{system1}",
-        tasks=tasks or study_problems(),
-        steps=steps,
-        seed=seed,
-        tasks_per_step=tasks_per_step,
-        group_size=group_size,
-        policies={"model": trainable(model, lr=lr)} | ({"start": frozen(model)} if kl or system1 == "frozen" else {}),
-        roles={"solver": parts.solver("model", model)}
-        | ({"planner": parts.planner("model", model)} if plan else {})
-        | ({"digester": parts.digester("model" if trained else "start", model)} if digest else {}),
+    return run.recipe(
+        "mars" if trained else f"mars-{system1}",
+        policies=policies,
+        roles=roles,
         objectives=objectives,
         schedule=single(research, *objectives, name="both", **shown),
-        evaluation=Evaluation(
-            protocol=research,
-            measures=(solving("solver", 8),),
-            tasks=evaluation_tasks,
-            splits=("ood_length", "ood_template"),
-            options=shown,
-        ),
-        evaluate_every=evaluate_every,
+        evaluate=research,
+        options=shown,
     )

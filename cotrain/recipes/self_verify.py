@@ -1,14 +1,14 @@
 """Learning to Self-Verify: one set of weights solves and judges its own answers (Chen et al. 2026, arXiv 2602.07594).
 
-Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with the
-truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong ones are
-chosen (``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim is that learning
-to judge improves solving, and that learning to solve leaves judging as it was.
+Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with the truth of
+the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong ones are chosen
+(``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim: learning to judge improves
+solving, and learning to solve leaves judging as it was.
 
 Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives in one
 optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts verification steps
-first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions whatever their truth.
-``kl`` adds what the paper has not.
+first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions whatever their truth. The
+paper has no ``kl``.
 
 Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them); its
 balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as wrong);
@@ -17,27 +17,15 @@ verdicts that see the final answer alone; several updates a batch.
 
 from __future__ import annotations
 
-from asyncio import gather
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
-from cotrain.core.address import rng_of
-from cotrain.core.errors import ConfigError
-from cotrain.core.notes import CORRECT, JUDGED, Note
-from cotrain.core.signals import AGREEMENT, OUTCOME, Signal, gives
-from cotrain.core.types import Task, TaskSource
-from cotrain.learn.algorithms import Clipped, grpo, pull_to
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import frozen, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
-from cotrain.loop.schedule import Phase, alternate
-from cotrain.metrics.heldout import selecting, solving, verifying
-from cotrain.play import parts
-from cotrain.play.executor import Roles
-from cotrain.play.protocols import REVIEWED, SOLVED, review, reward_review, solve, solve_then_verify
-from cotrain.tasks.words.source import study_problems
+from cotrain import AGREEMENT, CORRECT, JUDGED, OUTCOME, REVIEWED, SOLVED
+from cotrain import Clipped, ConfigError, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task
+from cotrain import alternate, frozen, gives, grpo, judged_by, parts, recipe, review_all, reward_review, rng_of, solve
+from cotrain import solve_then_verify, together
 
 MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
 
@@ -48,7 +36,7 @@ async def judge_own(
 ) -> None:
     """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
     ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and wrong."""
-    solutions = await gather(*(solve(task, roles) for _ in range(samples)))
+    solutions = await together([solve(task, roles) for _ in range(samples)])
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
     right = [CORRECT.known(s) for s in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
@@ -57,7 +45,7 @@ async def judge_own(
     for solution in solutions:
         solution.note(JUDGED, solution in judged)
         solution.note(MIXED, len(set(right)) == 2)
-    sheets = await gather(*(review(task, roles, solution, n=reviews) for solution in judged))
+    sheets = await review_all(task, roles, judged, n=reviews)
     for solution, turns in zip(judged, sheets, strict=True):
         for turn in turns:
             reward_review(turn, CORRECT.known(solution))
@@ -82,25 +70,17 @@ def choose(
     return sorted(chosen)
 
 
-@recipe
+@recipe(steps=120, kl=0.0)
 def self_verify(
-    model: str = "embedded",
-    steps: int = 120,
-    seed: int = 0,
-    tasks: TaskSource | None = None,
-    tasks_per_step: int = 16,
-    group_size: int = 8,
-    reviews: int = 8,
-    pairs: int = 1,
-    mode: Literal["alternate", "joint", "generate", "verify"] = "alternate",
-    ratio: tuple[int, int] = (5, 1),
-    warmup: int = 0,
-    balance: bool = True,
-    lr: float = 2e-4,
-    kl: float = 0.0,
-    clip_high: float = 0.28,
-    evaluate_every: int = 0,
-    evaluation_tasks: int = 256,
+    run: Settings,
+    *,
+    reviews: int = 8,  # of a solution
+    pairs: int = 1,  # of a right and a wrong solution, of each problem
+    mode: Literal["alternate", "joint", "generate", "verify"] = "alternate",  # what is learned when
+    ratio: tuple[int, int] = (5, 1),  # generation and verification steps, in turn
+    warmup: int = 0,  # verification steps before all others
+    balance: bool = True,  # review as many right as wrong solutions
+    clip_high: float = 0.28,  # upper clip of the ratio
 ) -> Recipe:
     modes = {"alternate": (*ratio, 0), "joint": (0, 0, 1), "generate": (1, 0, 0), "verify": (0, 1, 0)}
     if reviews < 2 or pairs < 1:
@@ -108,40 +88,28 @@ def self_verify(
             f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are compared "
             "with each other, and at least 1 pair of solutions a problem"
         )
-    how = {"samples": group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
+    how = {"samples": run.group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
     phases = (
         Phase(name="generator", protocol=solve, objectives=("generator",)),
         Phase(name="verifier", protocol=judge_own, objectives=("verifier",), members=1, options=how),
         Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), members=1, options=how),
     )
     played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
+    due = {name for phase, _ in played for name in phase.objectives}
 
     def learn(on: str, reward: Signal) -> Objective:
-        pull = pull_to("start", kl)
-        return Objective(policy="model", on=on, by=grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=pull))
+        by = grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=run.pull())
+        return Objective(policy="model", on=on, by=by)
 
     objectives = {"generator": learn("solver", OUTCOME), "verifier": learn("verifier", AGREEMENT)}
-    due = {name for phase, _ in played for name in phase.objectives}
-    return Recipe(
-        name="self_verify" if mode == "alternate" else f"self_verify-{mode}",
-        tasks=tasks or study_problems(),
-        steps=steps,
-        seed=seed,
-        tasks_per_step=tasks_per_step,
-        group_size=group_size,
-        policies={"model": trainable(model, lr=lr), "start": frozen(model)},
-        roles={"solver": parts.solver("model", model), "verifier": parts.verifier("model", model)},
+    return run.recipe(
+        "self_verify" if mode == "alternate" else f"self_verify-{mode}",
+        policies={"model": run.learner(), "start": frozen(run.model)},
+        roles={"solver": parts.solver("model", run.model), "verifier": parts.verifier("model", run.model)},
         objectives={name: objective for name, objective in objectives.items() if name in due},
-        schedule=alternate(
-            *(phase for phase, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}
-        ),
-        evaluation=Evaluation(
-            protocol=solve_then_verify,
-            measures=(solving("solver", 8), verifying("verifier"), selecting("solver", "verifier", 8)),
-            tasks=evaluation_tasks,
-            splits=("ood_length", "ood_template"),
-            fixed={"solver": "start"},
-            options={"step_rewards": "none"},
-        ),
-        evaluate_every=evaluate_every,
+        schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
+        evaluate=solve_then_verify,
+        measures=judged_by("verifier"),
+        fixed={"solver": "start"},
+        options={"step_rewards": "none"},
     )

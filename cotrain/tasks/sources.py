@@ -12,16 +12,18 @@ from typing import Any
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.core.state import take
 from cotrain.core.types import TaskSource
+from cotrain.core.user_code import named_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
 KINDS = ("words", "jsonl", "gym", "programs", "verifiers", "openenv")
-NAMES = ("words", *SCHEMAS, *PROGRAMS, "gym:NAME", "verifiers:NAME", "openenv:URL")
+NAMES = ("words", *SCHEMAS, *PROGRAMS, "gym:NAME", "verifiers:NAME", "openenv:URL", "path/to/file.py:CLASS")
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
     """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME", "verifiers:NAME", "openenv:URL", or with data
-    "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION").
+    "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of
+    the user's own that is made without arguments.
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is one.
     ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
@@ -40,7 +42,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
 
         return benchmark(*_on_the_hub(spec, data), lenient=lenient)
     named = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}
-    if spec != "words" and not (kind in named and name):
+    own = spec.rpartition(":")[0].endswith(".py")
+    if spec != "words" and not own and not (kind in named and name):
         raise UnknownName("task source", spec, NAMES)
     if lenient and data is None:
         raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
@@ -48,6 +51,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         raise ConfigError(
             f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
         )
+    if own:
+        return _own(spec, {})
     return from_description({"kind": kind, "settings": {named[kind]: name} if kind in named else {}})
 
 
@@ -79,13 +84,23 @@ def _on_the_hub(spec: str, data: str) -> tuple[str, str]:
     return spec, data
 
 
-def from_description(description: Mapping[str, Any]) -> TaskSource:
-    """Build a source again from what its ``describe()`` returned.
+def from_description(description: Mapping[str, Any], target: str | None = None) -> TaskSource:
+    """Build a source again from what its ``describe()`` returned; ``target``: the user's own class that did, as
+    ``path/to/file.py:Name`` or ``package.module:Name``.
 
-    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist.
+    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist, ConfigError
+    for a class that is not there.
     """
     kind, settings = take("a task source", description, "kind", "settings")
     try:
+        if target is not None:
+            source = _own(target, settings)
+            if source.describe() != description:
+                raise StateError(
+                    f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the settings "
+                    "must be the arguments of its class"
+                )
+            return source
         if kind == "words":
             from cotrain.tasks.words.source import WordProblems
 
@@ -113,3 +128,15 @@ def from_description(description: Mapping[str, Any]) -> TaskSource:
     except TypeError as error:
         raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
     raise UnknownName("kind of task source", str(kind), KINDS)
+
+
+def _own(target: str, settings: Mapping[str, Any]) -> TaskSource:
+    where = f"task source {target!r}"
+    try:
+        source: TaskSource = named_class(target, where)(**settings)
+    except TypeError as error:
+        raise ConfigError(f"{where} cannot be made with {dict(settings)}: {error}") from error
+    missing = [name for name in ("name", "get", "size", "describe") if name not in dir(source)]
+    if missing:
+        raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")
+    return source

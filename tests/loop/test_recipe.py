@@ -13,9 +13,9 @@ from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.loop.directory import RunDirectory, recipe_json
 from cotrain.loop.override import override
 from cotrain.loop.policies import critic, frozen, trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.recipe import Objective
 from cotrain.loop.schedule import single
-from cotrain.recipes import SHIPPED, find
+from cotrain.recipes import find
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 
@@ -88,7 +88,7 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
         find("tanog")
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from cotrain.recipes.grpo import grpo\nfrom cotrain.loop.recipe import recipe\n@recipe\ndef mine():\n    return grpo(steps=3)\n"
+        "from cotrain import recipe\nfrom cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run):\n    return grpo(steps=3)\n"
     )
     assert find(f"{mine}:mine")().steps == 3
     refuse(lambda: find(f"{mine}:mien"), "did you mean 'mine'")
@@ -219,26 +219,3 @@ def test_a_weight_is_positive():
     (objective,) = made.objectives.values()
     with pytest.raises(ConfigError, match="weight is 0"):
         replace(made, objectives={"generator": replace(objective, weight=0.0)})
-
-
-def test_temperature_and_warm_up_are_parameters_of_every_recipe():
-    for name in SHIPPED:
-        if name != "demo":
-            made = find(name)(temperature=0.7, lr_warmup=3)
-            assert {role.sampling.temperature for role in made.roles.values()} == {0.7}, name
-            assert {p.lr_warmup for p in made.policies.values() if p.trained} == {3}, name
-            assert made.origin.arguments["temperature"] == 0.7
-    plain = find("cooper")()
-    assert {role.sampling.temperature for role in plain.roles.values()} == {1.0, 1.3}  # as it was made
-    assert "temperature" not in plain.origin.arguments
-    refuse(lambda: tango(temperature="hot"), "temperature of tango is 'hot'; expected a finite number")
-    refuse(lambda: tango(temperature=-1.0), "temperature -1.0")
-
-
-def test_a_recipe_of_its_own_temperature_keeps_it():
-    @recipe
-    def mine(temperature: float = 0.5) -> Recipe:
-        return replace(grpo(), description=str(temperature))
-
-    assert mine(temperature=0.3).description == "0.3"
-    assert mine(temperature=0.3, lr_warmup=2).policies["generator"].lr_warmup == 2

@@ -4,8 +4,9 @@ from cotrain.core.signals import gives
 from cotrain.core.types import Grade, Sampling, StepJudgement, Task
 from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_solution
+from cotrain.play.protocols import attempts
 from cotrain.play.role import Role
-from cotrain.play.votes import VOTE, agrees, attempts, elected, is_right, rarest, reward_vote
+from cotrain.play.votes import VOTE, agrees, elected, is_right, rarest, reward_vote
 from tests.helpers import CharRenderer, Saying
 
 

@@ -1,0 +1,81 @@
+"""Python of the user's own: a file that is loaded by its path, a class that is found again by a text.
+
+``path/to/file.py:Name`` is what a file of its own defines; ``package.module:Name`` what an installed package does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+
+PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
+
+
+def load_file(path: str, where: str) -> ModuleType:
+    """The module of a Python file. Raises ConfigError, one line that begins with ``where``, for whatever is wrong in it."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{where}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"{PREFIX}{file.stem}", file.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{where}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ConfigError(
+            f"{error.filename or path}, line {error.lineno}, column {error.offset}: {error.msg}"
+        ) from error
+    except CotrainError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where}: {failure_in(file, error)}") from error
+    return module
+
+
+def failure_in(file: Path, error: BaseException) -> str:
+    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went through."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
+    place = f"{file}, line {lines[-1]}" if lines else str(file)
+    return f"{place}: {type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
+
+
+def target_of_class(kind: type) -> str | None:
+    """How to find a class again; None for cotrain's own, and for one that is defined inside of a function."""
+    module = kind.__module__
+    if module.partition(".")[0] == "cotrain" or "<locals>" in kind.__qualname__:
+        return None
+    if "." in module:
+        return f"{module}:{kind.__qualname__}"
+    try:
+        return f"{Path(inspect.getfile(kind)).resolve()}:{kind.__qualname__}"
+    except (OSError, TypeError):  # defined where no file is
+        return None
+
+
+def named_class(target: str, where: str) -> Any:
+    """The class that ``target_of_class`` named. Raises ConfigError."""
+    path, _, name = target.rpartition(":")
+    if path.endswith(".py"):
+        module = load_file(path, where)
+    else:
+        try:
+            module = importlib.import_module(path)
+        except ImportError as error:
+            raise ConfigError(
+                f"{where}: module {path} cannot be imported ({error}); install it, or mend the name"
+            ) from error
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise ConfigError(f"{where}: {unknown_message('class', name, classes)}")
+    return found

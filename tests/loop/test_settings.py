@@ -1,0 +1,183 @@
+"""What every run has comes with ``@recipe``: settings, their defaults, their refusals, and ``from cotrain import …``."""
+
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import cotrain
+from cotrain import api
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.flags import comments_of
+from cotrain.loop.directory import recipe_json
+from cotrain.loop.policies import Adapter, Learning
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.settings import NAMES, Settings, recipe
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes import SHIPPED, find
+from cotrain.recipes.grpo import grpo
+from tests.helpers import EASY, TINY
+
+SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1}
+
+
+def signature_of(name):
+    return inspect.signature(find(name)).parameters
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name):
+    own = list(inspect.signature(find(name).recipe).parameters)
+    assert own[0] == "run" and not set(own) & set(NAMES)
+    missing = set(NAMES) - set(signature_of(name))
+    assert missing == {"genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}.get(name, set())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_parameter_says_what_it_is(name):
+    said = comments_of(find(name).recipe)
+    own = set(signature_of(name)) - set(NAMES)
+    assert name == "demo" or set(said) >= own
+    assert set(comments_of(Settings)) >= set(NAMES)
+
+
+def test_a_method_has_defaults_of_its_own_and_refuses_what_it_does_not_take():
+    assert (signature_of("tango")["steps"].default, signature_of("grpo")["steps"].default) == (160, 100)
+    with pytest.raises(ConfigError, match="genprm: this recipe does not take the setting 'kl'; leave it out"):
+        find("genprm")(kl=0.1)
+    with pytest.raises(UnknownName, match="did you mean 'group_size'"):
+        grpo(group_sise=4)
+    with pytest.raises(ConfigError, match="temperature of grpo is 'hot'; expected a finite number"):
+        grpo(temperature="hot")
+    with pytest.raises(ConfigError, match=r"temperature -1\.0"):
+        grpo(temperature=-1.0)
+
+
+def test_a_function_that_is_no_recipe_is_told_what_to_change():
+    def bare():
+        return grpo()
+
+    def shadowing(run: Settings, *, steps: int = 3) -> Recipe:
+        return grpo()
+
+    def good(run: Settings) -> Recipe:
+        return grpo(**run.values())
+
+    with pytest.raises(ConfigError, match=r"expected `def bare\(run: Settings, …\)`"):
+        recipe(bare)
+    with pytest.raises(
+        ConfigError, match=r"'steps' is a setting of every run; use run\.steps, with @recipe\(steps=…\)"
+    ):
+        recipe(shadowing)
+    with pytest.raises(UnknownName, match="did you mean 'steps'"):
+        recipe(stepps=3)(good)
+    with pytest.raises(ConfigError, match="default steps of recipe 'good' is 'many'; expected a whole number"):
+        recipe(steps="many")(good)
+    assert recipe(steps=7)(good)().steps == 7
+    assert recipe(good)(steps=5).origin.arguments["steps"] == 5
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
+    made = find(name)(temperature=0.7, lr_warmup=3)
+    assert {role.sampling.temperature for role in made.roles.values()} == {0.7}
+    assert {p.lr_warmup for p in made.policies.values() if isinstance(p, Learning)} == {3}
+    plain = {role.sampling.temperature for role in find(name)().roles.values()}
+    assert plain == ({1.0, 1.3} if name == "cooper" else {1.0})  # as it was made
+
+
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) - {"co_rewarding"}))
+def test_adapters_of_every_recipe(name):
+    made = find(name)(lora=4)
+    adapters = {n: p for n, p in made.policies.items() if isinstance(p, Adapter)}
+    full = {n for n, p in made.policies.items() if isinstance(p, Learning)} - set(adapters)
+    assert adapters and {p.lora.rank for p in adapters.values()} == {4}
+    assert full == {"rise": {"critic"}, "cooper": {"rm"}}.get(name, set())  # heads of their own
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) - {"co_rewarding", "demo"}))
+def test_adapters_at_another_temperature_make_a_step(name):
+    alone = {"warmup": 0} if "warmup" in signature_of(name) else {}
+    CoTrainer(find(name)(**SIZES, **alone, lora=2, temperature=0.8)).step()
+
+
+def test_an_average_of_an_adapter_is_refused():
+    with pytest.raises(ConfigError, match=r"make 'generator' trainable \(lora=0\), or 'teacher' frozen"):
+        find("co_rewarding")(lora=4)
+    assert isinstance(find("co_rewarding")(lora=4, teacher="frozen").policies["generator"], Adapter)
+
+
+def test_the_front_door_has_what_methods_need_and_is_cheap():
+    code = "import sys, cotrain; assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    from cotrain import method
+
+    for name in method.__all__:
+        assert getattr(cotrain, name) is getattr(method, name)
+    with pytest.raises(AttributeError, match="no attribute 'gropo'"):
+        cotrain.gropo  # noqa: B018
+
+
+def test_one_call_of_a_recipe_hands_its_settings_to_another():
+    again = grpo(**Settings(steps=3, seed=2, temperature=0.9).values())
+    assert (again.steps, again.seed, again.roles["solver"].sampling.temperature) == (3, 2, 0.9)
+    assert replace(again, origin=None).steps == 3
+
+
+# ---- task sources of the user's own
+
+
+SOURCE = """
+from cotrain.recipes.grpo import grpo
+from cotrain.tasks.words.source import WordProblems
+
+class Mine(WordProblems):
+    def describe(self):
+        return {"kind": "mine", "settings": {"operations": list(self.operations)}}
+
+    def __init__(self, operations=(2, 2)):
+        super().__init__(operations=tuple(operations))
+"""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run directory of a recipe whose problems are a class of a file."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    from cotrain.tasks.sources import task_source
+
+    made = grpo(steps=2, tasks=task_source(f"{tmp_path / 'mine.py'}:Mine"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe_json(made, checkpoint_every=1)))
+    return made, tmp_path
+
+
+def test_a_source_of_ones_own_is_made_again_by_its_class(saved):
+    made, place = saved
+    assert made.origin.arguments["tasks"]["class"] == f"{place / 'mine.py'}:Mine"
+    again = api.rebuild(place / "run")
+    assert again.tasks.describe() == made.tasks.describe() and again.tasks.get("train", 3).prompt
+    assert "class" not in grpo(tasks=EASY).origin.arguments["tasks"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda file: file.unlink(), "there is no file"),
+        (lambda file: file.write_text(SOURCE.replace("Mine", "Other")), "unknown class 'Mine'"),
+        (lambda file: file.write_text(SOURCE.replace('"mine"', '"ours"')), "describes itself as"),
+        (lambda file: file.write_text(SOURCE.replace("operations=(2, 2)", "sizes=(2, 2)")), "cannot be made with"),
+        (lambda file: file.write_text("1 / 0\n" + SOURCE), "line 1: ZeroDivisionError"),
+        (lambda file: file.write_text("class Mine:\n    def __init__(self, operations): pass\n"), "has no 'name'"),
+    ],
+)
+def test_a_source_that_changed_is_refused_in_one_line(saved, change, words):
+    _, place = saved
+    change(place / "mine.py")
+    with pytest.raises(Exception, match=words) as error:
+        api.rebuild(place / "run")
+    assert isinstance(error.value, cotrain.core.errors.CotrainError) and "\n" not in str(error.value)
