@@ -23,9 +23,9 @@ from typing import Any
 
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
-from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task
+from cotrain.core.types import Episode, Task, Trace
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.directory import RunDirectory, estimates_json
@@ -49,6 +49,7 @@ from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramJudge, program_of
 from cotrain.tasks.rows import SCHEMAS
+from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import final_answer
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
@@ -202,6 +203,7 @@ def settings_of(
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
+            **({"answer": spec.answer} if spec.parse is parse_solution else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
@@ -291,7 +293,7 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
         failure = episode.failure or "prompt too long"
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
-        "answer": _answer(task, said.text),
+        "answer": _answer(task, said),
         "correct": CORRECT.of(said),
         "verdicts": [FINAL.of(t) for t in reviews],
         "failure": episode.failure or said.failure or FAILURE.of(said),
@@ -300,10 +302,12 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
     }
 
 
-def _answer(task: Task, text: str) -> str | None:
-    """What of a text is graded."""
+def _answer(task: Task, said: Trace) -> str | None:
+    """What of a solution is graded."""
     judge = task.judge
-    return program_of(text, judge.problem(task).entry) if isinstance(judge, ProgramJudge) else final_answer(text)
+    if isinstance(judge, ProgramJudge):
+        return program_of(said.text, judge.problem(task).entry)
+    return ANSWER.of(said) or final_answer(said.text)
 
 
 # -- report
