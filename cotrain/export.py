@@ -51,7 +51,7 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
-    recipe = api.rebuild(directory)
+    recipe = api.recipe_of(directory)
     policy = _policy(recipe, role)
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
@@ -67,14 +67,14 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
-    replace_file(target / CARD, card(exported, policy, RunDirectory.open(directory), merged=merged).encode())
+    replace_file(target / CARD, card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
-    checkpoint = transaction.latest(RunDirectory.open(directory).checkpoints)
+    checkpoint = transaction.latest(RunDirectory(directory).checkpoints)
     if checkpoint is None:
         return Exported(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
     tensors, documents = checkpoint.load(only=[policy])

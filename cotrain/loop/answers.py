@@ -62,17 +62,27 @@ class Reading:
         return sum(one is not None for one in self.found)
 
 
-def settings_for(recipe: Recipe, answer: str | None, prompt: str | None, *, device: str, say: Say) -> list[str]:
+def settings_for(
+    recipe: Recipe,
+    answer: str | None,
+    prompt: str | None,
+    *,
+    device: str,
+    say: Say,
+    tasks: Sequence[Task] = (),
+) -> list[str]:
     """Settings of the role ``solver`` ("roles.solver.answer=…"); [] where all stays as the recipe has it.
 
     ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
-    ``prompt``: the template of the user message. Raises ConfigError where the recipe has no such role, where the prompt does not
+    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises ConfigError where the recipe has no such role, where the prompt does not
     name the problem, and where "auto" cannot read most of what the model says.
     """
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
         if answer not in (None, AUTO, TAGS) or prompt is not None:
-            raise ConfigError(f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --prompt")
+            raise ConfigError(
+                f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --prompt"
+            )
         return []
     _check(recipe, answer, prompt)
     settings = [] if prompt is None else [f"roles.solver.prompt={json.dumps(prompt)}"]
@@ -86,7 +96,8 @@ def settings_for(recipe: Recipe, answer: str | None, prompt: str | None, *, devi
     if own and answer is None:
         return settings
     fixed = prompt or (role.prompt if "roles.solver.prompt" in given else None)
-    best = probe(recipe, replace(role, prompt=fixed) if fixed else role, fixed=fixed is not None, device=device, say=say)
+    asked = replace(role, prompt=fixed) if fixed else role
+    best = probe(recipe, asked, tasks or some(recipe), fixed=fixed is not None, device=device, say=say)
     if best.prompt != role.prompt and prompt is None:
         settings.append(f"roles.solver.prompt={json.dumps(best.prompt)}")
     return [*settings, *([f"roles.solver.answer={json.dumps(best.answer)}"] if best.answer != TAGS else [])]
@@ -113,11 +124,16 @@ def _tied_to_tags(recipe: Recipe) -> bool:
     return bool({"completer", "fixer"} & set(recipe.roles)) or recipe.tasks.describe().get("kind") in kinds
 
 
-def probe(recipe: Recipe, role: Role, *, fixed: bool, device: str, say: Say) -> Reading:
-    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises ConfigError."""
+def some(recipe: Recipe) -> list[Task]:
+    """``PROBED`` training problems, spread over the split where it ends."""
     size = recipe.tasks.size("train")
     count = PROBED if size is None else min(PROBED, size)
-    tasks = [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
+    return [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
+
+
+def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, device: str, say: Say) -> Reading:
+    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises ConfigError."""
+    count = len(tasks)
     say(f"asking {recipe.policies[role.policy].model} {count} problems, to see how it answers …")
     backend = Local(device)
     cast = Cast(backend.open({role.policy: recipe.policies[role.policy]}, seed=recipe.seed))
@@ -183,7 +199,9 @@ def refusal(reading: Reading) -> str:
             f"{cut} of {total} answers were cut off before they ended; raise their limit with "
             "--set roles.solver.sampling.max_tokens=N, or teach the model to end: `cotrain sft --role solver`"
         )
-    example = next((" ".join(one.text.split())[-60:] for one, f in zip(reading.said, reading.found, strict=True) if not f), "")
+    example = next(
+        (" ".join(one.text.split())[-60:] for one, f in zip(reading.said, reading.found, strict=True) if not f), ""
+    )
     return (
         f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of your own, or "
         "`cotrain sft --role solver` first"

@@ -13,7 +13,7 @@ from cotrain.core.threads import usual_threads
 def serve(words: Sequence[str]) -> int:
     """Serve a run's roles with OpenAI's API, and /v1/verify."""
     parser = Parser(prog="cotrain serve", description=serve.__doc__)
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all, without any password")
     parser.add_argument("--port", type=whole(), default=8000, metavar="N", help="0: any that is free")
     parser.add_argument(

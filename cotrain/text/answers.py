@@ -57,7 +57,9 @@ def reader(answer: str) -> Callable[[str], str | None]:
     if answer in READERS:
         return READERS[answer]
     if "(" not in answer:
-        raise UnknownName("format of an answer", answer, (TAGS, *READERS, "a pattern with one group, such as 'A: (.*)'"))
+        raise UnknownName(
+            "format of an answer", answer, (TAGS, *READERS, "a pattern with one group, such as 'A: (.*)'")
+        )
     try:
         pattern = re.compile(answer)
     except re.error as error:
@@ -88,7 +90,7 @@ def _hash(text: str) -> str | None:
 def _phrase(text: str) -> str | None:
     """What follows the last "answer is", "answer:" or "####", on that line or the next; or else bold text at the very end."""
     for match in reversed(list(_SAYS.finditer(text))):
-        rest = text[match.end() :].lstrip(" \t*_\n")
+        rest = text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n")
         if (said := _value(rest.split("\n", 1)[0])) is not None:
             return said
     bold = _BOLD.search(text[-LONGEST:])
