@@ -112,7 +112,7 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
         return rebuild(where)
     model = str(where)
     recipe = grpo(model=model, kl=0.0)
-    roles = recipe.roles | ({"verifier": verifier("generator", model)} if judging else {})
+    roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
     return replace(recipe, name=Path(model).name, roles=roles)
 
 

@@ -1,11 +1,11 @@
 """Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
 
-The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its own temperature, and the
-run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given. Of MBPP
-and HumanEval the answers are programs, which are run with the problem's tests (``tasks/programs.py``).
-What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
-(``metrics/suites.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
-where it was interrupted, and only prints what is finished.
+The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its
+own temperature, and the run's verifier, where there is one, reviews each sampled solution; in ProcessBench the
+verifier judges the solutions given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
+tests (``tasks/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
+``suite-NAME.json`` holds the scores (``metrics/suites.py``) beside the settings they were made with. The rows are
+written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
-from cotrain.core.address import seed_of
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
@@ -112,9 +111,9 @@ def evaluate_suites(
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
         asked = asked if not asked or isinstance(asked[0].judge, AnswerJudge) else []
         if asked or not bare:
-            tasks = _some(asked, PROBED)
-            settings = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
-            recipe = override(recipe, settings)
+            tasks = _drawn(asked, PROBED)
+            how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
+            recipe = override(recipe, how)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     trainer = api.trained(directory, recipe=recipe, device=device)

@@ -68,6 +68,7 @@ def run(words: Sequence[str]) -> int:
     from cotrain import api
     from cotrain.loop.directory import RunDirectory, recipe_json
     from cotrain.loop.override import override
+    from cotrain.models.load import resolve
     from cotrain.report.trackers import check as trackers
 
     arguments = values_of(given, names)
@@ -83,6 +84,9 @@ def run(words: Sequence[str]) -> int:
         RunDirectory.create(given.out)  # refused before a model is asked
     recipe = answered(recipe, given, dry=given.dry_run)
     if given.dry_run:
+        for policy in recipe.policies.values():
+            if policy.head:
+                resolve(policy.model)  # raises ModelError for a directory that is not there
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
         return 0
     return _watched(

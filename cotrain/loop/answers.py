@@ -74,8 +74,8 @@ def settings_for(
     """Settings of the role ``solver`` ("roles.solver.answer=…"); [] where all stays as the recipe has it.
 
     ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
-    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises ConfigError where the recipe has no such role, where the prompt does not
-    name the problem, and where "auto" cannot read most of what the model says.
+    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises ConfigError
+    where the recipe has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
     """
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:

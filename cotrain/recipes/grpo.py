@@ -3,8 +3,9 @@
 DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
 clipped policy-gradient step. ``steps_judged_by="oracle"`` adds the oracle's judgement of every step as a second
 channel, mixed as in RL Tango: what a perfect verifier would be worth. ``lora=16`` trains an adapter of that rank, at
-α = 2 · rank, and not all weights; the KL reference is then its base. ``estimator`` is how an answer is compared with its
-group: "grpo", "dr_grpo", "rloo", "maxrl" or "reinforce++" (``learn/algorithms.py``). Left out: several updates a batch.
+α = 2 · rank, and not all weights; the KL reference is then its base. ``estimator`` is how an answer is compared with
+its group: "grpo", "dr_grpo", "rloo", "maxrl" or "reinforce++" (``learn/algorithms.py``). ``format_reward`` pays for a
+solution that can be read, as a channel of its own. Left out: several updates a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import OUTCOME, STEP
+from cotrain.core.signals import FORMAT, OUTCOME, STEP
 from cotrain.core.types import TaskSource
 from cotrain.learn.algorithms import BY_NAME, Name, pull_to
 from cotrain.learn.mixing import decay
@@ -37,6 +38,7 @@ def grpo(
     lr: float = 2e-4,
     lora: int = 0,
     kl: float = 0.001,
+    format_reward: float = 0.0,
     estimator: Name = "grpo",
     alpha: float = 0.1,
     alpha_end: float = 0.001,
@@ -48,7 +50,9 @@ def grpo(
     if oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     learn = BY_NAME[estimator](
-        rewards={OUTCOME: 1.0} | ({STEP: decay(alpha, alpha_end)} if oracle else {}),
+        rewards={OUTCOME: 1.0}
+        | ({FORMAT: format_reward} if format_reward else {})
+        | ({STEP: decay(alpha, alpha_end)} if oracle else {}),
         kl=pull_to("start", kl),
     )
     generator = adapter(model, rank=lora, alpha=2 * lora, lr=lr) if lora else trainable(model, lr=lr)

@@ -18,7 +18,6 @@ from cotrain.disk.jsonl import encode_row
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
-
 SFT_LR = " (default: 1e-3 for the package's own models, else 2e-5)"
 
 

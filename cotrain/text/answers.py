@@ -83,7 +83,7 @@ def _last(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _hash(text: str) -> str | None:
-    before, mark, after = text.rpartition("####")
+    _, mark, after = text.rpartition("####")
     return after.strip().split("\n", 1)[0] if mark else None
 
 
