@@ -43,9 +43,9 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 def device_of(name: str) -> str:
     """The device that ``--device`` means."""
-    import torch
+    from cotrain.backend.local import settled_device
 
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    return settled_device(name)
 
 
 def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:

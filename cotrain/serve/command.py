@@ -19,7 +19,9 @@ def serve(words: Sequence[str]) -> int:
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 …"
+    )
     parser.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
@@ -35,6 +37,9 @@ def serve(words: Sequence[str]) -> int:
     import torch
     from transformers.utils import logging
 
+    from cotrain.backend.local import settled_device
+
     logging.disable_progress_bar()
     torch.set_num_threads(given.threads or usual_threads())
-    return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=given.device)
+    device = settled_device(given.device)
+    return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=device)
