@@ -98,7 +98,12 @@ def place(tmp_path_factory) -> Iterator[Path]:
         (place / name).write_text(rows)
     for name in ("test.jsonl", "gsm8k/test.jsonl", "path/to/gsm8k/test.jsonl"):
         (place / name).write_text(QUESTION.format(100, 104))
-    for name in ("my-model", "path/or/hub-name", "runs/start", "my-reward-model"):  # a dry run only looks whether they are there
+    for name in (
+        "my-model",
+        "path/or/hub-name",
+        "runs/start",
+        "my-reward-model",
+    ):  # a dry run only looks whether they are there
         (place / name).mkdir(parents=True)
     own = blocks("your-model-and-data", "python")[-1]
     (place / "reversals.py").write_text(own)
