@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from cotrain.backend.local import Local
 from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.loop import run as loop
 from cotrain.loop import seal
+from cotrain.loop.answers import settings_for
 from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
 from cotrain.loop.guard import Diverged
 from cotrain.loop.log import Observer
@@ -18,8 +20,11 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
+from cotrain.play.parts import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
+from cotrain.recipes.grpo import grpo
 from cotrain.report.html import write_report
+from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.sources import from_description
 
 
@@ -100,11 +105,45 @@ def evaluate(
     return result
 
 
-def trained(directory: Path | str, *, device: str = "cpu") -> CoTrainer:
-    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet). Raises RunDirectoryError
-    where a file of the run is not as the run wrote it."""
-    recipe = rebuild(directory)
-    saved = seal.newest(RunDirectory.open(directory))
+def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
+    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which it is the
+    solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
+    if not is_model(where):
+        return rebuild(where)
+    model = str(where)
+    recipe = grpo(model=model, kl=0.0)
+    roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
+    return replace(recipe, name=Path(model).name, roles=roles)
+
+
+def opened(
+    where: Path | str, answer: str | None = None, prompt: str | None = None, *, device: str = "cpu"
+) -> CoTrainer:
+    """``trained``, with a solver that is asked and read so (``loop/answers.py``), without a look at how it answers: by default
+    as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
+    recipe = recipe_of(where)
+    if answer is None and is_model(where) and not speaks_short(str(where)):
+        answer = "phrase"
+    if answer is not None or prompt is not None:
+        answer = answer or (recipe.roles["solver"].answer if "solver" in recipe.roles else None)
+        recipe = override(recipe, settings_for(recipe, answer, prompt, device=device, say=print))
+    return trained(where, recipe=recipe, device=device)
+
+
+def is_model(where: Path | str) -> bool:
+    """Whether this is a model: a directory with a config.json and without a run, an embedded name, or a name of the Hub."""
+    folder = Path(where)
+    if folder.is_dir():
+        return (folder / "config.json").is_file() and not (folder / "recipe.json").is_file()
+    return str(where) in EMBEDDED or (is_hub_name(str(where)) and not folder.parent.is_dir())
+
+
+def trained(directory: Path | str, *, recipe: Recipe | None = None, device: str = "cpu") -> CoTrainer:
+    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it is.
+    ``recipe``: what ``recipe_of`` said, where something of it was changed. Raises RunDirectoryError where a file of the run
+    is not as the run wrote it."""
+    recipe = recipe or recipe_of(directory)
+    saved = None if is_model(directory) else seal.newest(RunDirectory.open(directory))
     trainer = CoTrainer(recipe, backend=Local(device))
     if saved is not None:
         tensors, documents = saved.load()

@@ -34,12 +34,19 @@ class Unjudged:
 
 
 def talk(
-    directory: Path | str, *, temperature: float = 0.0, read: Callable[[str], str] = input, once: str | None = None
+    directory: Path | str,
+    *,
+    temperature: float = 0.0,
+    read: Callable[[str], str] = input,
+    once: str | None = None,
+    answer: str | None = None,
+    prompt: str | None = None,
 ) -> int:
-    """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return."""
+    """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
+    ``answer``, ``prompt``: how the solver is read and asked (``loop/answers.py``)."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    trainer = api.trained(directory)
+    trainer = api.opened(directory, answer, prompt)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(
@@ -51,7 +58,7 @@ def talk(
     }
     executor = trainer.player(recipe.seed, roles=roles)
     if once is not None:
-        print("\n".join(answer(trainer, executor, once.strip(), 0)))
+        print("\n".join(lines_for(trainer, executor, once.strip(), 0)))
         return 0
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
@@ -66,14 +73,14 @@ def talk(
             problem = example
             print(visible(problem))
         try:
-            print("\n".join(answer(trainer, executor, problem, turn)))
+            print("\n".join(lines_for(trainer, executor, problem, turn)))
         except UserError as error:  # such as a problem that is too long; the next one may do
             print(f"({error})")
         sys.stdout.flush()
         turn += 1
 
 
-def answer(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
+def lines_for(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem."""
     task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, judge=Unjudged())
     phase = trainer.recipe.evaluation

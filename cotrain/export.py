@@ -52,7 +52,7 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
-    recipe = api.rebuild(directory)
+    recipe = api.recipe_of(directory)
     policy = _policy(recipe, role)
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
@@ -68,14 +68,14 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
-    replace_file(target / CARD, card(exported, policy, RunDirectory.open(directory), merged=merged).encode())
+    replace_file(target / CARD, card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
-    saved = seal.newest(RunDirectory.open(directory))
+    saved = seal.newest(RunDirectory(directory))
     if saved is None:
         return Exported(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
     tensors, documents = saved.load(only=[policy])

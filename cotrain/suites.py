@@ -1,35 +1,39 @@
 """Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
 
-The solver of a run answers every problem of a suite once greedily and ``samples`` times at its own temperature, and the
-run's verifier, where there is one, reviews each sampled solution; in ProcessBench the verifier judges the solutions given. Of MBPP
-and HumanEval the answers are programs, which are run with the problem's tests (``tasks/programs.py``).
-What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
-(``metrics/suites.py``) beside the settings they were made with. The rows are written as they are made: the same command goes on
-where it was interrupted, and only prints what is finished.
+The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its
+own temperature, and the run's verifier, where there is one, reviews each sampled solution; in ProcessBench the
+verifier judges the solutions given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
+tests (``tasks/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
+``suite-NAME.json`` holds the scores (``metrics/suites.py``) beside the settings they were made with. The rows are
+written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
 
-Left out: few-shot prompts, a model without a run, tools. A sample that does not fit its model's context counts as wrong.
+Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
+from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
-from cotrain.core.notes import CORRECT, FAILURE, FINAL, SCORE
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task
+from cotrain.core.types import Episode, Task, Trace
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
+from cotrain.loop.answers import PROBED, settings_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
+from cotrain.loop.override import override
 from cotrain.metrics.suites import (
     GREEDY,
     SampleRow,
@@ -48,7 +52,9 @@ from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramJudge, program_of
+from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.rows import SCHEMAS
+from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import final_answer
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
@@ -64,7 +70,11 @@ class Play:
     reviews: int = 1  # of each solution; in ProcessBench one greedy review, or the plurality of several sampled ones
     solver: str = "solver"  # role
     verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
-    problems: int | None = None  # the first so many, in ProcessBench so many spread over each split; None for all
+    problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
+    answer: str | None = None  # how answers are read (``loop/answers.py``); None: as the run has it, of a model "auto"
+    prompt: str | None = None  # how the solver is asked; None: likewise
+    max_tokens: int | None = None  # of an answer; None: as the role has it
+    lenient: bool = False  # malformed rows are set aside
 
     def __post_init__(self) -> None:
         if self.samples < 0 or self.reviews < 1 or (self.problems is not None and self.problems < 1):
@@ -80,18 +90,37 @@ def evaluate_suites(
     *,
     play: Play | None = None,
     device: str = "cpu",
+    out: Path | str | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Score a run's latest checkpoint on suites. ``data``: see ``suite_data``.
+    """Score a run's latest checkpoint, or a model, on suites. ``data``: see ``suite_data``. ``out``: where rows and scores go, by
+    default the run's directory, of a model ``evals/NAME``. ``say`` hears how the model answers and what was set aside.
 
     Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``. Raises UnknownName,
     ConfigError, DataError before anything is played.
     """
     play = play or Play()
     paths = suite_data(suites, data)
-    folder, trainer, judge = RunDirectory.open(directory), api.trained(directory, device=device), AnswerJudge()
-    items = {name: _some(load_suite(name, paths[name], judge), play.problems) for name in paths}
+    recipe, judge = api.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerJudge()
+    aside = Quarantine() if play.lenient else None
+    items = {name: _some(load_suite(name, paths[name], judge, aside), play.problems) for name in paths}
+    if aside is not None and aside.refused:
+        say(f"note: {aside.line()}")
+    bare = api.is_model(directory)
+    if bare or play.answer is not None or play.prompt is not None:
+        asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
+        asked = asked if not asked or isinstance(asked[0].judge, AnswerJudge) else []
+        if asked or not bare:
+            tasks = _drawn(asked, PROBED)
+            how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
+            recipe = override(recipe, how)
+    if play.max_tokens is not None:
+        recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
+    trainer = api.trained(directory, recipe=recipe, device=device)
+    folder = RunDirectory(out or (Path("evals") / recipe.name if bare else directory))
+    folder.path.mkdir(parents=True, exist_ok=True)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
-    made = {"run": str(folder.path), "step": trainer.finished, "seed": trainer.recipe.seed, "cotrain": __version__}
+    made = {"run": str(directory), "step": trainer.finished, "seed": trainer.recipe.seed, "cotrain": __version__}
     results = []
     for name, mine in items.items():
         settings = made | {"data": paths[name]} | settings_of(name, mine, trainer.judge, play, policies)
@@ -150,8 +179,11 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
     return found
 
 
-def load_suite(name: str, paths: Sequence[str], judge: AnswerJudge) -> list[Task] | list[Sample]:
-    """Everything in the files of a suite; of a directory or a data set its test split. Raises DataError."""
+def load_suite(
+    name: str, paths: Sequence[str], judge: AnswerJudge, aside: Quarantine | None = None
+) -> list[Task] | list[Sample]:
+    """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows of questions and answers
+    go ``aside``; else raises DataError."""
     if name in JUDGED:
         samples: list[Sample] = JUDGED[name].read_samples(paths)
         return samples
@@ -162,21 +194,33 @@ def load_suite(name: str, paths: Sequence[str], judge: AnswerJudge) -> list[Task
         file = Path(path).expanduser().resolve()
         if not is_hub_name(path) and file.is_dir():
             file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
-        read = read_splits(path if is_hub_name(path) else str(file), SCHEMAS[name].question, SCHEMAS[name].answer)
+        schema = SCHEMAS[name]
+        read = read_splits(path if is_hub_name(path) else str(file), schema.question, schema.answer, aside)
+        if aside is not None:
+            aside.settle(path)
         rows = read["test"] if "test" in read else next(iter(read.values()))
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
     return tasks
 
 
 def _some(items: list[Task] | list[Sample], count: int | None) -> list[Task] | list[Sample]:
-    """The first ``count``; of ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
+    """``count`` of them, in their order: those whose questions have the smallest hashes, as files may be sorted by template; of
+    ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
     splits: dict[str, list[Sample]] = {}
     for item in items:
         if not isinstance(item, Sample):
-            return items[:count]
+            return _drawn([one for one in items if isinstance(one, Task)], count)
         splits.setdefault(item.split, []).append(item)
     chosen = [(mine, min(count or len(mine), len(mine))) for mine in splits.values()]
     return [mine[i * len(mine) // n] for mine, n in chosen for i in range(n)]
+
+
+def _drawn(tasks: list[Task], count: int | None) -> list[Task]:
+    """``count`` tasks by the hash of their questions: the same whatever else is in the file, and however it is sorted."""
+    if count is None or count >= len(tasks):
+        return tasks
+    order = sorted(range(len(tasks)), key=lambda i: (seed_of("suite", tasks[i].prompt), i))
+    return [tasks[i] for i in sorted(order[:count])]
 
 
 def settings_of(
@@ -202,6 +246,7 @@ def settings_of(
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
+            **({"answer": spec.answer} if spec.parse is parse_solution else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
@@ -291,7 +336,7 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
         failure = episode.failure or "prompt too long"
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
-        "answer": _answer(task, said.text),
+        "answer": _answer(task, said),
         "correct": CORRECT.of(said),
         "verdicts": [FINAL.of(t) for t in reviews],
         "failure": episode.failure or said.failure or FAILURE.of(said),
@@ -300,10 +345,12 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
     }
 
 
-def _answer(task: Task, text: str) -> str | None:
-    """What of a text is graded."""
+def _answer(task: Task, said: Trace) -> str | None:
+    """What of a solution is graded."""
     judge = task.judge
-    return program_of(text, judge.problem(task).entry) if isinstance(judge, ProgramJudge) else final_answer(text)
+    if isinstance(judge, ProgramJudge):
+        return program_of(said.text, judge.problem(task).entry)
+    return ANSWER.of(said) or final_answer(said.text)
 
 
 # -- report
@@ -332,9 +379,16 @@ def command(given: argparse.Namespace) -> int:
         solver=given.solver,
         verifier=given.verifier,
         problems=given.problems,
+        answer=given.answer,
+        prompt=given.prompt,
+        max_tokens=given.max_tokens,
+        lenient=given.lenient,
     )
     names = [name.strip() for name in given.suite.split(",")]
-    results = evaluate_suites(given.directory, names, given.data, play=play, device=given.device)
+    say = (lambda text: None) if given.json else functools.partial(print, flush=True)
+    results = evaluate_suites(
+        given.directory, names, given.data, play=play, device=given.device, out=given.out, say=say
+    )
     if given.json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
     else:

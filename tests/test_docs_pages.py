@@ -106,6 +106,13 @@ def place(tmp_path_factory) -> Iterator[Path]:
         (place / name).write_text(rows)
     for name in ("test.jsonl", "gsm8k/test.jsonl", "path/to/gsm8k/test.jsonl"):
         (place / name).write_text(QUESTION.format(100, 104))
+    for name in (
+        "my-model",
+        "path/or/hub-name",
+        "runs/start",
+        "my-reward-model",
+    ):  # a dry run only looks whether they are there
+        (place / name).mkdir(parents=True)
     (place / "reversals.py").write_text(blocks("new-task-source", "python")[0])
     (place / "my_method.py").write_text("\n\n".join(blocks("method-from-scratch", "python")) + "\n\nmine = rival\n")
     yield place

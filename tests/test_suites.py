@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from cotrain.play.executor import Executor
 from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.tango import tango
-from cotrain.suites import Play, lines_of, load_suite, played, settings_of, suite_data
+from cotrain.suites import Play, _some, lines_of, load_suite, played, settings_of, suite_data
 from cotrain.tasks.grading import AnswerJudge, vote_key
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.parsers import write_solution
@@ -315,3 +316,31 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     assert main([*words[:2], "--data", str(long)]) == 2
     assert "--data goes with --suite" in capsys.readouterr().err
+
+
+def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):
+    rows = [{"question": f"{kind} {i}?", "answer": str(i)} for kind in "ab" for i in range(20)]
+    (tmp_path / "sorted.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "turned.jsonl").write_text("\n".join(map(json.dumps, rows[::-1])))
+    draws = []
+    for name in ("sorted", "turned"):
+        with contextlib.closing(AnswerJudge()) as judge:
+            draws.append({t.prompt for t in _some(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
+    assert draws[0] == draws[1] and len(draws[0]) == 8
+    assert {prompt[0] for prompt in draws[0]} == {"a", "b"}
+
+
+def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "null.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": "?", "answer": null}\n')
+    words = ["eval", TINY, "--suite", "jsonl", "--data", "null.jsonl", "--samples", "1", "--max-tokens", "40"]
+    assert main(words) == 2 and "row 2" in capsys.readouterr().err
+    assert main([*words, "--lenient", "--answer", "last-number"]) == 0
+    out = capsys.readouterr().out
+    assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
+    (result,) = tmp_path.glob("evals/*/suite-jsonl.json")
+    assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer"] == "last-number"
+    assert main(["eval", TINY]) == 2 and "is not a run directory" in capsys.readouterr().err
+    assert main(["chat", TINY, "--once", EASY.get("validation", 0).prompt]) == 0
+    assert "answer: " in capsys.readouterr().out
+    assert main(["export", TINY, "--role", "solver", "--out", "copy"]) == 0 and (tmp_path / "copy/config.json").exists()

@@ -83,6 +83,11 @@ class Local:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
 
 
+def settled_device(name: str) -> str:
+    """The device that ``--device`` means: "auto" is cuda where there is one, else cpu."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
 class Room:
     """What policies ask for while they build themselves."""
 

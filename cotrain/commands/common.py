@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import os
+from pathlib import Path
 from typing import Any
 
+from cotrain.core.errors import DataError
+from cotrain.core.flags import whole
 from cotrain.core.threads import usual_threads
+
+say = functools.partial(print, flush=True)
 
 
 def quiet() -> None:
@@ -26,3 +33,61 @@ def threads(count: int | None) -> None:
 
 def figure(estimate: dict[str, Any] | None) -> str:
     return "–" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+def add_device(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
+    )
+
+
+def device_of(name: str) -> str:
+    """The device that ``--device`` means."""
+    from cotrain.backend.local import settled_device
+
+    return settled_device(name)
+
+
+def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:
+    parser.add_argument("--threads", type=whole(1), metavar="N", help=f"CPU threads (default: {default})")
+
+
+def add_answers(
+    parser: argparse._ActionsContainer,
+    default: str = "auto, which looks at 8 answers of the model; of the package's own models tags",
+) -> None:
+    parser.add_argument(
+        "--answer",
+        metavar="FORMAT",
+        help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with one group "
+        f"(default: {default})",
+    )
+    parser.add_argument("--prompt", metavar="FILE", help="how the solver is asked: a text with the mark {problem}")
+
+
+def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
+    """The recipe with what ``--answer`` and ``--prompt`` say, or what its model's own answers say; ``dry``: no model is asked."""
+    from cotrain.loop.answers import AUTO, TAGS, settings_for
+    from cotrain.loop.override import override
+
+    if dry and given.answer in (None, AUTO):
+        given = argparse.Namespace(**{**vars(given), "answer": None if given.prompt is None else TAGS})
+        if given.prompt is None:
+            return recipe
+    answer, prompt = given.answer, prompt_of(given.prompt)
+    return override(recipe, settings_for(recipe, answer, prompt, device=device_of(given.device), say=say))
+
+
+def prompt_of(path: str | None) -> str | None:
+    """The template that ``--prompt`` names."""
+    return None if path is None else text_of_file(path, "--prompt")
+
+
+def text_of_file(path: str, flag: str) -> str:
+    """What a text file holds, without the line break at its end."""
+    try:
+        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
+    except OSError as error:
+        raise DataError(f"{flag} {path}: {(error.strerror or 'unreadable').lower()}; name a text file") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{flag} {path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None

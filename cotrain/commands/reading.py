@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from cotrain.commands.common import figure, quiet
+from cotrain.commands.common import add_answers, add_device, add_threads, device_of, figure, prompt_of, quiet, threads
 from cotrain.core.flags import Parser, real, whole, words_of
 
 
@@ -55,20 +55,29 @@ def _filled(words: Sequence[str], width: int) -> str:
 
 
 def evaluate(words: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain eval", description="Measure a run's latest checkpoint on held-out problems.")
-    parser.add_argument("directory", metavar="DIR")
+    parser = Parser(
+        prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
+    )
+    parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
     parser.add_argument("--problems", type=whole(1), metavar="N", help="how many (default: as the recipe says, or all)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    add_device(parser)
+    add_threads(parser)
+    add_answers(parser)
     parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
     parser.add_argument("--samples", type=whole(0), metavar="K", help="of avg@K, pass@K, maj@K, best@K (default: 8)")
     parser.add_argument("--reviews", type=whole(1), metavar="N", help="of each solution, by the verifier (default: 1)")
+    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="of an answer (default: as the role has it)")
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
+    parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
+    parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.strict(words)
     quiet()
+    threads(given.threads)
+    given.device, given.prompt = device_of(given.device), prompt_of(given.prompt)
     of_suites = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}  # and their defaults
     if given.suite is not None:
         from cotrain.suites import command
@@ -78,9 +87,10 @@ def evaluate(words: Sequence[str]) -> int:
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
         return command(given)
-    lost = [name for name in ("data", *of_suites) if getattr(given, name) not in (None, [])]
+    suited = ("data", *of_suites, "answer", "prompt", "out", "lenient", "max_tokens")
+    lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
     if lost:
-        parser.error(f"--{lost[0]} goes with --suite; name the suites")
+        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
     from cotrain import api
 
     split = "test" if given.split is None else given.split
@@ -113,19 +123,21 @@ def report(words: Sequence[str]) -> int:
 
 def chat(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
+    add_answers(parser, "as the run has it, of a model phrase")
     parser.add_argument("--temperature", type=real(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     given = parser.strict(words)
     quiet()
     from cotrain.chat import talk
 
-    return talk(given.directory, temperature=given.temperature, once=given.once)
+    prompt = prompt_of(given.prompt)
+    return talk(given.directory, temperature=given.temperature, once=given.once, answer=given.answer, prompt=prompt)
 
 
 def export(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")

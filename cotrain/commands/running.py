@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import figure, quiet, threads
+from cotrain.commands.common import add_answers, add_device, answered, device_of, figure, quiet, threads
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
 from cotrain.metrics.table import is_headline, rank
@@ -44,7 +44,7 @@ def run(words: Sequence[str]) -> int:
     how.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
     how.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     how.add_argument("--checkpoint-every", type=whole(1), default=25, metavar="N", help="steps between checkpoints")
-    how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    add_device(how)
     how.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
@@ -59,6 +59,7 @@ def run(words: Sequence[str]) -> int:
     data.add_argument(
         "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
+    add_answers(data)
     names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
     others = {name for name in inspect.signature(build).parameters if name not in NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
@@ -66,8 +67,9 @@ def run(words: Sequence[str]) -> int:
     threads(given.threads)
     quiet()
     from cotrain import api
-    from cotrain.loop.directory import recipe_json
+    from cotrain.loop.directory import RunDirectory, recipe_json
     from cotrain.loop.override import override
+    from cotrain.models.load import resolve
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
 
@@ -79,13 +81,19 @@ def run(words: Sequence[str]) -> int:
             )
         arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
     recipe = override(make(target, arguments), given.set)
+    if not given.dry_run:
+        RunDirectory(given.out).refuse_used()  # before a model is asked
+    recipe = answered(recipe, given, dry=given.dry_run)
     if given.dry_run:
+        for policy in recipe.policies.values():
+            if policy.head:
+                resolve(policy.model)  # raises ModelError for a directory that is not there
         print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
         return 0
     return _watched(
         recipe,
         lambda watch: api.run(
-            recipe, given.out, checkpoint_every=given.checkpoint_every, device=given.device, observer=watch
+            recipe, given.out, checkpoint_every=given.checkpoint_every, device=device_of(given.device), observer=watch
         ),
         out=given.out,
         trackers=trackers(given.tracker),
@@ -95,7 +103,7 @@ def run(words: Sequence[str]) -> int:
 def resume(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    add_device(parser)
     parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU threads (default: as the run was begun)")
     given = parser.strict(words)
     from cotrain.loop.directory import RunDirectory
@@ -110,7 +118,7 @@ def resume(words: Sequence[str]) -> int:
     threads(given.threads or begun["threads"])
     return _watched(
         recipe,
-        lambda watch: api.resume(given.directory, recipe=recipe, device=given.device, observer=watch),
+        lambda watch: api.resume(given.directory, recipe=recipe, device=device_of(given.device), observer=watch),
         out=given.directory,
         trackers=tracked(given.directory),
         notes=notes,

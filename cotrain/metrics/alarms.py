@@ -99,6 +99,20 @@ BANDS = (
         advice="Answers have no grade and are left out of training: see failures by reason, the grader's or the answers'.",
     ),
     Band(
+        name="unreadable answers", keys=("{role}/parse_failures", "{role}/accuracy"), window=1, rule=MeanAbove(0.5),
+        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or teach the format "
+        "first with `cotrain sft --role solver`.",
+    ),
+    Band(
+        name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
+        advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for shorter texts.",
+    ),
+    Band(
+        name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AlwaysAbove(0.999),
+        advice="No group has two different rewards, so nothing is learned: see whether all answers are wrong or all are right, and "
+        "bring easier or harder problems.",
+    ),
+    Band(
         name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric("{role}/truncated").tolerable[1]),
     ),
     Band(

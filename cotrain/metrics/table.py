@@ -68,7 +68,7 @@ SAID = (
     Metric(
         key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
         meaning="share of turns that could not be read",
-        advice="Many outputs cannot be read and earn nothing: raise the format reward, or train on the format first.",
+        advice="Many outputs cannot be read and earn nothing: train on the format first, or raise the format reward.",
     ),
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(

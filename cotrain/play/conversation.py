@@ -266,8 +266,7 @@ class Conversation:
         self._open = not ids or ids[-1] not in self._renderer.stop_ids
         self._sequence = sampled_after(prompt, prompt_ids, ids, self._renderer)
         self._last, self._answer = turn, (*self._answer, turn)
-        if role.parse is not None:
-            turn.parsed = role.parse(self.said, self.fields)
+        turn.parsed = role.read(self.said, self.fields)
         return turn
 
     def _pieces(self) -> list[Piece]:

@@ -106,7 +106,7 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
 
     Raises ValueError, which ends the episode, when no continuation of a beginning could be graded.
     """
-    begins = {s.id: ["", *(s.text[: closed(step).end] for step in s.parsed.steps)] for s in solutions}
+    begins = {s.id: ["", *(s.text[: closed(step, s).end] for step in s.parsed.steps)] for s in solutions}
 
     async def value(begin: str, group: str) -> float:
         found = []

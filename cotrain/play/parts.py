@@ -11,7 +11,8 @@ from typing import Any
 
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.play.role import Parser, Role
-from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
+from cotrain.text.answers import parse_solution
+from cotrain.text.parsers import Review, step_verdicts
 from cotrain.text.prompts import (
     DIGEST,
     DIGEST_FULL,
@@ -40,10 +41,6 @@ def speaks_short(model: str) -> bool:
     """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
     that ``cotrain base`` and ``cotrain sft`` leave in them."""
     return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
-
-
-def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
-    return tagged_solution(text)
 
 
 def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:

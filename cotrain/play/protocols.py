@@ -36,6 +36,7 @@ from cotrain.play.idle_loop import together
 from cotrain.play.judges import confidence, shown
 from cotrain.play.python_tool import python
 from cotrain.play.role import Turn
+from cotrain.text.parsers import Solution
 
 CLOSING = "</step>"
 Tool = Literal["none", "python"]
@@ -48,7 +49,7 @@ REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"
 async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None = None) -> bool | None:
     """Show what a solution says and note what the oracle knows of it, without any reward. Returns whether the answer is
     right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the turn."""
-    grade = await roles.grade(task, solution.text if text is None else text)
+    grade = await roles.grade(task, in_tags(solution) if text is None else text)
     parsed = solution.parsed
     solution.show(PROBLEM, task.prompt)
     if parsed.ok:
@@ -102,7 +103,7 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none", oracle_
         chance = rng_of("oracle noise", task.id, solution.id)
         for span, ok in zip(solution.parsed.steps, STEP_OK.of(solution) or (), strict=False):
             said = ok != (chance.random() < oracle_noise)
-            solution.reward(STEP, 1.0 if said else -1.0, span=closed(span))
+            solution.reward(STEP, 1.0 if said else -1.0, span=closed(span, solution))
     return solution
 
 
@@ -134,7 +135,7 @@ async def review(
     ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in ``examine``.
     """
     judge = getattr(roles, role)
-    asked = _asked(task, roles, judge, solution, solution.text if text is None else text)
+    asked = _asked(task, roles, judge, solution, in_tags(solution) if text is None else text)
     turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **asked)
     return _noted(solution, turns)
 
@@ -147,7 +148,7 @@ async def review_all(
     each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
-    asked = [_asked(task, roles, roles.verifier, s, s.text) for s in solutions]
+    asked = [_asked(task, roles, roles.verifier, s, in_tags(s)) for s in solutions]
     if tool == "none":
         sheets = await together(
             [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, asked, strict=True)]
@@ -223,7 +224,7 @@ async def solve_then_verify(
         for span, said in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
             share = aggregate(combine, said)
             if share is not None:
-                solution.reward(STEP, 2.0 * share - 1.0, span=closed(span))
+                solution.reward(STEP, 2.0 * share - 1.0, span=closed(span, solution))
 
 
 async def begun(chat: Conversation, beginning: str) -> Turn:
@@ -246,6 +247,15 @@ def plurality(turns: Sequence[Turn]) -> str | None:
     return max(votes, key=lambda answer: votes[answer]) if votes else None
 
 
-def closed(step: Span) -> Span:
-    """A step with its closing tag, where its reward is paid: a step may be empty, its end never is."""
+def in_tags(solution: Turn) -> str:
+    """The text that graders and verifiers read: in tags, also where the solver writes in words of its own."""
+    parsed = solution.parsed
+    return parsed.tagged if isinstance(parsed, Solution) and parsed.tagged is not None else solution.text
+
+
+def closed(step: Span, solution: Turn) -> Span:
+    """A step with its closing tag, where its reward is paid: a step may be empty, its end never is. Lines of free text have
+    no tag and are never empty."""
+    if in_tags(solution) is not solution.text:
+        return step
     return Span(start=step.start, end=step.end + len(CLOSING), text=step.text + CLOSING)

@@ -26,6 +26,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
+from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
 from cotrain.text.stops import stop_in
@@ -47,6 +48,20 @@ class Role:
     sampling: Sampling
     parse: Parser | None = None  # None: turns of this role have no parsed value
     system: str | None = None  # a system message in front, taken as it stands
+    answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
+
+    def __post_init__(self) -> None:
+        check_answer(self.answer)
+        if self.answer != TAGS and self.parse is not parse_solution:
+            raise ConfigError(
+                f"a role of policy {self.policy!r}: answer {self.answer!r} is for roles that write solutions; leave it out"
+            )
+
+    def read(self, text: str, fields: Mapping[str, Any]) -> Any:
+        """What the parser makes of a text; None for a role without one."""
+        if self.answer != TAGS:
+            return free_solution(text, self.answer)
+        return None if self.parse is None else self.parse(text, fields)
 
 
 class Turn:

@@ -110,7 +110,11 @@ async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, 
     """``n`` solutions after a review that called this one wrong: ``regenerate`` says from what."""
     said = sheet.parsed.steps
     sound = said.index(False) if False in said else 0  # steps before the first one called wrong
-    kept = solution.text[: closed(solution.parsed.steps[sound - 1]).end] if sound and regenerate == "prefix" else ""
+    kept = (
+        solution.text[: closed(solution.parsed.steps[sound - 1], solution).end]
+        if sound and regenerate == "prefix"
+        else ""
+    )
     asked = {"kept": kept, "problem": task.prompt, "solution": solution.text, "review": sheet.text}
     chats = [roles.refiner.begin(group=sheet.id, parent=sheet, **asked) for _ in range(n)]
     turns = await together([begun(chat, kept) for chat in chats])

@@ -5,14 +5,15 @@ policy-gradient step.
 
 Controls are parameters: ``estimator`` is how an answer is compared with its group (``learn/algorithms.py``), and
 ``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect verifier would be
-worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. Left out: several updates from one batch.
+worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``format_reward`` pays for a solution that can be
+read, as a channel of its own. Left out: several updates from one batch.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from cotrain import OUTCOME, STEP
+from cotrain import FORMAT, OUTCOME, STEP, Signal
 from cotrain import ConfigError, Objective, Recipe, Settings
 from cotrain import decay, parts, recipe, single, solve
 from cotrain.learn.algorithms import BY_NAME, Name
@@ -23,6 +24,7 @@ from cotrain.play.protocols import check_step_rewards
 def grpo(
     run: Settings,
     *,
+    format_reward: float = 0.0,  # weight of a solution that can be read
     estimator: Name = "grpo",  # compares an answer with its group
     alpha: float = 0.1,  # weight of the oracle's steps, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
@@ -34,7 +36,8 @@ def grpo(
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     paid: dict[str, Any] = {"step_rewards": "oracle" if oracle else "none", "oracle_noise": oracle_noise}
     check_step_rewards(**paid)
-    rewards = {OUTCOME: 1.0} | ({STEP: decay(alpha, alpha_end)} if oracle else {})
+    rewards: dict[Signal, Any] = {OUTCOME: 1.0} | ({FORMAT: format_reward} if format_reward else {})
+    rewards |= {STEP: decay(alpha, alpha_end)} if oracle else {}
     learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
     return run.recipe(
         estimator + ("-oracle" if oracle else ""),

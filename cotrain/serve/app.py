@@ -57,7 +57,7 @@ def serve(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] =
     """
     listener = listen(host, port)  # before the models are loaded
     with listener:
-        trainer = api.trained(directory, device=device)
+        trainer = api.opened(directory, device=device)
         served = Served(trainer)
         where = f"[{host}]" if ":" in host else host
         print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")

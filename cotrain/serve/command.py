@@ -13,13 +13,15 @@ from cotrain.core.threads import usual_threads
 def serve(words: Sequence[str]) -> int:
     """Serve a run's roles with OpenAI's API, and /v1/verify."""
     parser = Parser(prog="cotrain serve", description=serve.__doc__)
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all, without any password")
     parser.add_argument("--port", type=whole(), default=8000, metavar="N", help="0: any that is free")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 …"
+    )
     parser.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
@@ -35,6 +37,9 @@ def serve(words: Sequence[str]) -> int:
     import torch
     from transformers.utils import logging
 
+    from cotrain.backend.local import settled_device
+
     logging.disable_progress_bar()
     torch.set_num_threads(given.threads or usual_threads())
-    return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=given.device)
+    device = settled_device(given.device)
+    return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=device)

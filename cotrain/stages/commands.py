@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,24 @@ from typing import Any
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.threads import usual_threads
+from cotrain.disk.files import replace_file
+from cotrain.disk.jsonl import encode_row
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
+SFT_LR = " (default: 1e-3 for the package's own models, else 2e-5)"
 
-def _common(parser: Parser, *, lr: float, tokens: int) -> None:
+
+def _common(parser: Parser, *, lr: float | None, tokens: int) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
     parser.add_argument(
         "--tokens", type=whole(1), default=tokens, metavar="N", help="tokens to train on, padding counted"
     )
     parser.add_argument("--batch-tokens", type=whole(1), default=8192, metavar="N", help="tokens of one step")
     parser.add_argument("--length", type=whole(1), default=512, metavar="N", help="tokens of one row")
-    parser.add_argument("--lr", type=real(above=0.0), default=lr, metavar="X", help="learning rate")
+    parser.add_argument(
+        "--lr", type=real(above=0.0), default=lr, metavar="X", help="learning rate" + ("" if lr else SFT_LR)
+    )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and of the order of the text")
     parser.add_argument("--save-every", type=whole(0), default=500, metavar="N", help="steps between checkpoints")
@@ -65,8 +73,33 @@ def _begin(threads: int | None) -> None:
     torch.set_num_threads(threads or usual_threads())
 
 
-def _show(row: dict[str, Any]) -> None:
-    print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
+    """Prints a row with how many steps there are, and from the second row on the time that is left."""
+    first: list[tuple[int, float]] = []
+
+    def show(row: dict[str, Any]) -> None:
+        now, step = time.monotonic(), int(row["step"])
+        first[:] = first or [(step, now)]
+        begun, since = first[0]
+        left = f"  {_duration((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
+        shown = {**row, "step": f"{step} of {steps}"}
+        print(
+            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
+            flush=True,
+        )
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes >= 60
+        else f"{minutes} min"
+        if minutes
+        else f"{seconds:.0f} s"
+    )
 
 
 def _ended(outcome: Any, out: str, command: str) -> int:
@@ -173,7 +206,7 @@ def pretrain(words: Sequence[str]) -> int:
         optimizer=given.optimizer,
         seed=given.seed,
         resume=given.resume,
-        report=_show,
+        report=_progress(max(1, given.tokens // given.batch_tokens)),
         plan={"save_every": given.save_every},
     )
     _keep(aside, given.out)
@@ -181,22 +214,41 @@ def pretrain(words: Sequence[str]) -> int:
 
 
 def sft(words: Sequence[str]) -> int:
-    """Fine-tune a model on conversations: JSONL rows {"messages": [{"role", "content"}, …]}."""
+    """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role solver on solutions of
+    problems, asked and written as a run will ask and read them: question and answer, prompt and completion, messages, or
+    conversations (ShareGPT), as .jsonl, .json, .csv or .parquet."""
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
-    _common(parser, lr=1e-3, tokens=1_000_000)
+    _common(parser, lr=None, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
     _file(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
     parser.add_argument(
         "--reviews", default="0.3", help="without --data: 'format', 'clean', or the share of flipped verdicts"
     )
+    parser.add_argument("--role", choices=("solver",), help="build what this role will see and say from --data")
+    parser.add_argument("--answer", metavar="FORMAT", help="with --role: tags, boxed, hash, phrase … (default: tags)")
+    parser.add_argument("--prompt", metavar="FILE", help="with --role: how it is asked, a text with the mark {problem}")
+    parser.add_argument(
+        "--from-samples",
+        action="store_true",
+        help="with --role: learn the model's own right answers, not those of --data",
+    )
+    parser.add_argument(
+        "--samples", type=whole(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
+    )
+    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="with --from-samples: tokens of an answer")
     given = parser.strict(words)
+    _check_role(parser, given)
     _begin(given.threads)
+    from cotrain.play.parts import speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, conversations_of, mark
     from cotrain.stages.corpora import corpus_file
 
-    aside = _aside(given)
-    if given.data is not None:
+    aside, samples = _aside(given), list[dict[str, Any]]()
+    if given.role is not None:
+        parts, samples = _of_role(given, aside)
+        _say(aside, given.out)
+    elif given.data is not None:
         parts = [(corpus_file(given.data, aside), 1)]
         _say(aside, given.out)
     else:
@@ -209,17 +261,41 @@ def sft(words: Sequence[str]) -> int:
         tokens=given.tokens,
         batch_tokens=given.batch_tokens,
         length=given.length,
-        lr=given.lr,
+        lr=given.lr or (1e-3 if speaks_short(given.model) else 2e-5),
         optimizer=given.optimizer,
         seed=given.seed,
         resume=given.resume,
-        report=_show,
+        report=_progress(max(1, given.tokens // given.batch_tokens)),
         plan={"save_every": given.save_every},
     )
     if outcome.finished and given.data is None:
         mark(Path(given.out))
+    if outcome.finished and samples:
+        replace_file(Path(given.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _keep(aside, given.out)
     return _ended(outcome, given.out, "sft")
+
+
+def _check_role(parser: Parser, given: Any) -> None:
+    if given.role is not None and given.data is None:
+        parser.error("--role needs the problems; add --data FILE")
+    if given.role is None and (given.answer or given.prompt or given.from_samples):
+        parser.error("--answer, --prompt and --from-samples go with --role solver; add it")
+
+
+def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
+    """The conversations of ``--role``, and those of them that the model made itself."""
+    from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
+
+    prompt = None if given.prompt is None else Path(given.prompt).read_text(encoding="utf-8").removesuffix("\n")
+    role = solver_of(given.model, given.answer, prompt, given.max_tokens)
+    if not given.from_samples:
+        return [(gold_solutions(given.data, role, aside), 1)], []
+    say = functools.partial(print, flush=True)
+    corpus, rows = own_solutions(
+        given.model, given.data, role, samples=given.samples, seed=given.seed, aside=aside, say=say
+    )
+    return [(corpus, 1)], rows
 
 
 def _share(text: str) -> float:

@@ -21,7 +21,7 @@ from cotrain.tasks.rows import whole_text
 
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Item = str | Sequence[Message]  # running text, or one conversation
-ROWS = (".jsonl", ".jsonl.gz", ".parquet")
+ROWS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".json")
 ROLES = ("system", "user", "assistant")
 
 
@@ -156,7 +156,10 @@ def _item(fields: dict[str, Any], place: str) -> Item:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
         return whole_text(fields["text"], f"{place}, column 'text'")
     if "messages" not in fields:
-        raise DataError(f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}")
+        raise DataError(
+            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions with answers, "
+            "prompt and completion, or ShareGPT add --role solver"
+        )
     messages = fields["messages"]
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")

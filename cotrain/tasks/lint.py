@@ -243,7 +243,9 @@ def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, 
 
 def command(words: Sequence[str]) -> int:
     """``cotrain check data FILE``: 1 where there are errors, else 0."""
-    if words[:1] != ["data"] and not {"-h", "--help"} & {*words}:
+    if words[:1] in (["-h"], ["--help"]):
+        words = ["data", "--help"]
+    if words[:1] != ["data"]:
         raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
     parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
     parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain, or parquet")

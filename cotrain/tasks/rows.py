@@ -12,12 +12,15 @@ joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text 
 
 Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``, a string or a list
 of strings, puts the same question in other words; other columns are ignored. Parquet files have the same rows (``parquet.py``).
-Left out: CSV, one JSON array for a whole file, tolerances and units.
+So have ``.csv`` files with a header, and ``.json`` files of one array.
+Left out: tolerances and units.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import math
 import zlib
@@ -35,6 +38,8 @@ PACKED, PACKED_LEAST = (
     200,
     1 << 26,
 )  # a gzip file may unpack to so many times its size, and to so many bytes in any case
+WHOLE = (".csv", ".json")  # files that are read in one piece
+FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
 
@@ -104,6 +109,9 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     if path.suffix == ENDING:
         yield from parquet_rows(path)
         return
+    if path.suffix in WHOLE:
+        yield from _whole_file(path)
+        return
     try:
         content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -113,6 +121,29 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
             yield number, line
+
+
+def _whole_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of CSV with a header (an empty cell is a field that the row does not have), or of one JSON array of objects."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".csv":
+            table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+            for number, row in enumerate(table, start=1):
+                if None in row:
+                    raise DataError(f"{path}, row {number}: more cells than the header has names")
+                yield number, {name: value for name, value in row.items() if value not in (None, "")}
+            return
+        rows = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    except (csv.Error, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected {format_of(path)}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: expected one JSON array of objects; a file with an object a line ends in .jsonl")
+    yield from enumerate(rows, start=1)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -136,7 +167,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def format_of(path: Path) -> str:
-    return "parquet" if path.suffix == ENDING else "JSON lines"
+    return FORMATS.get(path.suffix, "JSON lines")
 
 
 def object_of(line: Line, where: str) -> dict[str, Any]:

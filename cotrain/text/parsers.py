@@ -36,6 +36,7 @@ class Solution:
     steps: tuple[Span, ...]  # [K >= 1] the inside of each <step>, as it stands
     answer: str  # the inside of the one <answer>, stripped; never empty
     format_score: float = 1.0  # in [0, 1]; 0.6 when there is text outside of the tags
+    tagged: str | None = None  # the same in tags, where its text has none (``answers.py``)
 
     @property
     def ok(self) -> bool:

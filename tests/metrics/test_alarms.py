@@ -75,6 +75,20 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         12,
         [rows(solver__ungraded=flat(0.02)), rows(solver__ungraded=[0.0, 0.1, 0.0, 0.0, 0.0, 0.0])],
     ),
+    "unreadable answers": (
+        rows(solver__parse_failures=[1.0, 0.9], solver__accuracy=[0.0, 0.0]),
+        0,
+        [
+            rows(solver__parse_failures=[0.5, 0.4], solver__accuracy=[0.1, 0.1]),
+            rows(judge__parse_failures=[0.9]),  # no answers
+        ],
+    ),
+    "mostly cut off": (rows(solver__truncated=[0.7]), 0, [rows(solver__truncated=[0.6])]),
+    "constant reward": (
+        rows(generator__zero_spread_groups=[0.9, 1.0, 1.0]),
+        2,
+        [rows(generator__zero_spread_groups=[1.0, 0.9, 1.0])],
+    ),
     "cut off": (rows(solver__truncated=flat(0.0, 0.5)), 14, [rows(solver__truncated=flat(0.2))]),
     "collapsing entropy": (
         rows(generator__generator__surprisal=flat(0.2, 0.1, 0.01)),
@@ -159,8 +173,8 @@ def test_rows_of_other_phases_do_not_count_in_a_window():
 
 
 def test_each_role_and_signal_has_a_series_of_its_own():
-    bad = rows(a__truncated=flat(0.5), b__truncated=flat(0.0), c__truncated=flat(0.9))
-    assert [(a.key, a.value) for a in check(bad)] == [("a/truncated", 0.5), ("c/truncated", 0.9)]
+    bad = rows(a__truncated=flat(0.5), b__truncated=flat(0.0), c__truncated=flat(0.6))
+    assert [(a.key, a.value) for a in check(bad)] == [("a/truncated", 0.5), ("c/truncated", 0.6)]
 
 
 def test_an_alarm_that_ended_says_until_when():

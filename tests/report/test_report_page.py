@@ -191,7 +191,7 @@ def test_alarms_stand_in_the_health_section(tmp_path: Path) -> None:
     assert "■ alarm reward hacking solver/reward/outcome" in section and "accuracy -0.11 since its best" in section
     assert f"■ alarm cut off {role}/truncated9 to 390.50 healthy: at most 0.2" in section
     assert "rollouts 20:0:0:solver:0, 20:4:0:solver:0, 16:0:0:solver:0" in section  # the ledger has every fourth step
-    assert "the 11 bands that are watched" in section and "· no data" in section and "● kept" in section
+    assert "the 14 bands that are watched" in section and "· no data" in section and "● kept" in section
 
 
 def test_without_an_alarm_the_page_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,208 @@
+"""How a solver's answers are read, chosen before a run begins: by name, or by looking at a few answers of the model itself.
+
+``settings_for`` turns ``--answer`` and ``--prompt`` into settings of the role ``solver``, as ``--set`` has them, so that they stand in
+recipe.json and a resumed run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as
+the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can be read, in words of its own, asked for "The answer is …"; at
+last with the bare problem. The first way of asking in which a format reads ``CLEAR`` of them is taken, else the best one, if it reads
+half. Formats that find a number anywhere ("last-number") are never chosen by themselves.
+
+Left out: roles other than ``solver``, and methods that go on from the beginnings of solutions: they read tags alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from cotrain.backend.local import Local
+from cotrain.core.address import seed_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Task
+from cotrain.loop.cast import Cast
+from cotrain.loop.recipe import Recipe
+from cotrain.play.executor import Executor, Roles
+from cotrain.play.parts import speaks_short
+from cotrain.play.role import Role
+from cotrain.tasks.grading import grade_outside
+from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
+from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
+from cotrain.text.prompts import SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, fields_of
+
+AUTO = "auto"
+PROBED = 8  # problems
+CLEAR = 6  # answers of them that a format must read to be taken at once
+STEP = -3  # the step in the addresses of these answers
+CHOSEN = ("boxed", "hash", "phrase")  # formats that "auto" may take, the strictest first
+SHOWN = 110  # characters of the end of an answer
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One answer of the model."""
+
+    task: Task
+    text: str
+    finish: str  # "stop" or "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a format finds in the answers to one way of asking."""
+
+    prompt: str
+    answer: str
+    said: Sequence[Said]
+    found: Sequence[Solution | None]  # one for each answer
+
+    @property
+    def readable(self) -> int:
+        return sum(one is not None for one in self.found)
+
+
+def settings_for(
+    recipe: Recipe,
+    answer: str | None,
+    prompt: str | None,
+    *,
+    device: str,
+    say: Say,
+    tasks: Sequence[Task] = (),
+) -> list[str]:
+    """Settings of the role ``solver`` ("roles.solver.answer=…"); [] where all stays as the recipe has it.
+
+    ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
+    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises ConfigError
+    where the recipe has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
+    """
+    role = recipe.roles.get("solver")
+    if role is None or role.parse is not parse_solution:
+        if answer not in (None, AUTO, TAGS) or prompt is not None:
+            raise ConfigError(
+                f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --prompt"
+            )
+        return []
+    _check(recipe, answer, prompt)
+    settings = [] if prompt is None else [f"roles.solver.prompt={json.dumps(prompt)}"]
+    given = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
+    if answer not in (None, AUTO):
+        if prompt is None and role.prompt == SOLVE_FULL and answer != TAGS:
+            settings.append(f"roles.solver.prompt={json.dumps(SOLVE_OWN.get(answer, SOLVE_OWN['last-number']))}")
+        return [*settings, f"roles.solver.answer={json.dumps(answer)}"]
+    spec = recipe.policies[role.policy]
+    own = "roles.solver.answer" in given or not spec.head or speaks_short(spec.model) or _tied_to_tags(recipe)
+    if own and answer is None:
+        return settings
+    fixed = prompt or (role.prompt if "roles.solver.prompt" in given else None)
+    asked = replace(role, prompt=fixed) if fixed else role
+    best = probe(recipe, asked, tasks or some(recipe), fixed=fixed is not None, device=device, say=say)
+    if best.prompt != role.prompt and prompt is None:
+        settings.append(f"roles.solver.prompt={json.dumps(best.prompt)}")
+    return [*settings, *([f"roles.solver.answer={json.dumps(best.answer)}"] if best.answer != TAGS else [])]
+
+
+def _check(recipe: Recipe, answer: str | None, prompt: str | None) -> None:
+    if prompt is not None and fields_of(prompt) != {"problem"}:
+        found = ", ".join(sorted(fields_of(prompt))) or "none"
+        raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {found}")
+    if answer in (None, AUTO, TAGS):
+        return
+    assert answer is not None
+    check_answer(answer)
+    if _tied_to_tags(recipe):
+        raise ConfigError(
+            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out --answer {answer}, or teach the model "
+            "the tags first: `cotrain sft --role solver`"
+        )
+
+
+def _tied_to_tags(recipe: Recipe) -> bool:
+    """Whether solutions are gone on with from their beginnings, or graded in another way than by their answer."""
+    kinds = ("programs", "verifiers", "openenv")
+    return bool({"completer", "fixer"} & set(recipe.roles)) or recipe.tasks.describe().get("kind") in kinds
+
+
+def some(recipe: Recipe) -> list[Task]:
+    """``PROBED`` training problems, spread over the split where it ends."""
+    size = recipe.tasks.size("train")
+    count = PROBED if size is None else min(PROBED, size)
+    return [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
+
+
+def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, device: str, say: Say) -> Reading:
+    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises ConfigError."""
+    count = len(tasks)
+    say(f"asking {recipe.policies[role.policy].model} {count} problems, to see how it answers …")
+    backend = Local(device)
+    cast = Cast(backend.open({role.policy: recipe.policies[role.policy]}, seed=recipe.seed))
+    readings: list[Reading] = []
+    for prompt in [role.prompt] if fixed else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
+        asked = {"solver": replace(role, prompt=prompt)}
+        player = Executor(backend.engine, cast.renderers, asked, seed_of("probe", recipe.seed), grader=grade_outside)
+        episodes = player.play(_ask, tasks, step=STEP, members=1)
+        said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
+        formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
+        mine = [read(prompt, answer, said) for answer in formats]
+        readings += mine
+        best = max(mine, key=lambda reading: reading.readable)  # of equals the first
+        if best.readable * PROBED >= CLEAR * count:
+            break
+    else:
+        best = max(readings, key=lambda reading: reading.readable)
+    for line in shown(best):
+        say(line)
+    if 2 * best.readable < len(best.said) or not best.said:
+        raise ConfigError(refusal(best))
+    return best
+
+
+async def _ask(task: Task, roles: Roles) -> None:
+    await roles.solver(problem=task.prompt)
+
+
+def read(prompt: str, answer: str, said: Sequence[Said]) -> Reading:
+    """What a format makes of these answers. One that was cut off has none."""
+    found = []
+    for one in said:
+        whole = one.finish == "stop" and len(one.text) <= MAX_CHARS
+        parsed = (tagged_solution(one.text) if answer == TAGS else free_solution(one.text, answer)) if whole else None
+        found.append(parsed if isinstance(parsed, Solution) else None)
+    return Reading(prompt=prompt, answer=answer, said=said, found=found)
+
+
+def shown(reading: Reading) -> list[str]:
+    """The answers, each with what was read, and the choice in one line."""
+    lines, right = [], 0
+    for one, found in zip(reading.said, reading.found, strict=True):
+        end = " ".join(one.text.split())[-SHOWN:]
+        grade = None if found is None else one.task.grade(found.tagged or one.text).value
+        right += grade is True
+        mark = "cut off" if one.finish != "stop" else "unreadable" if found is None else f"→ {found.answer}"
+        verdict = {True: ", right", False: ", wrong", None: ""}[grade]
+        lines.append(f"  …{end!r} {mark}{verdict}")
+    asked = "as the recipe asks" if reading.prompt == SOLVE_FULL else f"asked {reading.prompt!r}"
+    lines.append(
+        f"answers: {reading.answer} reads {reading.readable} of {len(reading.said)} ({right} right), {asked}; "
+        "--answer and --prompt choose otherwise"
+    )
+    return lines
+
+
+def refusal(reading: Reading) -> str:
+    """Why the model cannot be trained as it is, and what would help."""
+    total, cut = len(reading.said), sum(one.finish != "stop" for one in reading.said)
+    unread = total - reading.readable
+    if 2 * cut >= total:
+        return (
+            f"{cut} of {total} answers were cut off before they ended; raise their limit with "
+            "--set roles.solver.sampling.max_tokens=N, or teach the model to end: `cotrain sft --role solver`"
+        )
+    example = next(
+        (" ".join(one.text.split())[-60:] for one, f in zip(reading.said, reading.found, strict=True) if not f), ""
+    )
+    return (
+        f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of your own, or "
+        "`cotrain sft --role solver` first"
+    )

@@ -1,0 +1,174 @@
+"""Conversations for a role: the prompt that the role will see, and a solution in the format in which it will be read.
+
+::
+
+    {"question", "answer": "… #### 39"}     {"problem", "solution", "answer"}     {"prompt", "completion"}
+    {"messages": [{"role", "content"}, …]}  {"conversations": [{"from": "human", "value"}, …]}
+
+Rows of JSON lines, of one JSON array, of CSV or of parquet. Of each the problem, the worked text and the answer are taken, and written
+as ``<step>``s and an ``<answer>``, or in the words of another format (``text/answers.py``). Where a row does not say its answer alone,
+it is looked for in the text: in tags, a box, after ``####`` or "the answer is".
+
+Or the solutions are the model's own: it answers each problem several times, and what is right is kept, word for word (rejection
+sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). Left out: several turns, other roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cotrain.backend.local import Local
+from cotrain.core.address import seed_of
+from cotrain.core.errors import DataError
+from cotrain.core.notes import CORRECT
+from cotrain.core.types import Task
+from cotrain.loop.answers import TAGS, Said, read
+from cotrain.loop.cast import Cast
+from cotrain.loop.policies import frozen
+from cotrain.play.executor import Executor, Roles
+from cotrain.play.parts import solver
+from cotrain.play.protocols import examine
+from cotrain.play.role import Role
+from cotrain.stages.corpora import Corpus, Item, from_items
+from cotrain.tasks.grading import AnswerJudge, grade_outside
+from cotrain.tasks.jsonl import task_of
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
+from cotrain.text.answers import READERS
+from cotrain.text.parsers import final_answer, write_solution
+from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill
+
+LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
+ENDS = {
+    "boxed": "The answer is \\boxed{ANSWER}.",
+    "hash": "#### ANSWER",
+    "phrase": "The answer is ANSWER.",
+    "last-number": "ANSWER",
+}
+CHUNK = 32  # problems that are answered at a time
+SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+
+
+def solver_of(model: str, answer: str | None = None, prompt: str | None = None, max_tokens: int | None = None) -> Role:
+    """The role ``solver`` as a run will have it, with these changes."""
+    role = solver("solver", model, max_tokens=max_tokens)
+    if prompt is None and answer not in (None, TAGS) and role.prompt == SOLVE_FULL:
+        prompt = SOLVE_OWN.get(str(answer), SOLVE_OWN["last-number"])
+    return replace(role, prompt=prompt or role.prompt, answer=answer or TAGS)
+
+
+def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
+    """The file's own solutions. Raises DataError with the layouts expected, or sets such a row ``aside``."""
+    items = parsed(numbered(Path(path)), lambda row, where: _conversation(row, where, role), aside)
+    if aside is not None:
+        aside.settle(path)
+    return from_items(path, items)
+
+
+def own_solutions(
+    model: str,
+    path: str,
+    role: Role,
+    *,
+    samples: int,
+    device: str = "cpu",
+    seed: int = 0,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None],
+) -> tuple[Corpus, list[dict[str, Any]]]:
+    """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of ``messages``.
+    Raises DataError where none is."""
+    rows = parsed(numbered(Path(path)), lambda row, where: row_of(row, ANY.question, ANY.answer, where), aside)
+    if aside is not None:
+        aside.settle(path)
+    judge, backend = AnswerJudge(), Local(device)
+    tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
+    cast = Cast(backend.open({"solver": frozen(model)}, seed=seed))
+    player = Executor(backend.engine, cast.renderers, {"solver": role}, seed_of("samples", seed), grader=grade_outside)
+    kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
+    solved: set[str] = set()
+    for start in range(0, len(tasks), CHUNK):
+        mine = tasks[start : start + CHUNK]
+        for episode in player.play(_attempt, mine, step=-1 - start, members=samples):
+            for trace in episode.traces:
+                task = mine[episode.task]
+                (found,) = read(role.prompt, role.answer, [Said(task=task, text=trace.text, finish=trace.finish)]).found
+                if CORRECT.of(trace) and found is not None:
+                    kept[task.id, trace.text] = _asked(role, task.prompt, trace.text)
+                    solved.add(task.id)
+        done = min(start + CHUNK, len(tasks))
+        say(f"{done} of {len(tasks)} problems answered: {len(kept)} right solutions of {len(solved)} problems")
+    judge.close()
+    if len(kept) < 2:
+        raise DataError(
+            f"{path}: of {samples * len(tasks)} solutions of {model} {len(kept)} are right and can be read; bring easier problems, "
+            "raise --samples, or leave out --from-samples"
+        )
+    items = list(kept.values())
+    return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
+
+
+async def _attempt(task: Task, roles: Roles) -> None:
+    await examine(task, roles, await roles.solver(problem=task.prompt))
+
+
+def _asked(role: Role, problem: str, text: str) -> Item:
+    system = [] if role.system is None else [{"role": "system", "content": role.system}]
+    asked = fill(role.prompt, problem=problem)
+    return [*system, {"role": "user", "content": asked}, {"role": "assistant", "content": text}]
+
+
+def _conversation(row: dict[str, Any], where: str, role: Role) -> Item:
+    problem, work, answer = _read(row, where)
+    if role.answer == TAGS:
+        lines = [line.strip() for line in without_calculator(work).split("\n") if line.strip()]
+        return _asked(role, problem, work if "</answer>" in work else write_solution(lines or [answer], answer))
+    if role.answer not in ENDS or READERS[role.answer](work) == answer:
+        return _asked(role, problem, work)
+    return _asked(role, problem, f"{work}\n{ENDS[role.answer].replace('ANSWER', answer)}".strip())
+
+
+def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:
+    """Problem, worked text without the mark of its answer, and the answer."""
+    if "messages" in row or "conversations" in row:
+        problem, work = _dialogue(row, where)
+    elif "completion" in row:
+        problem = field_of(row, "prompt|instruction|question|problem", where, numbers=False)[1]
+        work = field_of(row, "completion", where, numbers=False)[1]
+    else:
+        try:
+            found: Row = row_of(row, ANY.question, ANY.answer, where)
+        except DataError as error:
+            raise DataError(f"{error}; expected {LAYOUTS}") from error
+        given = str(row.get("solution") or row.get("answer") or "")
+        work = given.rpartition("####")[0].strip() if "####" in given else given
+        return found.question, "" if work.strip() == found.answer else work, found.answer
+    answer = final_answer(work) or READERS["phrase"](work)
+    if answer is None:
+        raise DataError(
+            f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer is …' at its end"
+        )
+    return problem, work.rpartition("####")[0].strip() or work, answer
+
+
+def _dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """The one question and the one reply of a conversation."""
+    name = "messages" if "messages" in row else "conversations"
+    turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
+    for turn in row[name] if isinstance(row[name], list) else [None]:
+        who = SPEAKERS.get(str(turn.get("role", turn.get("from")))) if isinstance(turn, dict) else None
+        text = turn.get("content", turn.get("value")) if isinstance(turn, dict) else None
+        if who is None or not isinstance(text, str):
+            raise DataError(
+                f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user and assistant"
+            )
+        turns[who].append(text)
+    found: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
+    if found != (1, 1):
+        raise DataError(
+            f"{where}, field {name!r}: {found[0]} questions and {found[1]} replies; a solver's conversation has one of each"
+        )
+    return turns["user"][0], turns["assistant"][0]

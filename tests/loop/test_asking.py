@@ -1,0 +1,115 @@
+"""How a real model's answers are read is chosen before anything long begins, from what it says, or refused in one line."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.loop.answers import Said, read, refusal, settings_for, shown
+from cotrain.loop.override import override
+from cotrain.play.parts import FORMAT_MARK
+from cotrain.recipes.dsm import dsm
+from cotrain.recipes.genprm import genprm
+from cotrain.recipes.grpo import grpo
+from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
+from tests.helpers import EASY, TINY
+
+TASK = EASY.get("train", 0)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A model that nobody knows: the tiny one without its mark."""
+    path = tmp_path_factory.mktemp("models") / "other"
+    shutil.copytree(TINY, path)
+    (path / FORMAT_MARK).unlink()
+    return str(path)
+
+
+def silent(text):
+    """Nobody listens."""
+
+
+def chosen(recipe, answer=None, prompt=None, say=silent):
+    return settings_for(recipe, answer, prompt, device="cpu", say=say)
+
+
+def said(*texts, finish="stop"):
+    return [Said(task=TASK, text=text, finish=finish) for text in texts]
+
+
+def test_a_model_of_the_package_is_not_asked_and_its_recipe_stays_as_it_is():
+    recipe, heard = grpo(model=TINY, tasks=EASY, steps=1), []
+    assert chosen(recipe, say=heard.append) == [] and heard == []
+    assert chosen(dsm(model=TINY, tasks=EASY, steps=1)) == []
+
+
+def test_a_named_format_brings_its_prompt_and_is_remembered(other):
+    recipe = grpo(model=other, tasks=EASY, steps=1)
+    assert recipe.roles["solver"].prompt == SOLVE_FULL
+    role = override(recipe, chosen(recipe, "phrase")).roles["solver"]
+    assert (role.answer, role.prompt) == ("phrase", SOLVE_OWN["phrase"])
+    mine = override(recipe, chosen(recipe, r"A: (\d+)", "{problem} A:")).roles["solver"]
+    assert (mine.answer, mine.prompt) == (r"A: (\d+)", "{problem} A:")
+
+
+def test_what_cannot_be_is_refused(other):
+    recipe = grpo(model=other, tasks=EASY, steps=1)
+    with pytest.raises(UnknownName, match="did you mean 'boxed'"):
+        chosen(recipe, "boxes")
+    with pytest.raises(ConfigError, match="found the marks none"):
+        chosen(recipe, "phrase", "Solve it.")
+    with pytest.raises(ConfigError, match="in tags alone"):
+        chosen(genprm(tasks=EASY, steps=1), "phrase")
+    with pytest.raises(ConfigError, match="no role 'solver' of plain solutions"):
+        chosen(dsm(model=TINY, tasks=EASY, steps=1), "phrase")
+    with pytest.raises(ConfigError, match="is for roles that write solutions"):
+        override(api.recipe_of(TINY, judging=True), ['roles.verifier.answer="phrase"'])
+
+
+def test_the_model_itself_says_how_it_answers(other):
+    """Asked as it was taught, it writes tags; the choice is said in one line, with what was read."""
+    heard = []
+    assert chosen(grpo(model=other, tasks=EASY, steps=1), "auto", SOLVE, heard.append) == [
+        f"roles.solver.prompt={json.dumps(SOLVE)}"
+    ]
+    assert "8 problems" in heard[0] and heard[-1].startswith("answers: tags reads ") and len(heard) == 10
+
+
+def test_a_run_with_a_model_that_cannot_be_read_ends_before_it_begins(other, tmp_path, capsys):
+    (tmp_path / "ask.txt").write_text("Say something of {problem}\n")
+    out = tmp_path / "run"
+    words = ["run", "grpo", "--model", other, "--steps", "1", "--prompt", str(tmp_path / "ask.txt"), "--out", str(out)]
+    assert main([*words, "--set", "roles.solver.sampling.max_tokens=4"]) == 2
+    assert "of 8 answers were cut off before they ended" in capsys.readouterr().err and not out.exists()
+
+
+def test_a_format_is_as_good_as_what_it_reads():
+    answers = said(f"The answer is {TASK.answer}.", "So it is 5.", "\\boxed{3}")
+    reading = read(SOLVE_OWN["phrase"], "phrase", answers)
+    assert [None if f is None else f.answer for f in reading.found] == [TASK.answer, None, None]
+    assert ", right" in shown(reading)[0] and "unreadable" in shown(reading)[1]
+    assert refusal(reading).startswith("2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number")
+    cut = replace(reading, said=said("a", "b", finish="length"), found=[None, None])
+    assert read("", "last-number", said("so 12", finish="length")).readable == 0
+    assert refusal(cut).startswith("2 of 2 answers were cut off")
+
+
+def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, capsys):
+    """The tiny model writes <answer>N</answer>; read by a pattern, the same answers are right."""
+    out, tags = str(tmp_path / "run"), str(tmp_path / "tags")
+    words = ["run", "grpo", "--model", other, "--steps", "2", "--operations", "2", "2", "--tasks-per-step", "2"]
+    words += ["--set", "evaluation.tasks=2", "--set", "roles.solver.sampling.max_tokens=96"]
+    (tmp_path / "ask.txt").write_text(SOLVE)
+    words += ["--prompt", str(tmp_path / "ask.txt")]
+    assert main([*words, "--answer", "<answer>(.*)</answer>", "--out", out]) == 0
+    assert main([*words, "--answer", "tags", "--out", tags]) == 0
+    rows = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0]) for name in ("run", "tags")]
+    assert rows[0]["solver/accuracy"] == rows[1]["solver/accuracy"]
+    assert api.rebuild(out).roles["solver"].answer == "<answer>(.*)</answer>"
+    assert main(["resume", out]) == 0
+    capsys.readouterr()

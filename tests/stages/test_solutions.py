@@ -1,0 +1,83 @@
+"""What a solver will see and say, from rows of every common layout, and from the model's own answers."""
+
+import json
+
+import pytest
+
+from cotrain.cli import main
+from cotrain.core.errors import DataError
+from cotrain.stages.solutions import gold_solutions, solver_of
+from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill
+from tests.helpers import EASY, TINY
+
+WORK = "3 + 4 = <<3+4=7>>7\n7 * 2 = 14"
+TAGGED = "<step>3 + 4 = 7</step><step>7 * 2 = 14</step><answer>14</answer>"
+LAYOUTS = {
+    "gsm8k": {"question": "Q?", "answer": f"{WORK}\n#### 14"},
+    "solution": {"problem": "Q?", "solution": WORK, "answer": "14"},
+    "completion": {"prompt": "Q?", "completion": f"{WORK}\n#### 14"},
+    "messages": {"messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": f"{WORK}\n#### 14"}]},
+    "sharegpt": {"conversations": [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": f"{WORK}\n#### 14"}]},
+}
+
+
+def corpus(tmp_path, row, answer=None, name="data.jsonl"):
+    file = tmp_path / name
+    file.write_text(json.dumps([row]) if name.endswith(".json") else json.dumps(row) + "\n")
+    return gold_solutions(str(file), solver_of("some/model", answer))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["data.jsonl", "data.json"])
+def test_every_layout_is_the_same_conversation(layout, name, tmp_path):
+    user, assistant = corpus(tmp_path, LAYOUTS[layout], name=name).get(0)
+    assert user["content"] == fill(SOLVE_FULL, problem="Q?") and assistant["content"] == TAGGED
+
+
+def test_csv_with_a_header(tmp_path):
+    (tmp_path / "data.csv").write_text('question,answer\n"Two, and two?",4\n')
+    user, assistant = gold_solutions(str(tmp_path / "data.csv"), solver_of("some/model")).get(0)
+    assert user["content"].endswith("Two, and two?") and assistant["content"] == "<step>4</step><answer>4</answer>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"), [("phrase", "The answer is 14."), ("hash", "#### 14"), ("boxed", "The answer is \\boxed{14}.")]
+)
+def test_other_formats_are_asked_for_and_written(answer, end, tmp_path):
+    user, assistant = corpus(tmp_path, LAYOUTS["gsm8k"], answer).get(0)
+    assert user["content"] == fill(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"ask": "Q?"}, "expected question and answer, prompt and completion, messages, or conversations"),
+        ({"prompt": "Q?", "completion": "who knows"}, "no answer in 'who knows'"),
+        ({"messages": [{"role": "user", "content": "Q?"}]}, "1 questions and 0 replies"),
+        ({"conversations": [{"from": "robot", "value": "Q?"}]}, "expected {role, content} or {from, value}"),
+    ],
+)
+def test_other_rows_are_refused_with_what_was_expected(row, words, tmp_path):
+    with pytest.raises(DataError, match="row 1") as refused:
+        corpus(tmp_path, row)
+    assert words in str(refused.value)
+
+
+def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
+    tasks = [EASY.get("train", i) for i in range(24)]
+    rows = [json.dumps({"question": task.prompt, "answer": task.answer}) for task in tasks]
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    words = ["sft", "--role", "solver", "--model", TINY, "--data", str(tmp_path / "data.jsonl"), "--tokens", "4096"]
+    words += ["--batch-tokens", "1024", "--length", "256"]
+    assert main([*words, "--out", str(tmp_path / "gold")]) == 0
+    assert "step 4 of 4" in capsys.readouterr().out
+    assert main([*words, "--from-samples", "--out", str(tmp_path / "own")]) == 0
+    assert "24 of 24 problems answered" in capsys.readouterr().out
+    right = {task.prompt: task for task in tasks}
+    kept = [json.loads(line)["messages"] for line in (tmp_path / "own/samples.jsonl").read_text().splitlines()]
+    for user, assistant in kept:
+        assert right[user["content"].removesuffix("\nSolve:")].grade(assistant["content"]).value is True
+    assert main(["sft", "--role", "solver", "--model", TINY, "--out", str(tmp_path / "no")]) == 2
+    assert "add --data FILE" in capsys.readouterr().err
+    assert main(["sft", "--from-samples", "--model", TINY, "--out", str(tmp_path / "no")]) == 2
+    assert "go with --role solver" in capsys.readouterr().err

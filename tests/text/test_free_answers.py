@@ -1,0 +1,80 @@
+"""Where answers stand in free text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import ParseFailure
+from cotrain.text.answers import READERS, free_solution, reader
+from cotrain.text.parsers import Solution, final_answer, tagged_solution
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("So, the answer is 32.", "32"),
+        ("She pays twice.\n#### 6\nThe answer is: 6", "6"),
+        ("#### 1280\nLana picked 1280 extra flowers.\n#### 1290", "1290"),
+        ("2 * 3 = 6\n**39**", "39"),
+        ("Final answer: 39", "39"),
+        ("The final answer is: \\boxed{39}", "39"),
+        ("Answer: **39 apples**", "39 apples"),
+        ("**Answer:** 39", "39"),
+        ("**Final Answer**: 12 km", "12 km"),
+        ("The final answer is $\\frac{1}{2}$. I hope it is correct.", "\\frac{1}{2}"),
+        ("The answer is that she has 39 apples left over.", "39"),
+        ("The answer is 1,234.50 dollars.", "1,234.50 dollars"),
+        ("The answer is 3 + 4 = 7.", "7"),
+        ("So the answer is $18.", "$18"),
+        ("The answer to the question is 5.", "5"),
+        ("the answer is\n\n12", "12"),
+        ("The answer is -5", "-5"),
+        ("The answer is 4. No: the answer is 5.", "5"),
+    ],
+)
+def test_answers_after_a_phrase(text, answer):
+    assert reader("phrase")(text) == answer
+
+
+@pytest.mark.parametrize("text", ["", "She has 39 apples.", "He answers the phone.", "the answer is", "**a** b"])
+def test_a_text_without_the_phrase_has_no_answer(text):
+    assert free_solution(text, "phrase") == ParseFailure(reason="no answer")
+
+
+def test_other_formats():
+    text = "\\boxed{1}\n#### 2\n12 in 3.5 hours, so -4 in all."
+    assert [free_solution(text, name).answer for name in ("boxed", "hash", "last-number")] == ["1", "2", "-4"]
+    assert free_solution("A: red\nA: blue", r"A: (\w+)").answer == "blue"
+
+
+def test_a_format_that_does_not_exist_and_a_pattern_that_cannot_be_used_are_told():
+    with pytest.raises(UnknownName, match="did you mean 'phrase'"):
+        reader("phrases")
+    with pytest.raises(ConfigError, match="2 groups, expected one"):
+        reader("(a)(b)")
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        reader("(a")
+
+
+def test_lines_are_steps_where_they_stand():
+    text = "  Two and two.\n\n 2 + 2 = 4 \nThe answer is 4."
+    solution = free_solution(text, "phrase")
+    assert [s.text for s in solution.steps] == ["Two and two.", "2 + 2 = 4", "The answer is 4."]
+    assert all(text[s.start : s.end] == s.text for s in solution.steps)
+
+
+@given(text=st.text(max_size=300), name=st.sampled_from(sorted(READERS)))
+def test_what_is_read_is_the_same_in_tags(text, name):
+    solution = free_solution(text + "\nThe answer is 7.", name)
+    if isinstance(solution, Solution):
+        parsed = tagged_solution(solution.tagged)
+        assert isinstance(parsed, Solution) and parsed.answer == solution.answer == final_answer(solution.tagged)
+        assert len(parsed.steps) == len(solution.steps)
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+@pytest.mark.parametrize("piece", ["answer is ", "**", "#### ", "1,234.", "\\boxed{", "answer to a ", "<step>", "-.5/"])
+def test_degenerate_text_is_read_in_a_moment(name, piece):
+    text = piece * (100_000 // len(piece))
+    assert isinstance(free_solution(text, name), Solution | ParseFailure)
