@@ -27,6 +27,9 @@ train
   cotrain resume DIR               go on where a run was interrupted
   cotrain compare A B --out DIR    several recipes, several seeds, one report
 look
+  cotrain view DIR                 a run in the browser, while it goes on too
+  cotrain top DIR                  the same in a terminal; --json for scripts
+  cotrain why DIR ROLLOUT          which reward came from what
   cotrain report DIR               write report.html anew
   cotrain eval DIR                 measure on held-out problems, or with --suite
                                    on benchmarks: gsm8k, math500, processbench …
@@ -55,6 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     from cotrain.serve import command as server
     from cotrain.stages import commands as stages
+    from cotrain.view import command as viewer
 
     commands: dict[str, Command] = {
         "demo": demo,
@@ -65,6 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "check": check,
         "compare": compare,
         "report": report,
+        "view": viewer.view,
         "chat": chat,
         "serve": server.serve,
         "export": export,

@@ -23,7 +23,7 @@ from cotrain.disk.ledger import Ledger, Member
 from cotrain.view.curves import number
 
 FIELDS = (
-    "step", "task", "member", "role", "call", "right", "said", "readable", "reviews", "flags", "reward", "tokens", "version",
+    "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward", "tokens", "version",
     "problem", "answer", "signals",
 )  # fmt: skip
 UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
@@ -159,7 +159,7 @@ class Rollouts:
         answer = parsed.get(ANSWER.name)
         return [
             step, task, member, self._place("roles", str(role)), ".".join(map(str, call)),
-            None if right is None else int(right), None if said is None else int(said), len(readable), len(reviews),
+            None if right is None else int(right), None if said is None else int(said), yes, len(readable), len(reviews),
             _flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
             self._place("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
             None if answer is None else str(answer)[:SHORT], signals,
