@@ -18,8 +18,8 @@ from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Observer, Outcome
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import make
-from cotrain.report.html import write_report
 from cotrain.tasks.sources import from_description
+from cotrain.view.report import write_report
 
 
 def run(

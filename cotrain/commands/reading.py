@@ -101,7 +101,7 @@ def report(words: Sequence[str]) -> int:
     folder = Path(given.directory)
     if folder.is_dir() and not (folder / "recipe.json").is_file():
         raise RunDirectoryError(f"{folder} is not a run directory (no recipe.json in it)")
-    from cotrain.report.html import write_report
+    from cotrain.view.report import write_report
 
     print(f"report: {write_report(folder)}")
     return 0

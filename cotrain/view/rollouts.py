@@ -57,37 +57,48 @@ class Rollouts:
         self.episodes = 0
         self.generation = 0
 
-    def read_some(self, steps: int = 1) -> bool:
-        """Read the latest steps that have not been read; False when there are none."""
-        members = self._members()
+    def read_some(self) -> bool:
+        """Read the latest step that has not been read; False when there is none."""
+        members = {member.step: member for member in self.members()}
         with self._lock:
             if any(members.get(step) != member for step, member in self._read.items()):
                 generation = self.generation + 1
                 self._clear()  # a resumed run has cut its ledger back
                 self.generation = generation
-            due = [m for step, m in members.items() if step not in self._read][-steps:]
-        for member in reversed(due):
-            try:
-                found = list(episodes_of(self.ledger.path, member))
-            except (OSError, ValueError, zlib.error):
-                found = []
-                self.damaged.append(member.step)
-            with self._lock:
-                self._read[member.step] = member
-                self.episodes += len(found)
-                for episode in found:
-                    self._add(episode)
-        return bool(due)
+            due = next((member for step, member in reversed(members.items()) if step not in self._read), None)
+        if due is not None:
+            self._read_member(due)
+        return due is not None
 
-    def _members(self) -> dict[int, Member]:
+    def read(self, steps: Sequence[int]) -> None:
+        """Read these steps."""
+        members = {member.step: member for member in self.members()}
+        for step in steps:
+            if step in members and step not in self._read:
+                self._read_member(members[step])
+
+    def _read_member(self, member: Member) -> None:
         try:
-            return {member.step: member for member in self.ledger.members()}
+            found = list(episodes_of(self.ledger.path, member))
+        except (OSError, ValueError, zlib.error):
+            found = []
+            self.damaged.append(member.step)
+        with self._lock:
+            self._read[member.step] = member
+            self.episodes += len(found)
+            for episode in found:
+                self._add(episode)
+
+    def members(self) -> tuple[Member, ...]:
+        """The index of the ledger; none when it cannot be read."""
+        try:
+            return self.ledger.members()
         except CotrainError:
-            return {}
+            return ()
 
     def page(self, start: int, limit: int) -> dict[str, Any]:
         """Rows in the order in which they were read, from ``start`` on, and how far the reading is."""
-        members = self._members()
+        steps = len(self.members())
         with self._lock:
             return {
                 "fields": FIELDS,
@@ -98,7 +109,7 @@ class Rollouts:
                 "roles": self.roles,
                 "signals": self.signals,
                 "read": len(self._read),
-                "steps": len(members),
+                "steps": steps,
                 "damaged": self.damaged[:20],
             }
 
@@ -120,7 +131,7 @@ class Rollouts:
 
     def find(self, step: int, task: int, member: int) -> Json | None:
         """An episode as the ledger has it; None where there is none."""
-        place = self._members().get(step)
+        place = next((m for m in self.members() if m.step == step), None)
         try:
             found = episodes_of(self.ledger.path, place) if place else iter(())
             return next((e for e in found if (e.get("task"), e.get("member")) == (task, member)), None)

@@ -5,6 +5,7 @@ import { html, number, plain, clock } from "view/words";
 const uPlot = globalThis.uPlot;
 const TONES = ["--a", "--b", "--c", "--d", "--e", "--f"];
 const HEIGHT = 210;
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 export const tone = (at) => TONES[at % TONES.length];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#888";
@@ -74,15 +75,22 @@ function settings({ width, height, axis, shown, gap, healthy, lanes, range, coun
     padding: [12 + 6 * (lanes?.length ?? 0), 10, 0, 0],
     cursor: { sync: { key: "run" }, drag: { x: true, y: false }, points: { size: 6 } },
     legend: { live: true },
-    scales: { x: { time: false }, y: range ? { range: () => range } : {} },
+    scales: { x: { time: false }, y: { range: range ? () => range : (_, low, high) => limits(low, high, shown.every((one) => one.share)) } },
     axes: [
-      { ...text, size: 30, values: (_, ticks) => ticks.map((tick) => (time ? clock(tick) : short(tick))) },
+      { ...text, size: 30, incrs: time ? undefined : WHOLE, values: (_, ticks) => ticks.map((tick) => (time ? clock(tick) : short(tick))) },
       { ...text, size: 52, values: (_, ticks) => ticks.map((tick) => number(tick, shown[0].share)) },
     ],
     series: [{ label: plain(named(axis)), value: (_, value) => (time ? clock(value) : number(value)) }, ...shown.map(line)],
     bands: gap ? [{ series: [gap[0] + 1, gap[1] + 1], fill: faded("--gapfill", 0.22), dir: -1 }] : [],
     hooks: { drawClear: [(plot) => underlay(plot, healthy)], draw: [(plot) => schedule(plot, lanes)] },
   };
+}
+
+// A little room around the values; a share stays within 0 and 1, and a flat line gets a range too.
+function limits(low, high, share) {
+  if (low === null || high === null) return [0, 1];
+  const room = high > low ? 0.06 * (high - low) : Math.abs(high) * 0.1 || (share ? 0.05 : 1);
+  return share && low >= 0 && high <= 1 ? [Math.max(-0.005, low - room), Math.min(1.005, high + room)] : [low - room, high + room];
 }
 
 const short = (value) =>

@@ -8,6 +8,8 @@ export const KINDS = [
   ["all", "all", () => true],
   ["fp", "false positive", (r) => r.said === 1 && r.right === 0],
   ["fn", "false negative", (r) => r.said === 0 && r.right === 1],
+  ["fooled", "fooled a review", (r) => r.yes > 0 && r.right === 0],
+  ["doubted", "doubted by a review", (r) => r.yes < r.readable && r.right === 1],
   ["tn", "error caught", (r) => r.said === 0 && r.right === 0],
   ["tp", "agreed: right", (r) => r.said === 1 && r.right === 1],
   ["split", "reviews split", (r) => r.readable > 0 && r.said === null],

@@ -31,7 +31,6 @@ export function Overview({ document, axis, setAxis }) {
   const common = { x, axis, lanes };
   return html`
     <${Alarms} document=${document} />
-    <${Figures} figures=${document.figures} />
     <div class="bar">
       <h2>While it trained</h2>
       <label>x axis <select value=${axis} onChange=${(event) => setAxis(event.target.value)}>
@@ -42,8 +41,8 @@ export function Overview({ document, axis, setAxis }) {
       ${lanes.map((lane) => html` <span class="swatch" style=${{ background: `var(${lane.tone})` }}></span> <${Text} of=${lane.label} />`)}
     </p>` : null}
     ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
-    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${HeldOut} ...${{ document, axis, colours }} />
-      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} />` : html`<p>No step is finished yet.</p>`}
+    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${Figures} figures=${document.figures} /><${HeldOut} ...${{ document, axis, colours }} />
+      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} />` : html`<p>No step is finished yet.</p><${Figures} figures=${document.figures} />`}
   `;
 }
 
@@ -89,15 +88,15 @@ function Earned({ document, common, colours }) {
     const truth = series[`${role}/accuracy`] ? "accuracy" : "balanced_accuracy";
     const rewards = Object.keys(series).filter((name) => name.startsWith(`${role}/reward/`) && name.split("/").length === 3);
     const paid = rewards.filter((name) => !name.endsWith("/truth") && !name.endsWith("/label"));
-    const lines = paid.map((name, at) => ({ label: name.split("/")[2], values: series[name], tone: tone(at), share: true }));
+    const lines = paid.map((name, at) => ({ label: name.split("/")[2], values: series[name], tone: tone(at), share: document.metrics[name]?.share }));
     const right = { label: `truth: ${truth.replace("_", " ")}`, values: series[`${role}/${truth}`] ?? [], truth: true, share: true };
     const main = lines.findIndex((line) => line.label !== "format");
     if (lines.length) {
       charts.push(html`<${Chart} ...${common} title=${html`What the <${Text} of=${role} /> earns, and what is true`}
-        gap=${main >= 0 && right.values.length ? [main, lines.length] : null} lines=${[...lines, right]} />`);
+        gap=${main >= 0 && truth === "accuracy" ? [main, lines.length] : null} lines=${[...lines, right]} />`);
     }
   }
-  return html`<div class="charts wide">${charts}</div>`;
+  return html`<div class="charts">${charts}</div>`;
 }
 
 function HeldOut({ document, axis, colours }) {

@@ -48,7 +48,8 @@ function Confusion({ title, count, level, link }) {
   const all = ["tp", "fn", "tn", "fp"].reduce((sum, key) => sum + count[level + key], 0);
   const cell = (key, css, words) => {
     const value = count[level + key], share = number(all ? value / all : null, true);
-    return html`<td class=${css}>${link ? html`<a href=${`#rollouts:${key}`}>${number(value)}</a>` : number(value)}<small> ${share}<br />${words}</small></td>`;
+    const kind = { fp: "fooled", fn: "doubted" }[key] ?? key;
+    return html`<td class=${css}>${link ? html`<a href=${`#rollouts:${kind}`}>${number(value)}</a>` : number(value)}<small> ${share}<br />${words}</small></td>`;
   };
   return html`<table class="confusion"><thead><tr><th>${title}</th><th>called right</th><th>called wrong</th></tr></thead><tbody>
     <tr><th scope="row">right</th>${cell("tp", "ok", "accepted")}${cell("fn", "bad", "false negatives")}</tr>
