@@ -35,9 +35,9 @@ from cotrain.report.compare_table import (
 from cotrain.report.escape import page
 from cotrain.report.guide import interval, number
 from cotrain.report.html import document
-from cotrain.report.schedule import PALETTE
 from cotrain.report.svg import Line, chart, value_at
 
+PALETTE = ("a", "b", "c", "d", "e", "f")
 LEADS = {
     "updates": "Read off the curves on validation problems, where every run has made as many updates.",
     "tokens": "Read off the curves on validation problems, where every run has sampled as many tokens.",

@@ -110,7 +110,8 @@ class Viewer:
         while not self._stop.is_set():
             with self._lock:
                 runs = list(self._open.values())
-            if not any([run.rollouts.read_some() for run in runs]):
+            found = [run.rollouts.read_some() for run in runs]
+            if not any(found):
                 self._stop.wait(PAUSE)
             time.sleep(0.001)  # who asks comes first
 
