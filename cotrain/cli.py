@@ -58,7 +58,6 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     from cotrain.serve import command as server
     from cotrain.stages import commands as stages
-    from cotrain.view import command as viewer
 
     commands: dict[str, Command] = {
         "demo": demo,
@@ -69,12 +68,14 @@ def main(words: Sequence[str] | None = None) -> int:
         "check": check,
         "compare": compare,
         "report": report,
-        "view": viewer.view,
+        "view": _later("cotrain.view.command", "view"),
+        "top": _later("cotrain.view.top", "top"),
+        "why": _later("cotrain.view.why", "why"),
         "chat": chat,
         "serve": server.serve,
         "export": export,
-        "push": _command_of("cotrain.push"),
-        "convert": _command_of("cotrain.models.nanochat"),
+        "push": _later("cotrain.push", models=True),
+        "convert": _later("cotrain.models.nanochat", models=True),
         "doctor": doctor,
         "tokenizer": stages.tokenizer,
         "pretrain": stages.pretrain,
@@ -114,12 +115,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _command_of(module: str) -> Command:
-    """The function ``command`` of a module that is imported when it is called."""
+def _later(module: str, name: str = "command", *, models: bool = False) -> Command:
+    """A function of a module that is imported when it is called; ``models``: it loads some."""
 
     def command(words: Sequence[str]) -> int:
-        quiet()
-        found: Command = importlib.import_module(module).command
+        if models:
+            quiet()
+        found: Command = getattr(importlib.import_module(module), name)
         return found(words)
 
     return command

@@ -7,8 +7,8 @@ objective (``generator/generator/loss``) is shown as its policy's. Infinite and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections import deque
+from collections.abc import KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cotrain.report.read import in_order
 from cotrain.view.follow import Lines
 
 POINTS = 800  # of a curve
+LARGEST = 1e300  # a larger number is none
 SPENT = ("play", "annotate", "credit", "reference", "update")  # seconds of a step's stages
 AXES = ("step", "tokens", "flops")  # keys that always rise
 
@@ -38,8 +39,10 @@ class Curves:
         self.held_out: list[Values] = []  # of evaluations, without "eval/"
         self.last: dict[str, Any] = {}  # the last row of training as it is in the file
         self._monitor = Monitor()
+        self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
         self._seconds: dict[int, float] = {}
         self.names: set[str] = set()
+        self._last_names: KeysView[str] = {}.keys()
 
     @property
     def damaged(self) -> int:
@@ -47,7 +50,19 @@ class Curves:
 
     @property
     def alarms(self) -> list[Alarm]:
+        """Those of the rows that have been watched."""
         return self._monitor.alarms
+
+    @property
+    def unwatched(self) -> int:
+        """Rows that no band has looked at yet."""
+        return len(self._unwatched)
+
+    def watch(self, rows: int) -> bool:
+        """Look for alarms in so many more rows; False when there are none left."""
+        for _ in range(min(rows, len(self._unwatched))):
+            self._monitor.add(self._unwatched.popleft())
+        return bool(self._unwatched)
 
     def read(self) -> bool:
         """Read what is new; returns whether there was anything."""
@@ -66,41 +81,44 @@ class Curves:
     def _add(self, row: Mapping[str, Any]) -> None:
         if number(row.get("step")) is None:
             return
-        evaluation = row.get("kind") == "evaluation"
-        values: Values = {}
-        for key, value in row.items():
-            finite = number(value)
-            if finite is None or (evaluation and not key.startswith(("eval/", "step", "tokens", "updates/"))):
-                continue
-            name = key.removeprefix("eval/") if evaluation else canonical(key)
-            if name == canonical(key) or name not in values:  # a policy's own figure before an objective's
-                values[name] = finite
-        if evaluation:
-            self.held_out.append(values)
+        if row.get("kind") == "evaluation":
+            kept = {key: number(v) for key, v in row.items() if key.startswith(("eval/", "step", "tokens", "updates/"))}
+            self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
             return
-        self._monitor.add(row)
-        self.names |= values.keys()
+        values: Values = {
+            _NAMES[key]: value
+            for key, value in row.items()
+            if (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
+        }
+        self._unwatched.append(dict(row))
+        if values.keys() != self._last_names:
+            self._last_names = values.keys()
+            self.names |= values.keys()
         self.last = dict(row)
         phase = row.get("phase")
         self.phases.append(phase if isinstance(phase, str) else "")
         self.rows.append(values)
 
+    def seconds_of_last(self) -> float | None:
+        """How long the last step took."""
+        return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
+
     def columns(self) -> dict[str, Any]:
         """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
         was trained."""
-        count, rows = len(self.rows), self._with_axes()
+        count, rows, sums = len(self.rows), self.rows, self._sums()
         every = max(1, math.ceil(count / POINTS))
         spans = [(at, min(count, at + every)) for at in range(0, count, every)]
-        axes = [name for name in (*AXES, "seconds") if any(name in row for row in rows[:1])]
-        axes += sorted(self._policies("axis/updates/"))
-        series = sorted(name for name in self.names if name not in axes and name not in AXES)
+        axes = [name for name in AXES if any(name in row for row in rows[:1])]
+        summed = [name for name in ("seconds", *sorted(self._policies("updates/"))) if sums and name in sums[0]]
+        series = sorted(name for name in self.names if name not in AXES)
         policies = in_order(name.removeprefix("trained/") for name in self._policies("trained/"))
         return {
             "every": every,
             "rows": count,
-            "axes": {name.removeprefix("axis/"): _ends(rows, spans, name) for name in axes},
+            "axes": {n: _ends(rows, spans, n) for n in axes} | {n: _ends(sums, spans, n) for n in summed},
             "series": {name: _means(rows, spans, name) for name in series},
-            "trained": {policy: _means(rows, spans, f"trained/{policy}", 0.0) for policy in policies},
+            "trained": {policy: _means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
             "phases": [self.phases[a] for a, _ in spans],
         }
 
@@ -125,26 +143,27 @@ class Curves:
         own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
         return {prefix + policy for policy in own}
 
-    def _with_axes(self) -> list[Values]:
-        """The rows with what is summed from the first one on: seconds, updates of each policy, whether it was trained."""
+    def _sums(self) -> list[Values]:
+        """For each row what is summed from the first one on: seconds, updates of each policy; and whether it was trained."""
         spent, made, found = 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policies("p/")), 0.0), []
         for row in self.rows:
-            more: Values = {}
+            sums: Values = {}
             if self._seconds:
                 spent += self._seconds.get(int(row["step"]), 0.0)
-                more["seconds"] = spent
+                sums["seconds"] = spent
             for policy, before in made.items():
                 made[policy] = max(before, row.get(f"{policy}/updates", before))
-                more[f"axis/updates/{policy}"] = made[policy]
-                more[f"trained/{policy}"] = float(made[policy] > before)
-            found.append({**row, **more})
+                sums[f"updates/{policy}"] = made[policy]
+                sums[f"trained/{policy}"] = float(made[policy] > before)
+            found.append(sums)
         return found
 
 
 def _means(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None) -> list[Any]:
+    column = [row.get(name) for row in rows]
     found: list[float | None] = []
     for start, end in spans:
-        values = [row[name] for row in rows[start:end] if name in row]
+        values = [value for value in column[start:end] if value is not None]
         found.append(_short(sum(values) / len(values)) if values else empty)
     return found
 
@@ -153,7 +172,7 @@ def _ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -
     """The axis at the last row of each point, never falling."""
     found, last = [], 0.0
     for _, end in spans:
-        last = max(last, rows[end - 1].get(name, last)) if name != "step" else rows[end - 1]["step"]
+        last = max(last, rows[end - 1].get(name, last))
         found.append(_short(last))
     return found
 
@@ -163,11 +182,16 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-@lru_cache(maxsize=8192)
-def canonical(key: str) -> str:
-    """``generator/generator/loss`` as ``generator/loss``."""
-    who, metric = split_key(key)
-    return f"{who}/{metric}" if who else metric
+class _Names(dict[str, str]):
+    """Key of a row → its name in a chart: ``generator/generator/loss`` is ``generator/loss``."""
+
+    def __missing__(self, key: str) -> str:
+        who, metric = split_key(key)
+        self[key] = f"{who}/{metric}" if who else metric
+        return self[key]
+
+
+_NAMES = _Names()
 
 
 def described(names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
@@ -197,12 +221,7 @@ def _range(limits: tuple[float, float]) -> list[float | None]:
     return [limit if math.isfinite(limit) else None for limit in limits]
 
 
-def number(value: object) -> float | None:
+def number(value: Any) -> float | None:
     """A finite number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
+    right = (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
+    return float(value) if right else None

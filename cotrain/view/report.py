@@ -64,6 +64,7 @@ def write_report(directory: Path) -> Path:
 
 def documents(run: Run) -> dict[str, bytes]:
     """name → JSON of everything that the page asks for."""
+    run.watch_all()
     overview = run.overview()
     examples = [at for alarm in overview["alarms"] for at in alarm["examples"]]
     wanted = [tuple(map(int, at.split(":")[:3])) for at in examples]

@@ -36,20 +36,32 @@ class Run:
         self._lock = threading.Lock()
         self._examples: dict[tuple[str, str, int], list[str]] = {}
 
+    def watch_all(self) -> None:
+        """Read all rows and look for alarms in them."""
+        with self._lock:
+            self.curves.read()
+            self.curves.watch(len(self.curves.rows))
+
     def stamp(self) -> list[int]:
         """Changes when there is something new to draw."""
         with self._lock:
             self.curves.read()
         ended = (self.directory / "summary.json").is_file()
-        rollouts = self.rollouts
+        rollouts, watched = self.rollouts, self.curves.unwatched == 0
         return [
             len(self.curves.rows),
             len(self.curves.held_out),
             len(rollouts.rows),
             rollouts.generation,
             rollouts.episodes,
+            int(watched),
             int(ended),
         ]
+
+    def watch(self, rows: int = 200) -> bool:
+        """Look for alarms in some more rows; False when all have been looked at."""
+        with self._lock:
+            return self.curves.watch(rows)
 
     def overview(self) -> dict[str, Any]:
         """All but rollouts."""
@@ -84,6 +96,7 @@ class Run:
             "notes": notes,
             "roles": roles,
             "alarms": self._alarms(),
+            "unwatched": self.curves.unwatched,
             "bands": {"all": len(BANDS), "watched": [band.name for band in bands]},
             "training": columns,
             "evaluations": evaluations,

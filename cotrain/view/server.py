@@ -110,7 +110,7 @@ class Viewer:
         while not self._stop.is_set():
             with self._lock:
                 runs = list(self._open.values())
-            found = [run.rollouts.read_some() for run in runs]
+            found = [step() for run in runs for step in (run.watch, run.rollouts.read_some)]
             if not any(found):
                 self._stop.wait(PAUSE)
             time.sleep(0.001)  # who asks comes first
