@@ -159,7 +159,9 @@ class Curves:
         return found
 
 
-def _means(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None) -> list[Any]:
+def _means(
+    rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None
+) -> list[Any]:
     column = [row.get(name) for row in rows]
     found: list[float | None] = []
     for start, end in spans:
@@ -194,7 +196,9 @@ class _Names(dict[str, str]):
 _NAMES = _Names()
 
 
-def described(names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
+def described(
+    names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]
+) -> dict[str, Any]:
     """name → how to read it: whose it is, label, unit, direction, ranges, advice."""
     found = {}
     for name in names:

@@ -34,15 +34,12 @@ class Lines:
             file.seek(self._end - len(self._before))
             again = file.read(len(self._before)) != self._before
             if again:
-                self._end, self.damaged = 0, 0
+                self._end, self._before, self.damaged = 0, b"", 0
             file.seek(self._end)
             whole = file.read()
         whole = whole[: whole.rfind(b"\n") + 1]
-        if whole or again:
-            self._end += len(whole)
-            self._before = whole[-REMEMBERED:] if len(whole) >= REMEMBERED else (self._before + whole)[-REMEMBERED:]
-        if again and not whole:
-            self._before = b""
+        self._end += len(whole)
+        self._before = (self._before + whole[-REMEMBERED:])[-REMEMBERED:]
         return [row for line in whole.split(b"\n") if line.strip() and (row := self._object(line)) is not None], again
 
     def _object(self, line: bytes) -> dict[str, Any] | None:
