@@ -65,14 +65,19 @@ function audit(where) {
     for (const { name, value } of element.attributes) {
       if (!names.has(name)) found.bad.push(`${where}: ${element.tagName} ${name}`);
       if (name === "href" && !value.startsWith("#")) found.bad.push(`${where}: href ${value}`);
+      if (/[\\u0000-\\u0008\\u000b-\\u001f\\u202e\\u2066\\u200b]/.test(value)) found.bad.push(`${where}: ${name} hides a character`);
       if (name === "style" && /url|expression/i.test(value)) found.bad.push(`${where}: style ${value}`);
     }
   }
   const text = document.getElementById("page").textContent;
-  found.seen += text.split("Z9Z").length - 1;
+  const seen = text.split("Z9Z").length - 1;
+  found.seen += seen;
+  if (where.startsWith("r:") && where in shown && seen < 10) found.bad.push(`${where}: not drawn`);
+  if (text.includes("could not be drawn")) found.bad.push(`${where}: broken`);
   found.hidden += /[\\u0000-\\u0008\\u000b-\\u001f\\u202e\\u2066\\u200b\\ud800-\\udbff](?![\\udc00-\\udfff])/.test(text) ? 1 : 0;
 }
 const details = JSON.parse(document.querySelector("script[data-name=details]").textContent);
+const shown = Object.fromEntries(Object.keys(details).map((key) => [`r:${key}`, true]));
 await rest(); await rest(); await rest();
 for (const at of ["overview", "verifier", "rollouts", "made", ...Object.keys(details).map((key) => `r:${key}`), "r:<img src=x>", "%E0%A4%A"]) {
   location.hash = `#${at}`;
@@ -236,7 +241,11 @@ def test_every_screen_is_drawn(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path / "run", steps=40, episodes=6)
     path = write_report(directory)
     overview = drawn(path, tmp_path / "profile")
-    assert "no alarm" in overview and "<canvas" in overview and "What the solver earns, and what is true" in overview
+    assert (
+        'aria-label="alarms"' in overview
+        and "<canvas" in overview
+        and "What the solver earns, and what is true" in overview
+    )
     assert "balanced accuracy" in drawn(path, tmp_path / "profile", address="#verifier")
     assert "false positive" in drawn(path, tmp_path / "profile", address="#rollouts")
     at = next(iter(json.loads(documents(Run(directory))["details"])))
@@ -258,7 +267,7 @@ def test_nothing_that_comes_from_outside_can_act(tmp_path: Path, beacon: tuple[s
     assert told, text[-2000:]
     found = json.loads(html.unescape(told[1]))
     assert found["bad"] == [] and found["pwned"] == 0 and found["hidden"] == 0
-    assert found["screens"] == 306 and found["seen"] > 300 * 20
+    assert found["screens"] == 306 and found["seen"] > 300 * 40
     assert asked == []
 
 

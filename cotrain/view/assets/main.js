@@ -1,7 +1,7 @@
 // The frame: which screen the address names, what is read when, and the keys.
-import { render } from "preact";
+import { Component, render } from "preact";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
-import { html, Text, number, plain } from "view/words";
+import { html, link, Text, number, plain } from "view/words";
 import { Overview, Setting, axesOf } from "view/overview";
 import { Verifier } from "view/verifier";
 import { Rollouts, listed } from "view/rollouts";
@@ -20,6 +20,21 @@ function place() {
   }
   const [screen, ...rest] = hash.split(":");
   return { screen: screen || "overview", rest: rest.join(":") };
+}
+
+// A screen that cannot be drawn says so, and leaves the others alone.
+class Guard extends Component {
+  constructor() {
+    super();
+    this.state = { error: null };
+  }
+  static getDerivedStateFromError(error) {
+    return { error };
+  }
+  render() {
+    const { error } = this.state;
+    return error ? html`<p class="note">This screen could not be drawn: <${Text} of=${error.message ?? error} />.</p>` : this.props.children;
+  }
 }
 
 function Frame() {
@@ -71,7 +86,7 @@ function Frame() {
     if (event.key === "l") location.hash = "#rollouts";
     if (move && (here.screen === "r" || here.screen === "rollouts")) {
       const next = here.screen === "r" ? list[at + move] : list[move > 0 ? 0 : list.length - 1];
-      if (next) location.hash = `#r:${encodeURI(next.at)}`;
+      if (next) location.hash = link(next.at);
     }
   }, [list, here]);
   useEffect(() => {
@@ -81,14 +96,14 @@ function Frame() {
 
   if (!document) return html`<p class="wait">${error ? html`Nothing could be read: <${Text} of=${error} />` : "reading …"}</p>`;
   const shown = axesOf(document).includes(axis) ? axis : "step";
-  return html`<${Head} ...${{ document, here, runs, error }} /><main>
+  return html`<${Head} ...${{ document, here, runs, error }} /><main><${Guard} key=${here.screen + here.rest}>
     ${here.screen === "verifier" ? html`<${Verifier} document=${document} judged=${judged} axis=${shown} />`
       : here.screen === "made" ? html`<${Setting} document=${document} />`
       : here.screen === "rollouts" && table ? html`<${Rollouts} ...${{ table, view, setView, list }} />`
       : here.screen === "r" && table ? html`<${Rollout} at=${here.rest} table=${table} list=${list} />`
       : here.screen === "r" || here.screen === "rollouts" ? html`<p class="wait">reading …</p>`
       : html`<${Overview} document=${document} axis=${shown} setAxis=${setAxis} />`}
-  </main>`;
+  </${Guard}></main>`;
 }
 
 function Head({ document, here, runs, error }) {

@@ -1,6 +1,6 @@
 // Is the run healthy? Alarms first, then what is earned against what is true, the judges, and everything else.
 import { useMemo, useState } from "preact/hooks";
-import { html, Text, number, signed, plain, finite } from "view/words";
+import { html, link, Text, number, signed, plain, finite } from "view/words";
 import { Chart, tone, named } from "view/charts";
 
 const LAST = 10; // points that "now" is the mean of
@@ -33,8 +33,8 @@ export function Overview({ document, axis, setAxis }) {
     <${Alarms} document=${document} />
     <div class="bar">
       <h2>While it trained</h2>
-      <label>x axis <select value=${axis} onChange=${(event) => setAxis(event.target.value)}>
-        ${axesOf(document).map((name) => html`<option value=${plain(name)}>${plain(named(name))}</option>`)}
+      <label>x axis <select value=${axesOf(document).indexOf(axis)} onChange=${(event) => setAxis(axesOf(document)[Number(event.target.value)])}>
+        ${axesOf(document).map((name, place) => html`<option value=${place}>${plain(named(name))}</option>`)}
       </select></label>
     </div>
     ${lanes.length ? html`<p class="soft">On the upper edge of each chart: when a policy was trained.
@@ -55,7 +55,7 @@ function Alarms({ document }) {
       <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, step ${alarm.step}${alarm.last > alarm.step ? ` to ${alarm.last}` : ""}</small></h3>
       <p>Read <b><${Text} of=${alarm.reading} /></b>; healthy: <${Text} of=${alarm.healthy} />.</p>
       <p><${Text} of=${alarm.advice} /></p>
-      ${alarm.examples.length ? html`<p class="examples">Rollouts that show it: ${alarm.examples.map((at) => html`<a href=${`#r:${encodeURI(at)}`}><${Text} of=${at} /></a> `)}</p>` : null}
+      ${alarm.examples.length ? html`<p class="examples">Rollouts that show it: ${alarm.examples.map((at) => html`<a href=${link(at)}><${Text} of=${at} /></a> `)}</p>` : null}
     </article>`)}
     ${outside.length ? html`<details><summary>${outside.length} figures outside of their healthy range now</summary><ul>
       ${outside.map((one) => html`<li><b><${Text} of=${`${one.who} ${one.label}`} /></b> ${number(one.now, one.share)}. <${Text} of=${one.advice} /></li>`)}
@@ -136,11 +136,11 @@ function Health({ document, common, colours }) {
 }
 
 function Any({ document, common }) {
-  const names = Object.keys(document.training.series), [name, choose] = useState("");
+  const names = Object.keys(document.training.series), [at, choose] = useState(-1), name = names[at];
   const metric = document.metrics[name];
-  return html`<section><label>any other figure <select value=${name} onChange=${(event) => choose(event.target.value)}>
-      <option value="">choose one of ${names.length}</option>
-      ${names.map((one) => html`<option value=${one}>${plain(one)}</option>`)}
+  return html`<section><label>any other figure <select value=${at} onChange=${(event) => choose(Number(event.target.value))}>
+      <option value="-1">choose one of ${names.length}</option>
+      ${names.map((one, place) => html`<option value=${place}>${plain(one)}</option>`)}
     </select></label>
     ${metric ? html`<p class="soft"><${Text} of=${metric.meaning} /></p><div class="charts"><${Chart} ...${common} title=${html`<${Text} of=${name} />`}
       healthy=${metric.healthy} lines=${[{ label: name, values: document.training.series[name], tone: "--a", share: metric.share }]} /></div>` : null}

@@ -1,7 +1,7 @@
 // One rollout on one screen: the problem, what was said turn by turn, each step with its verdicts and the truth, tokens
 // shaded, rewards by source, and the group it was compared with.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { html, Text, number, plain, finite } from "view/words";
+import { html, link, Text, number, plain, finite } from "view/words";
 import { kindOf } from "view/measures";
 import { Row } from "view/rollouts";
 import * as source from "view/source";
@@ -33,13 +33,13 @@ function Screen({ found, at, group, table, list }) {
     .sort((a, b) => b.reward - a.reward || a.member - b.member), [table, found, speech]);
   return html`<section class="rollout">
     <div class="bar"><h2>${row ? html`<span class=${`kind ${kindOf(row)[0]}`}>${kindOf(row)[1]}</span> ` : null}Rollout <${Text} of=${group} /></h2>
-      <nav class="step-nav"><a href=${before ? `#r:${encodeURI(before.at)}` : "#rollouts"} class=${before ? "" : "off"}>← previous</a>
+      <nav class="step-nav"><a href=${before ? link(before.at) : "#rollouts"} class=${before ? "" : "off"}>← previous</a>
         <span>${place >= 0 ? `${place + 1} of ${list.length}` : ""}</span>
-        <a href=${after ? `#r:${encodeURI(after.at)}` : "#rollouts"} class=${after ? "" : "off"}>next →</a></nav></div>
+        <a href=${after ? link(after.at) : "#rollouts"} class=${after ? "" : "off"}>next →</a></nav></div>
     <p class="soft">step ${found.step}, task <${Text} of=${found.task_id ?? found.task} />, member ${found.member}
       ${found.failure ? html` · <b class="poor">broke off: <${Text} of=${found.failure} /></b>` : null}</p>
     ${found.problem ? html`<div class="problem"><${Text} of=${found.problem} /></div>` : null}
-    ${speeches.length > 1 ? html`<p class="chips">${speeches.map((one) => html`<a class="kind" aria-current=${one === speech} href=${`#r:${encodeURI(one.address)}`}><${Text} of=${one.address.split(":").slice(3).join(" ")} /></a>`)}</p>` : null}
+    ${speeches.length > 1 ? html`<p class="chips">${speeches.map((one) => html`<a class="kind" aria-current=${one === speech} href=${link(one.address)}><${Text} of=${one.address.split(":").slice(3).join(" ")} /></a>`)}</p>` : null}
     ${speech ? html`<${Speech} key=${speech.address} speech=${speech} reviews=${found.traces.filter((trace) => trace.parent === speech.address)} />` : null}
     <h3>The group, by reward</h3><table class="rows"><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
   </section>`;

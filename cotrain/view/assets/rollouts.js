@@ -1,6 +1,6 @@
 // The list of rollouts: filters, order, search, pages. What is listed is also where "next" goes.
 import { useMemo } from "preact/hooks";
-import { html, Text, number } from "view/words";
+import { html, link, plain, Text, number } from "view/words";
 import { KINDS, SORTS, kindOf } from "view/measures";
 import { live, has } from "view/source";
 
@@ -41,8 +41,8 @@ export function Row({ row, here }) {
   const [css, label] = kindOf(row), open = has(row.group);
   const name = html`<${Text} of=${`${row.step}:${row.task}:${row.member}`} />`;
   return html`<tr class=${here ? "here" : ""}><td><span class=${`kind ${css}`}>${label}</span></td>
-    <td class="at">${open ? html`<a href=${`#r:${encodeURI(row.at)}`}>${name}</a>` : name}</td>
+    <td class="at">${open ? html`<a href=${link(row.at)}>${name}</a>` : name}</td>
     <td class="asked"><${Text} of=${row.problem} limit=${180} /></td><td class="said"><${Text} of=${row.answer ?? "none"} limit=${60} /></td>
     <td>${row.reviews ? `${row.yes} of ${row.reviews}` : "–"}</td>
-    <td title=${row.signals.map(([signal, value]) => `${signal} ${value}`).join(", ")}>${number(row.reward)}</td><td>${number(row.tokens)}</td></tr>`;
+    <td title=${plain(row.signals.map(([signal, value]) => `${signal} ${value}`).join(", "))}>${number(row.reward)}</td><td>${number(row.tokens)}</td></tr>`;
 }

@@ -36,6 +36,9 @@ export function plain(value, limit = 300) {
   return shown.join("");
 }
 
+// The address of a rollout in this page. Half a surrogate pair has none.
+export const link = (at) => `#r:${encodeURI(at.replace(/\p{Cs}/gu, "\ufffd"))}`;
+
 export const finite = (value) => typeof value === "number" && Number.isFinite(value);
 
 export function number(value, share = false) {
