@@ -121,7 +121,9 @@ def _order(rows: list[list[Any]], first: list[Group]) -> Iterator[Group]:
 
 def _inside(table: dict[str, Any], groups: set[tuple[int, int]]) -> dict[str, Any]:
     """The rows of these groups, with the problems that they name."""
-    place, problems, rows = _AT["problem"], [], []
+    place = _AT["problem"]
+    problems: list[str] = []
+    rows: list[list[Any]] = []
     for row in table["rows"]:
         if (row[0], row[1]) in groups:
             rows.append([*row[:place], len(problems), *row[place + 1 :]])

@@ -54,8 +54,10 @@ BREAKS = (
 SEEN = "Z9Z"  # in every payload
 
 AUDIT = """
-const tags = new Set("A ARTICLE B BR BUTTON CANVAS CODE DD DETAILS DIV DL DT FIGCAPTION FIGURE H1 H2 H3 HEADER I INPUT KBD LABEL LI MAIN NAV OL OPTION P PRE SECTION SELECT SMALL SPAN SUMMARY TABLE TBODY TD TH THEAD TR UL".split(" "));
-const names = new Set("class style href title type value placeholder open aria-label aria-pressed aria-current role scope width height disabled selected".split(" "));
+const tags = new Set(("A ARTICLE B BR BUTTON CANVAS CODE DD DETAILS DIV DL DT FIGCAPTION FIGURE H1 H2 " +
+  "H3 HEADER I INPUT KBD LABEL LI MAIN NAV OL OPTION P PRE SECTION SELECT SMALL SPAN SUMMARY TABLE TBODY TD TH THEAD TR UL").split(" "));
+const names = new Set(("class style href title type value placeholder open aria-label aria-pressed " +
+  "aria-current role scope width height disabled selected").split(" "));
 const found = { bad: [], seen: 0, screens: 0, hidden: 0 };
 const rest = () => new Promise((done) => setTimeout(done, 30));
 function audit(where) {
@@ -79,7 +81,8 @@ function audit(where) {
 const details = JSON.parse(document.querySelector("script[data-name=details]").textContent);
 const shown = Object.fromEntries(Object.keys(details).map((key) => [`r:${key}`, true]));
 await rest(); await rest(); await rest();
-for (const at of ["overview", "verifier", "rollouts", "made", ...Object.keys(details).map((key) => `r:${key}`), "r:<img src=x>", "%E0%A4%A"]) {
+const odd = ["r:<img src=x>", "%E0%A4%A"];
+for (const at of ["overview", "verifier", "rollouts", "made", ...Object.keys(details).map((key) => `r:${key}`), ...odd]) {
   location.hash = `#${at}`;
   await rest(); await rest();
   for (const one of document.querySelectorAll("details")) one.open = true;
