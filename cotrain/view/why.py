@@ -72,9 +72,10 @@ def _trace(trace: dict[str, Any]) -> list[str]:
         lines.append(f"{INDENT}reward {terminal(name, 60)} {value:g}{weight}{where}")
     sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]
     masked = trace["token_count"] - sampled
+    ended = terminal(trace["finish"], 60)
     learned = f"no: {terminal(trace['failure'], 200)}" if trace["failure"] else "yes, unless its phase trains another"
     lines += [
-        f"{INDENT}learned from: {learned}; {sampled} tokens sampled, {masked} given and masked, ended by {trace['finish']}",
+        f"{INDENT}learned from: {learned}; {sampled} tokens sampled, {masked} given and masked, ended by {ended}",
         f"{INDENT}written: {terminal(trace['text'])}",
         f"{INDENT}read: {terminal(json.dumps(trace['parsed'], ensure_ascii=False))}",
         f"{INDENT}truth: {terminal(json.dumps(trace['truth'], ensure_ascii=False))}",
