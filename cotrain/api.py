@@ -23,9 +23,9 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.play.parts import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
 from cotrain.recipes.grpo import grpo
-from cotrain.report.html import write_report
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.sources import from_description
+from cotrain.view.report import write_report
 
 
 def run(

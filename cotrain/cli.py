@@ -29,6 +29,9 @@ train
   cotrain compare A B --out DIR    several recipes, several seeds, one report
   cotrain study FILE.toml          comparisons that were written down before
 look
+  cotrain view DIR                 a run in the browser, while it goes on too
+  cotrain top DIR                  the same in a terminal; --json for scripts
+  cotrain why DIR ROLLOUT          which reward came from what
   cotrain report DIR               write report.html anew
   cotrain eval DIR                 measure on held-out problems, or with --suite
                                    on benchmarks: gsm8k, math500, processbench …
@@ -80,11 +83,14 @@ def main(words: Sequence[str] | None = None) -> int:
         "compare": compare,
         "study": study,
         "report": report,
+        "view": _later("cotrain.view.command", "view"),
+        "top": _later("cotrain.view.top", "top"),
+        "why": _later("cotrain.view.why", "why"),
         "chat": chat,
         "serve": server.serve,
         "export": export,
-        "push": _command_of("cotrain.push"),
-        "convert": _command_of("cotrain.models.nanochat"),
+        "push": _later("cotrain.push", models=True),
+        "convert": _later("cotrain.models.nanochat", models=True),
         "doctor": doctor,
         "tokenizer": stages.tokenizer,
         "pretrain": stages.pretrain,
@@ -121,12 +127,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _command_of(module: str) -> Command:
-    """The function ``command`` of a module that is imported when it is called."""
+def _later(module: str, name: str = "command", *, models: bool = False) -> Command:
+    """A function of a module that is imported when it is called; ``models``: it loads some."""
 
     def command(words: Sequence[str]) -> int:
-        quiet()
-        found: Command = importlib.import_module(module).command
+        if models:
+            quiet()
+        found: Command = getattr(importlib.import_module(module), name)
         return found(words)
 
     return command

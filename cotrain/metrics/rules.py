@@ -151,10 +151,12 @@ class Parted:
         if not now[0] or not now[1] or earlier < 1:
             return None
         paid, true = series.closed[0][:earlier], series.closed[1][:earlier]
-        best = max(range(earlier), key=lambda i: true[i])
-        spread = max(*paid, now[0][0]) - min(*paid, now[0][0])
+        best = true.index(max(true))
         up, down = now[0][0] - paid[best], true[best] - now[1][0]
-        return -down if down >= self.fall and up >= max(self.rise, 0.1 * spread) else None
+        if down < self.fall or up < self.rise:
+            return None
+        spread = max(*paid, now[0][0]) - min(*paid, now[0][0])
+        return -down if up >= 0.1 * spread else None
 
     def healthy(self, window: int) -> str:
         return f"{self.what} within {self.fall:g} of its best while {self.while_}"

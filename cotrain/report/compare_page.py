@@ -36,9 +36,9 @@ from cotrain.report.compare_words import AXES, UNITS, amount, budget_in_words
 from cotrain.report.escape import page
 from cotrain.report.guide import interval, number
 from cotrain.report.html import document
-from cotrain.report.schedule import PALETTE
 from cotrain.report.svg import Line, chart, value_at
 
+PALETTE = ("a", "b", "c", "d", "e", "f")
 LEAD = "Read off the curves on validation problems, where every run has spent as much: no verdicts. Intervals are over seeds."
 LEAD_END = (
     "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences paired by seed and "

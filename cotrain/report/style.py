@@ -1,10 +1,9 @@
-"""How the pages look, and the little script they carry.
+"""How the pages of comparisons look, and the little script they carry.
 
 One sheet for all pages, light and dark by the reader's preference,
 no fonts and no pictures from anywhere. The palette
 is blue, orange and ink, which every common kind of colour blindness tells apart; right and wrong also differ in shape
-and hatching. The script moves chart titles into a box that follows the pointer and filters the episodes; without it
-the page shows everything.
+and hatching. The script moves chart titles into a box that follows the pointer; without it the page shows everything.
 """
 
 from __future__ import annotations
@@ -71,9 +70,6 @@ path.was{stroke:var(--soft)}path.now{stroke:var(--a)}
 .f{stroke:var(--f)}.quiet{stroke:var(--quiet)}span.quiet{stroke:none;color:var(--soft)}
 path.area.a{fill:var(--a)}path.area.b{fill:var(--b)}path.area.c{fill:var(--c)}path.area.d{fill:var(--d)}
 path.area.e{fill:var(--e)}path.area.f{fill:var(--f)}path.area.truth{fill:var(--truth)}
-.lane rect{stroke:none}.lane rect.truth{fill:var(--truth)}.lane rect.a{fill:var(--a)}.lane rect.b{fill:var(--b)}
-.lane rect.c{fill:var(--c)}.lane rect.d{fill:var(--d)}.lane rect.e{fill:var(--e)}.lane rect.f{fill:var(--f)}
-.lane rect.quiet{fill:var(--quiet)}
 figure{margin:0;min-width:0}.pair .chart,.grid .chart{display:flex;flex-direction:column}.pair .plot,
 .grid .plot{margin-top:auto;flex:none}
 .chart{--gutter:3.1rem}
@@ -95,85 +91,15 @@ white-space:nowrap}
 .x{position:relative;height:1.5rem;margin-left:var(--gutter);font-size:.74rem;color:var(--soft)}
 .x span{position:absolute;transform:translateX(-50%);top:.2rem}.x em{position:absolute;right:100%;margin-right:.9rem;
 top:.2rem;font-style:normal}
-.strip{margin:.35rem 0 0 var(--gutter)}
-.lane svg{display:block;width:100%;height:4px}.lane+.lane{margin-top:1px}
-.strip.words{margin-left:0}.words .lane{display:grid;grid-template-columns:10rem 1fr;align-items:center;gap:.8rem;
-margin:.3rem 0}
-.words .lane span{font-size:.84rem;text-align:right;overflow-wrap:anywhere;line-height:1.2}
-.words .lane svg{height:16px;background:var(--faint)}
-#schedule .x{margin-left:10.8rem}
-.status{font-size:.76rem;white-space:nowrap;border-radius:99px;padding:0 .6em;background:var(--faint);
-color:var(--soft)}
-.s1{color:var(--b)}.s2{color:var(--card);background:var(--bad)}
 details>summary{cursor:pointer;color:var(--soft);font-size:.88rem}details>summary h2{display:inline;color:var(--ink)}
-.filters{display:grid;gap:.45rem;margin:1rem 0}.filters div{display:flex;flex-wrap:wrap;gap:.35rem}
-.filters[hidden]{display:none}
-button{font:inherit;font-size:.86rem;color:var(--ink);background:none;border:1px solid var(--rule);
-border-radius:99px;padding:.2rem .8rem;cursor:pointer}
-button i{font-style:normal;color:var(--soft)}
-button[aria-pressed=true]{background:var(--ink);color:var(--paper);border-color:var(--ink)}
-button[aria-pressed=true] i{color:inherit;opacity:.7}
 :focus-visible{outline:2px solid var(--a);outline-offset:2px}
-.key{display:flex;flex-wrap:wrap;gap:.35rem 1.3rem;font-size:.84rem;color:var(--soft);align-items:center}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,31rem),1fr));gap:1.3rem;align-items:start}
-.card{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:1rem 1.1rem .8rem;
-overflow:hidden;min-width:0}
-.card[hidden]{display:none}
-.card header{display:flex;justify-content:space-between;gap:1rem;align-items:baseline}
-.kind{font-weight:600;font-size:.9rem}.kind.fooled::before{content:"✗ ";color:var(--bad)}
-.kind.alarm::before{content:"! ";color:var(--bad)}
-.kind.caught::before,.kind.agreed::before{content:"✓ ";color:var(--ok)}.kind.unreadable::before{content:"? ";
-color:var(--b)}
-.at{color:var(--soft);font-size:.8rem;white-space:nowrap}
-.problem{font-family:var(--serif);line-height:1.42;white-space:pre-wrap;overflow-wrap:anywhere;margin:.5rem 0 .8rem}
-.steps{list-style:none;margin:0;padding:0}
-.step{display:grid;grid-template-columns:1.6rem 1fr auto;gap:.1rem .5rem;align-items:baseline;
-padding:.26rem .5rem .26rem .75rem;margin:3px 0;
-background:linear-gradient(var(--faint),var(--faint)) no-repeat 5px 0/100% 100%;position:relative}
-.step::before{content:"";position:absolute;left:0;top:0;bottom:0;width:5px}
-.step.ok::before{background:var(--ok)}
-.step.bad::before{background:repeating-linear-gradient(135deg,var(--bad) 0 3px,var(--card) 3px 6px)}
-.step.open::before{background:repeating-linear-gradient(var(--quiet) 0 2px,transparent 2px 6px)}
-.step.bad{background-image:linear-gradient(var(--badbg),var(--badbg))}
-.step .mark{width:1.2rem;text-align:center}.step.ok .mark{color:var(--ok)}.step.bad .mark,.first{color:var(--bad)}
-.step .text{font-family:var(--mono);font-size:.86rem;white-space:pre-wrap;overflow-wrap:anywhere;min-width:0}
-.step .reason{display:block;font-family:var(--sans);color:var(--bad)}.first{margin-left:.35em;font-family:var(--sans)}
-.answer{margin-top:.6rem;font-size:1rem}.answer .text{font-family:var(--sans);font-size:.93rem}
-.gold{color:var(--soft);margin-left:.6em}
-.verdict{font-size:.78rem;border:1px solid var(--rule);border-radius:4px;padding:0 .45em;background:var(--card);
-color:var(--soft);white-space:nowrap}
-.verdict.off{border:1.5px solid var(--b);color:var(--b);font-weight:600}.verdict.none{white-space:normal;
-color:var(--b)}
-.key .step{display:inline-grid;grid-template-columns:auto auto;margin:0}
-.card details{margin-top:.5rem}
-.raw{font:.8rem/1.5 var(--mono);white-space:pre-wrap;overflow-wrap:anywhere;background:var(--faint);
-padding:.6rem .7rem;margin:.4rem 0;border-radius:6px;max-height:22rem;overflow:auto}
-.why{font-size:.86rem;overflow-wrap:anywhere}
-.card footer{margin-top:.6rem;border-top:1px solid var(--rule);padding-top:.5rem;font-size:.8rem;color:var(--soft);
-display:grid;gap:.1rem;overflow-wrap:anywhere}
-.card footer b{font-weight:600;color:var(--ink)}
-.facts{display:grid;gap:.1rem 2rem;grid-template-columns:repeat(auto-fill,minmax(min(100%,24rem),1fr));
-font-size:.88rem;margin:.8rem 0}
-.facts div{display:grid;grid-template-columns:11rem 1fr;gap:.8rem;border-bottom:1px solid var(--rule);
-padding:.25rem 0;min-width:0}
-dt{color:var(--soft);overflow-wrap:anywhere}dd{margin:0;overflow-wrap:anywhere}
 #tip{position:fixed;z-index:9;pointer-events:none;background:var(--ink);color:var(--paper);font-size:.8rem;
 line-height:1.4;border-radius:6px;padding:.35rem .6rem;max-width:min(20rem,80vw);white-space:pre-line}
 #tip[hidden]{display:none}
 @media (max-width:640px){main{padding:1.6rem 1rem 3rem}section{margin-top:2.4rem}.say{font-size:1.14rem}
 .say small{font-size:.7em}
-.chart{--gutter:2.7rem}.plot{height:12.5rem}.words .lane{grid-template-columns:1fr;gap:.15rem}
-.words .lane span{text-align:left}#schedule .x{margin-left:0}
-.facts div{grid-template-columns:8rem 1fr}
-.before-after thead{display:none}.before-after tr{display:grid;grid-template-columns:1fr 1fr;padding:.5rem 0;
-border-bottom:1px solid var(--rule)}
-.before-after th,.before-after td{border:0;padding:.1rem 0}.before-after tbody th,.before-after td.drawn,
-.before-after td.change{grid-column:1/-1}.before-after td.drawn{width:100%;padding:.35rem 0}
-.before-after td.change small{display:inline}
-.before-after td.num::before{content:attr(data-label) " ";color:var(--soft);font-size:.78rem}
-.card{padding:.85rem .85rem .7rem}.card .step{grid-template-columns:1.3rem 1fr}.card .step .verdict{grid-column:2;
-justify-self:start}}
-@media print{.filters{display:none}.card,figure{break-inside:avoid}}
+.chart{--gutter:2.7rem}.plot{height:12.5rem}}
+@media print{figure{break-inside:avoid}}
 """
 
 SCRIPT = """
@@ -194,16 +120,5 @@ SCRIPT = """
   addEventListener("pointermove", show, { passive: true });
   addEventListener("pointerdown", show, { passive: true });
   addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
-  const chosen = { when: "", kind: "" };
-  for (const group of document.querySelectorAll(".filters")) group.hidden = false;
-  for (const button of document.querySelectorAll("button[data-filter]")) {
-    button.addEventListener("click", () => {
-      chosen[button.dataset.filter] = button.dataset.value;
-      for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));
-      for (const card of document.querySelectorAll(".card")) {
-        card.hidden = Object.keys(chosen).some((key) => chosen[key] && chosen[key] !== card.dataset[key]);
-      }
-    });
-  }
 })();
 """

@@ -135,32 +135,6 @@ def chart(
     )
 
 
-def strip(
-    rows: Sequence[tuple[str, str, Sequence[tuple[float, float]]]], *, x_range: tuple[float, float], words: bool
-) -> str:
-    """Which row was on when: rows of (label, tone, half-open ranges of x). With ``words`` each row has its label."""
-    left, right = x_range
-    frame = Frame(left=left, right=right, low=0, high=1)
-    html = []
-    for label, tone, ranges in rows:
-        cells = "".join(
-            f'<rect class="{tone}" x="{frame.x(max(a, left))}" y="0" height="1000"'
-            f' width="{round(max(frame.x(min(b, right)) - frame.x(max(a, left)), 0.7), 1)}"/>'
-            for a, b in ranges
-        )
-        name = f"<span>{page(label, 60)}</span>" if words else ""
-        html.append(
-            f'<div class="lane">{name}<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"'
-            f' aria-label="{attribute(label)}">{cells}</svg></div>'
-        )
-    return f'<div class="strip{" words" if words else ""}">{"".join(html)}</div>' if html else ""
-
-
-def axis(x_range: tuple[float, float], label: str = "step") -> str:
-    """Only the x axis: the foot of a strip."""
-    return _x_labels(Frame(left=x_range[0], right=x_range[1], low=0, high=1), label)
-
-
 def _frame(
     lines: Sequence[Line],
     x_range: tuple[float, float],

@@ -8,13 +8,14 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from test_report_page import POISON, inspect
+from inspector import POISON, inspect
 
 from cotrain.comparison.arms import parse_arm
 from cotrain.comparison.compare import Plan, claim, compare
 from cotrain.core.errors import ConfigError
 from cotrain.loop.directory import RunDirectory
 from cotrain.report.compare_markdown import comparison_markdown
+from cotrain.report.compare_page import compare_page
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import comparison_table, open_label, runs_of
 from cotrain.report.escape import hidden
@@ -222,3 +223,12 @@ def test_training_is_drawn_from_its_own_rows(compared):
         panels
     )
     assert page.count("fill-opacity") == 3 * 4 * len(END)  # a band for each recipe in each panel
+
+
+def test_a_comparison_can_do_nothing() -> None:
+    run = {"seed": POISON, "curve": [[0, 0, {POISON: 0.1, "solver/pass@1": 0.2}], [5, 9, {POISON: 0.2}]],
+           "before": {POISON: 0.1}, "after": {POISON: 0.5, f"{POISON}/{POISON}/x": {"value": 0.5}}}  # fmt: skip
+    page = inspect(compare_page({"recipes": {POISON: {"seeds": [run]}, f"b{POISON}": {"seeds": [run]}}}))
+    assert "".join(page.text).count("<script>alert(1)</script>") > 5
+    for odd in ({}, {"recipes": None}, {"recipes": {"a": 3}}, {"recipes": {"a": {"seeds": [None, {"curve": [[1]]}]}}}):
+        inspect(compare_page(odd))

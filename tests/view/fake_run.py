@@ -271,6 +271,6 @@ def trace(
 if __name__ == "__main__":
     import sys
 
-    from cotrain.report.html import write_report
+    from cotrain.view.report import write_report
 
     print(write_report(write_fake_run(Path(sys.argv[1]))))

@@ -1,0 +1,73 @@
+// What is counted of rollouts: kinds of a row, and figures of a judge. One place, for every screen.
+import { wilson } from "view/words";
+
+export const FLAGS = { unread: 1, reviewUnread: 2, truncated: 4, tool: 8, left: 16, unsound: 32 };
+
+// Filters in order of interest. A verdict is what most of the readable reviews say.
+export const KINDS = [
+  ["all", "all", () => true],
+  ["fp", "false positive", (r) => r.said === 1 && r.right === 0],
+  ["fn", "false negative", (r) => r.said === 0 && r.right === 1],
+  ["fooled", "fooled a review", (r) => r.yes > 0 && r.right === 0],
+  ["doubted", "doubted by a review", (r) => r.yes < r.readable && r.right === 1],
+  ["tn", "error caught", (r) => r.said === 0 && r.right === 0],
+  ["tp", "agreed: right", (r) => r.said === 1 && r.right === 1],
+  ["split", "reviews split", (r) => r.readable > 0 && r.said === null],
+  ["unsound", "right answer, wrong step", (r) => (r.flags & FLAGS.unsound) > 0],
+  ["unread", "unread", (r) => (r.flags & (FLAGS.unread | FLAGS.reviewUnread)) > 0],
+  ["truncated", "truncated", (r) => (r.flags & FLAGS.truncated) > 0],
+  ["tool", "tool failed", (r) => (r.flags & FLAGS.tool) > 0],
+  ["left", "kept from training", (r) => (r.flags & FLAGS.left) > 0],
+];
+
+export const SORTS = [
+  ["latest", "latest first", (a, b) => b.step - a.step || a.task - b.task || a.member - b.member],
+  ["earliest", "earliest first", (a, b) => a.step - b.step || a.task - b.task || a.member - b.member],
+  ["paid", "highest reward", (a, b) => b.reward - a.reward],
+  ["unpaid", "lowest reward", (a, b) => a.reward - b.reward],
+  ["believed", "most believed", (a, b) => b.yes / (b.readable || 1) - a.yes / (a.readable || 1) || b.readable - a.readable],
+  ["long", "longest", (a, b) => b.tokens - a.tokens],
+  ["short", "shortest", (a, b) => a.tokens - b.tokens],
+];
+
+export function kindOf(row) {
+  const found = KINDS.slice(1).find(([key, , test]) => ["fp", "fn", "tn", "tp", "split", "unread"].includes(key) && test(row));
+  return found ? [found[0], found[1]] : row.right === 1 ? ["plain", "right"] : row.right === 0 ? ["plain", "wrong"] : ["plain", "not judged"];
+}
+
+const KEYS = ["tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp"];
+
+export function summed(windows) {
+  const total = Object.fromEntries(KEYS.map((key) => [key, 0]));
+  const bins = Array.from({ length: 10 }, () => [0, 0, 0]);
+  for (const window of windows) {
+    for (const key of KEYS) total[key] += window[key];
+    window.bins.forEach((bin, at) => bin.forEach((value, part) => (bins[at][part] += value)));
+  }
+  return { ...total, bins };
+}
+
+// Figures of finding what is wrong, as the metrics have them; each with its interval and n.
+export function figures(count, level = "") {
+  const [tp, fn, tn, fp] = ["tp", "fn", "tn", "fp"].map((key) => count[level + key]);
+  const unread = level ? 0 : count.unread, share = (hits, all) => (all ? hits / all : null);
+  const precision = share(tn, tn + fn), recall = share(tn, tn + fp), accept = share(tp, tp + fn);
+  const f1 = precision + recall > 0 ? (2 * precision * recall) / (precision + recall) : null;
+  const one = (label, hits, all) => ({ label, value: share(hits, all), interval: wilson(hits, all), n: all });
+  const both = (label, value) => ({ label, value, interval: [null, null], n: tp + fn + tn + fp });
+  return {
+    precision: one("precision: rejected ones that are wrong", tn, tn + fn),
+    recall: one("recall: wrong ones that are rejected", tn, tn + fp),
+    f1: both("F1 of finding wrong ones", f1),
+    accepted: one("right ones that are accepted", tp, tp + fn),
+    balanced: both("balanced accuracy", accept === null || recall === null ? null : (accept + recall) / 2),
+    base: one("base rate: ones that are right", tp + fn, tp + fn + tn + fp),
+    said: one("called right", tp + fp, tp + fn + tn + fp),
+    ...(level ? {} : { unread: one("reviews that cannot be read", unread, tp + fn + tn + fp + unread) }),
+  };
+}
+
+export function calibrationError(bins) {
+  const all = bins.reduce((sum, [n]) => sum + n, 0);
+  return all ? bins.reduce((sum, [, said, right]) => sum + Math.abs(said - right), 0) / all : null;
+}

@@ -1,0 +1,195 @@
+// Is the run healthy? Alarms first, then what is earned against what is true, the judges, and everything else.
+import { useMemo, useState } from "preact/hooks";
+import { html, link, Text, number, signed, plain, finite } from "view/words";
+import { Chart, tone, named } from "view/charts";
+
+const LAST = 10; // points that "now" is the mean of
+
+export function tones(document) {
+  const roles = document.run.settings?.roles ?? {}, found = {};
+  document.roles.forEach((role, at) => {
+    found[role] = tone(at);
+    const policy = roles[role]?.policy;
+    if (typeof policy === "string") found[policy] ??= tone(at);
+  });
+  for (const policy of Object.keys(document.training.trained)) found[policy] ??= tone(Object.keys(found).length);
+  return found;
+}
+
+export function lanesOf(document, colours) {
+  return Object.entries(document.training.trained).map(([label, values]) => ({ label, tone: colours[label] ?? "--quiet", values }));
+}
+
+export function axesOf(document) {
+  return Object.keys(document.training.axes);
+}
+
+export function Overview({ document, axis, setAxis }) {
+  const colours = useMemo(() => tones(document), [document]);
+  const lanes = useMemo(() => lanesOf(document, colours), [document]);
+  const x = document.training.axes[axis] ?? document.training.axes.step ?? [];
+  const common = { x, axis, lanes };
+  return html`
+    <${Alarms} document=${document} />
+    <div class="bar">
+      <h2>While it trained</h2>
+      <label>x axis <select value=${axesOf(document).indexOf(axis)} onChange=${(event) => setAxis(axesOf(document)[Number(event.target.value)])}>
+        ${axesOf(document).map((name, place) => html`<option value=${place}>${plain(named(name))}</option>`)}
+      </select></label>
+    </div>
+    ${lanes.length ? html`<p class="soft">On the upper edge of each chart: when a policy was trained.
+      ${lanes.map((lane) => html` <span class="swatch" style=${{ background: `var(${lane.tone})` }}></span> <${Text} of=${lane.label} />`)}
+    </p>` : null}
+    ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
+    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${Figures} figures=${document.figures} /><${HeldOut} ...${{ document, axis, colours }} />
+      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} />` : html`<p>No step is finished yet.</p><${Figures} figures=${document.figures} />`}
+  `;
+}
+
+function Alarms({ document }) {
+  const { alarms, bands } = document;
+  const outside = alarms.length ? [] : leaving(document);
+  return html`<section class="alarms" aria-label="alarms">
+    ${alarms.length ? null : html`<p class="calm"><b>● no alarm</b> ${document.unwatched ? html`so far; ${number(document.unwatched)} steps are still looked at. ` : ""}${bands.watched.length} of ${bands.all} bands have data in this run.</p>`}
+    ${alarms.map((alarm) => html`<article class="alarm">
+      <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, step ${alarm.step}${alarm.last > alarm.step ? ` to ${alarm.last}` : ""}</small></h3>
+      <p>Read <b><${Text} of=${alarm.reading} /></b>; healthy: <${Text} of=${alarm.healthy} />.</p>
+      <p><${Text} of=${alarm.advice} /></p>
+      ${alarm.examples.length ? html`<p class="examples">Rollouts that show it: ${alarm.examples.map((at) => html`<a href=${link(at)}><${Text} of=${at} /></a> `)}</p>` : null}
+    </article>`)}
+    ${outside.length ? html`<details><summary>${outside.length} figures outside of their healthy range now</summary><ul>
+      ${outside.map((one) => html`<li><b><${Text} of=${`${one.who} ${one.label}`} /></b> ${number(one.now, one.share)}. <${Text} of=${one.advice} /></li>`)}
+    </ul></details>` : null}
+    ${document.notes.map((note) => html`<p class="note"><${Text} of=${note} />.</p>`)}
+  </section>`;
+}
+
+function leaving(document) {
+  return Object.entries(document.metrics).flatMap(([name, metric]) => {
+    const [low, high] = metric.healthy, tail = (document.training.series[name] ?? []).slice(-LAST).filter(finite);
+    if ((low === null && high === null) || !tail.length) return [];
+    const now = tail.reduce((sum, value) => sum + value, 0) / tail.length;
+    return now < (low ?? -Infinity) || now > (high ?? Infinity) ? [{ ...metric, now }] : [];
+  });
+}
+
+// What each role earns, beside what is true: the rewards that its objective weighs, and its accuracy.
+function Earned({ document, common, colours }) {
+  const { series } = document.training, charts = [];
+  const said = document.roles.find((role) => series[`${role}/predicted_positive`]);
+  if (said) {
+    charts.push(html`<${Chart} ...${common} title="Called right, and right" note="shaded: more is called right than is"
+      gap=${[0, 1]} lines=${[
+        { label: `called right by ${said}`, values: series[`${said}/predicted_positive`], tone: colours[said], share: true },
+        { label: "right", values: series[`${said}/base_rate`] ?? [], truth: true, share: true },
+      ]} />`);
+  }
+  for (const role of document.roles) {
+    const truth = series[`${role}/accuracy`] ? "accuracy" : "balanced_accuracy";
+    const rewards = Object.keys(series).filter((name) => name.startsWith(`${role}/reward/`) && name.split("/").length === 3);
+    const paid = rewards.filter((name) => !name.endsWith("/truth") && !name.endsWith("/label"));
+    const lines = paid.map((name, at) => ({ label: name.split("/")[2], values: series[name], tone: tone(at), share: document.metrics[name]?.share }));
+    const right = { label: `truth: ${truth.replace("_", " ")}`, values: series[`${role}/${truth}`] ?? [], truth: true, share: true };
+    const main = lines.findIndex((line) => line.label !== "format");
+    if (lines.length) {
+      charts.push(html`<${Chart} ...${common} title=${html`What the <${Text} of=${role} /> earns, and what is true`}
+        gap=${main >= 0 && truth === "accuracy" ? [main, lines.length] : null} lines=${[...lines, right]} />`);
+    }
+  }
+  return html`<div class="charts">${charts}</div>`;
+}
+
+function HeldOut({ document, axis, colours }) {
+  const { axes, series } = document.evaluations, x = axes[axis] ?? [];
+  const wanted = /^[^/]+\/(pass@1|greedy|majority@\d+|balanced_accuracy|step_balanced_accuracy|f1)$/;
+  const lines = Object.keys(series).filter((name) => wanted.test(name)).map((name, at) => ({
+    label: name.replaceAll("_", " "), values: series[name], tone: tone(at), share: true,
+  }));
+  return x.length > 1 ? html`<div class="charts"><${Chart} title="On held-out problems" x=${x} axis=${axis} lines=${lines} height=${260} /></div>` : null;
+}
+
+const PANELS = [
+  ["Entropy", "what is left to explore", /\/(entropy|surprisal)$/],
+  ["Lengths", "tokens of a turn", /\/length$/],
+  ["Unreadable and cut off", "", /\/(parse_failures|truncated)$/],
+  ["Judges", "", /\/(balanced_accuracy|true_positive_rate|true_negative_rate|step_balanced_accuracy)$/],
+  ["Groups without spread", "they teach nothing", /\/zero_spread_groups$/],
+  ["KL to the reference", "nats a token", /\/kl$/],
+  ["Sampler against trainer", "difference of log-probabilities", /\/sampler_gap$/],
+  ["Clip fraction", "", /\/clip_fraction$/],
+  ["Gradient norm", "", /\/grad_norm$/],
+  ["Loss", "", /\/loss$/],
+];
+
+function Health({ document, common, colours }) {
+  const { series } = document.training;
+  return html`<div class="charts">${PANELS.map(([title, note, pattern]) => {
+    const names = Object.keys(series).filter((name) => pattern.test(name));
+    const many = new Set(names.map((name) => name.split("/").at(-1))).size > 1;
+    const lines = names.map((name, at) => {
+      const metric = document.metrics[name] ?? {};
+      return { label: many ? `${metric.who} ${metric.label}` : metric.who, values: series[name], share: metric.share, tone: many ? tone(at) : (colours[metric.who] ?? tone(at)) };
+    });
+    const healthy = many ? null : (document.metrics[names[0]]?.healthy ?? null);
+    return html`<${Chart} ...${common} title=${title} note=${note} lines=${lines} healthy=${healthy} />`;
+  })}</div>`;
+}
+
+function Any({ document, common }) {
+  const names = Object.keys(document.training.series), [at, choose] = useState(-1), name = names[at];
+  const metric = document.metrics[name];
+  return html`<section><label>any other figure <select value=${at} onChange=${(event) => choose(Number(event.target.value))}>
+      <option value="-1">choose one of ${names.length}</option>
+      ${names.map((one, place) => html`<option value=${place}>${plain(one)}</option>`)}
+    </select></label>
+    ${metric ? html`<p class="soft"><${Text} of=${metric.meaning} /></p><div class="charts"><${Chart} ...${common} title=${html`<${Text} of=${name} />`}
+      healthy=${metric.healthy} lines=${[{ label: name, values: document.training.series[name], tone: "--a", share: metric.share }]} /></div>` : null}
+  </section>`;
+}
+
+function Figures({ figures }) {
+  const main = figures.filter((one) => one.headline && one.after), rest = figures.filter((one) => !one.headline || !one.after);
+  if (!figures.length) return null;
+  const body = (some) => html`<table class="figures"><thead><tr><th>held-out problems</th><th>before</th><th>after</th><th>change, 95 % interval</th></tr></thead>
+    <tbody>${some.map((one) => html`<tr>
+      <th scope="row"><b><${Text} of=${one.who} /></b> <${Text} of=${one.label} />${one.split ? html` <small><${Text} of=${one.split.replaceAll("_", " ")} /></small>` : null}</th>
+      <${Cell} estimate=${one.before} share=${one.share} /><${Cell} estimate=${one.after} share=${one.share} />
+      <${Change} ...${one} />
+    </tr>`)}</tbody></table>`;
+  return html`<section class="before-after"><h2>Before and after</h2>
+    ${main.length ? body(main) : html`<p class="soft">There is no final evaluation yet.</p>`}
+    ${rest.length ? html`<details><summary>${rest.length} more figures</summary>${body(rest)}</details>` : null}</section>`;
+}
+
+function Cell({ estimate, share }) {
+  if (!estimate || !finite(estimate.value)) return html`<td>–</td>`;
+  const bounds = finite(estimate.low) && finite(estimate.high) ? `${number(estimate.low, share)} to ${number(estimate.high, share)}` : "";
+  return html`<td>${number(estimate.value, share)} <small>${bounds}${estimate.n ? `, n ${estimate.n}` : ""}</small></td>`;
+}
+
+function Change({ change, share, better }) {
+  if (!change || !finite(change.value)) return html`<td>–</td>`;
+  const known = finite(change.low) && finite(change.high);
+  const bounds = known ? `${signed(change.low, share)} to ${signed(change.high, share)}` : "interval unknown";
+  if (!known || (change.low <= 0 && change.high >= 0)) return html`<td><span class="soft">no change shown</span> <small>${bounds}</small></td>`;
+  const css = !better ? "" : change.value > 0 === better > 0 ? "good" : "poor";
+  return html`<td><b class=${css}>${change.value > 0 ? "▲" : "▼"} ${signed(change.value, share)}${share ? " points" : ""}</b> <small>${bounds}</small></td>`;
+}
+
+export function Setting({ document }) {
+  const { description, settings, provenance, arguments: given } = document.run;
+  return html`<section><h2>How it was made</h2>
+    ${description.split("\n\n").map((part) => html`<p class="about"><${Text} of=${part.replaceAll("``", "").replaceAll("\n", " ")} /></p>`)}
+    <h3>Arguments</h3><${Facts} of=${given} /><h3>Settings</h3><${Facts} of=${settings} /><h3>Provenance</h3><${Facts} of=${provenance} /></section>`;
+}
+
+// Nested settings as an outline, one line each.
+function Facts({ of, depth = 0 }) {
+  if (!of || typeof of !== "object") return html`<${Text} of=${of === null ? "none" : of} />`;
+  const entries = Object.entries(of).filter(([key]) => key !== "is");
+  if (Array.isArray(of) && of.every((one) => one === null || typeof one !== "object")) return html`<${Text} of=${of.join(", ") || "none"} />`;
+  if (!entries.length) return "none";
+  const kind = typeof of.is === "string" ? html`<small><${Text} of=${of.is} /></small>` : null;
+  return html`${kind}<dl class="facts">${entries.map(([key, value]) => html`<div><dt><${Text} of=${key} /></dt>
+    <dd>${depth < 8 ? html`<${Facts} of=${value} depth=${depth + 1} />` : "…"}</dd></div>`)}</dl>`;
+}

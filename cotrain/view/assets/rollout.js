@@ -1,0 +1,121 @@
+// One rollout on one screen: the problem, what was said turn by turn, each step with its verdicts and the truth, tokens
+// shaded, rewards by source, and the group it was compared with.
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { html, link, Text, number, plain, finite } from "view/words";
+import { kindOf } from "view/measures";
+import { Row } from "view/rollouts";
+import * as source from "view/source";
+
+const TRUTH = { true: ["ok", "✓", "right"], false: ["bad", "✗", "wrong"], null: ["open", "·", "not judged"] };
+const flag = (value) => (typeof value === "boolean" ? value : null);
+
+export function Rollout({ at, table, list }) {
+  const group = at.split(":").slice(0, 3).join(":"), [found, set] = useState(undefined);
+  useEffect(() => {
+    let wanted = true;
+    set(undefined);
+    source.rollout(group).then((one) => wanted && set(one), () => wanted && set(null));
+    return () => { wanted = false; };
+  }, [group]);
+  if (found === undefined) return html`<p class="wait">reading …</p>`;
+  if (found === null) return html`<p>There is no rollout <${Text} of=${group} /> here${source.live ? "" : ": this file holds a sample; `cotrain view` shows all"}.</p>`;
+  return html`<${Screen} found=${found} at=${at} group=${group} table=${table} list=${list} />`;
+}
+
+function Screen({ found, at, group, table, list }) {
+  const speeches = found.traces.filter((trace) => !trace.parent);
+  const named = found.traces.find((trace) => trace.address === at);
+  const speech = speeches.find((trace) => trace.address === (named?.parent ?? at)) ?? speeches[0];
+  const place = list.findIndex((row) => row.at === speech?.address);
+  const [before, after] = [list[place - 1], list[place + 1]];
+  const row = table.rows.find((one) => one.at === speech?.address);
+  const siblings = useMemo(() => table.rows.filter((one) => one.step === found.step && one.task === found.task && one.role === speech?.role)
+    .sort((a, b) => b.reward - a.reward || a.member - b.member), [table, found, speech]);
+  return html`<section class="rollout">
+    <div class="bar"><h2>${row ? html`<span class=${`kind ${kindOf(row)[0]}`}>${kindOf(row)[1]}</span> ` : null}Rollout <${Text} of=${group} /></h2>
+      <nav class="step-nav"><a href=${before ? link(before.at) : "#rollouts"} class=${before ? "" : "off"}>← previous</a>
+        <span>${place >= 0 ? `${place + 1} of ${list.length}` : ""}</span>
+        <a href=${after ? link(after.at) : "#rollouts"} class=${after ? "" : "off"}>next →</a></nav></div>
+    <p class="soft">step ${found.step}, task <${Text} of=${found.task_id ?? found.task} />, member ${found.member}
+      ${found.failure ? html` · <b class="poor">broke off: <${Text} of=${found.failure} /></b>` : null}</p>
+    ${found.problem ? html`<div class="problem"><${Text} of=${found.problem} /></div>` : null}
+    ${speeches.length > 1 ? html`<p class="chips">${speeches.map((one) => html`<a class="kind" aria-current=${one === speech} href=${link(one.address)}><${Text} of=${one.address.split(":").slice(3).join(" ")} /></a>`)}</p>` : null}
+    ${speech ? html`<${Speech} key=${speech.address} speech=${speech} reviews=${found.traces.filter((trace) => trace.parent === speech.address)} />` : null}
+    <h3>The group, by reward</h3><table class="rows"><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
+  </section>`;
+}
+
+function Speech({ speech, reviews }) {
+  const [shown, show] = useState(0), [shade, shadeBy] = useState("logprob");
+  const review = reviews[Math.min(shown, reviews.length - 1)], truth = speech.truth ?? {};
+  const right = flag(truth.correct), [css, mark, word] = TRUTH[right];
+  return html`
+    ${reviews.length > 1 ? html`<div class="chips"><span class="soft">verdicts of review</span>${reviews.map((one, at) => {
+      const said = flag(one.parsed?.final);
+      return html`<button type="button" aria-pressed=${at === shown} onClick=${() => show(at)}>${at + 1} <i>${said === null ? "unread" : said ? "right" : "wrong"}</i></button>`;
+    })}</div>` : null}
+    <${Steps} speech=${speech} reviews=${reviews} review=${review} />
+    <div class=${`step answer ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
+      <span class="text">${speech.parsed?.answer !== undefined && speech.parsed?.answer !== null ? html`answer <b><${Text} of=${speech.parsed.answer} /></b>` : "no answer"}
+        ${truth.gold !== undefined && truth.gold !== null ? html` <span class="soft">gold answer <b><${Text} of=${truth.gold} /></b></span>` : null}</span>
+      ${review ? html`<${Verdict} said=${flag(review.parsed?.final)} truth=${right} probability=${review.parsed?.score} votes=${tally(reviews, (one) => one.parsed?.final)} why=${review.parsed?.failure ?? review.failure} />` : null}</div>
+    <${Trace} trace=${speech} shade=${shade} shadeBy=${shadeBy} open />
+    ${review ? html`<${Trace} key=${review.address} trace=${review} shade=${shade} shadeBy=${shadeBy} />` : null}`;
+}
+
+function Steps({ speech, reviews, review }) {
+  const steps = (Array.isArray(speech.parsed?.steps) ? speech.parsed.steps : []).map((step) => (Array.isArray(step) ? step.at(-1) : step)).filter((step) => typeof step === "string");
+  const ok = speech.truth?.step_ok ?? [], reasons = speech.truth?.step_reasons ?? [], first = speech.truth?.first_wrong ?? ok.indexOf(false);
+  const paid = speech.signals.filter(([name, , tokens]) => name === "step" && tokens).sort((a, b) => a[2][0] - b[2][0]);
+  if (!steps.length) return html`<p class="soft">Not in steps${speech.parsed?.failure || speech.failure ? html`: <${Text} of=${speech.parsed?.failure ?? speech.failure} />` : null}.</p>`;
+  return html`<ol class="steps">${steps.slice(0, 200).map((text, at) => {
+    const [css, mark, word] = TRUTH[flag(ok[at])];
+    return html`<li class=${`step ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
+      <span class="text"><${Text} of=${text.trim()} />${at === first ? html` <b class="first" title="first wrong step">▲ first wrong step</b>` : null}
+        ${reasons[at] ? html` <small class="reason"><${Text} of=${reasons[at]} /></small>` : null}</span>
+      ${review ? html`<${Verdict} said=${flag(review.parsed?.steps?.[at])} truth=${flag(ok[at])} votes=${tally(reviews, (one) => one.parsed?.steps?.[at])} reward=${paid[at]?.[1]} />` : null}</li>`;
+  })}</ol>`;
+}
+
+function tally(reviews, pick) {
+  const said = reviews.map((one) => flag(pick(one))).filter((one) => one !== null);
+  return reviews.length > 1 && said.length ? `${said.filter(Boolean).length} of ${said.length}` : "";
+}
+
+function Verdict({ said, truth, probability, votes, reward, why }) {
+  if (said === null) return html`<span class="verdict none">unread${why ? html`: <${Text} of=${why} limit=${120} />` : null}</span>`;
+  const off = truth !== null && said !== truth;
+  return html`<span class=${`verdict ${off ? "off" : ""}`}>${off ? "≠ " : ""}says ${said ? "right" : "wrong"}
+    <small>${finite(probability) ? ` p ${number(probability, true)}` : ""}${votes ? ` ${votes} say right` : ""}${finite(reward) ? ` reward ${number(reward)}` : ""}</small></span>`;
+}
+
+// What one role said: rewards by source, then its words, turn by turn, with each token shaded.
+function Trace({ trace, shade, shadeBy, open }) {
+  const paid = new Map();
+  for (const [name, value] of trace.signals) paid.set(name, [...(paid.get(name) ?? []), value]);
+  const weight = (name) => (Object.hasOwn(trace.weights, name) ? ` × ${number(trace.weights[name])}` : Object.keys(trace.weights).length ? " × 0" : "");
+  return html`<details class="trace" open=${open}><summary><b><${Text} of=${trace.role} /></b> <${Text} of=${trace.policy} />, weights of version ${trace.version}, ${trace.prompt_tokens} + ${trace.token_count} tokens, ended by <${Text} of=${trace.finish} /></summary>
+    <table class="paid"><tbody>${[...paid].map(([name, values]) => html`<tr><th scope="row"><${Text} of=${name} /></th><td>${values.map((value) => number(value)).join(", ")}<small>${weight(name)}</small></td></tr>`)}
+      <tr><th scope="row">in training</th><td>${trace.failure ? html`<b class="poor">no: <${Text} of=${trace.failure} /></b>` : "yes, unless its phase trains another policy"}</td></tr></tbody></table>
+    ${trace.tokens ? html`<${Tokens} trace=${trace} shade=${shade} shadeBy=${shadeBy} />` : html`<pre class="raw"><${Text} of=${trace.text} /></pre>`}
+    <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ parsed: trace.parsed, truth: trace.truth }, null, 1)} /></pre></details></details>`;
+}
+
+function Tokens({ trace, shade, shadeBy }) {
+  const turns = trace.turns.length ? trace.turns : [[0, trace.tokens.length, trace.finish]], parts = [];
+  let at = 0;
+  for (const [start, end, finish] of turns) {
+    if (start > at) parts.push(["given", at, start]);
+    parts.push([`sampled, ended by ${finish}`, start, end]);
+    at = end;
+  }
+  return html`<div class="chips"><span class="soft">tokens shaded by</span>${[["logprob", "log-probability"], ["mask", "mask: sampled or given"], ["none", "nothing"]].map(([key, label]) =>
+      html`<button type="button" aria-pressed=${shade === key} onClick=${() => shadeBy(key)}>${label}</button>`)}</div>
+    ${parts.map(([label, start, end]) => html`<div class=${`turn ${label === "given" ? "given" : ""}`}>${parts.length > 1 ? html`<small><${Text} of=${label} /></small>` : null}
+      <pre class="tokens">${trace.tokens.slice(start, end).map((piece, place) => {
+        const logprob = trace.logprobs[start + place], given = label === "given";
+        const strength = shade === "mask" ? (given ? 0 : 25) : shade === "logprob" && !given ? Math.min(75, -14 * (logprob ?? 0)) : 0;
+        return html`<span class="token" title=${plain(`${piece} · log-probability ${number(logprob)}${given ? " · given" : ""}`)}
+          style=${strength > 1 ? { background: `color-mix(in srgb, var(--${shade === "mask" ? "a" : "b"}) ${Math.round(strength)}%, transparent)` } : undefined}><${Text} of=${piece} /></span>`;
+      })}</pre></div>`)}`;
+}

@@ -1,0 +1,132 @@
+"""One rollout with all that is known of it: every trace, its tokens with log-probabilities and mask, its rewards by source.
+
+Token texts come from the tokenizer of the policy that spoke, where its ``tokenizer.json`` is on this machine; else the
+page shades the ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.notes import PROBLEM
+from cotrain.disk.ledger import decode_floats
+from cotrain.view.rollouts import Json, Weights, address_of
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+NAME = "tokenizer.json"
+
+
+def detail(episode: Json, models: Mapping[str, str], weights: Weights, *, tokens: int = 64) -> dict[str, Any]:
+    """The rollout as a page wants it. ``models``: policy → the model it began with; ``tokens``: of how many traces, the
+    speeches before the reviews, each token is told."""
+    traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
+    traces.sort(key=lambda trace: trace.get("parent") is not None)
+    problem = next((t["parsed"][PROBLEM.name] for t in traces if t["parsed"].get(PROBLEM.name)), None)
+    return {
+        "step": episode["step"],
+        "task": episode["task"],
+        "member": episode["member"],
+        "task_id": episode.get("task_id"),
+        "failure": episode.get("failure"),
+        "problem": problem,
+        "traces": [_trace(trace, models, weights, place < tokens) for place, trace in enumerate(traces)],
+    }
+
+
+def _trace(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
+    kept = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
+    found = {name: trace.get(name) for name in kept} | {"address": address_of(trace), "signals": trace["signals"]}
+    found |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
+    found |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
+    if tokens:
+        logprobs = decode_floats(str(trace["logprobs"]))
+        found["logprobs"] = [round(value, 3) if value == value and abs(value) < 1e6 else None for value in logprobs]
+        found["tokens"] = _pieces(trace["token_ids"], models.get(str(trace.get("policy")), ""))
+    return found
+
+
+def _pieces(ids: Sequence[int], model: str) -> list[str]:
+    tokenizer = _tokenizer(model)
+    if tokenizer is None:
+        return [f"#{number}" for number in ids]
+    return [tokenizer.decode([number], skip_special_tokens=False) for number in ids]
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(model: str) -> Any | None:
+    """None where the file is not here or cannot be read; nothing is downloaded."""
+    path = _place(model)
+    if path is None:
+        return None
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare ones
+        if type(error) is not Exception:
+            raise
+        return None
+
+
+def _place(model: str) -> Path | None:
+    if model.startswith("embedded"):
+        path = ASSETS / model.replace("embedded", "base", 1) / NAME
+    else:
+        path = Path(model).expanduser() / NAME
+    if path.is_file():
+        return path
+    if not model or model.count("/") > 1 or model.startswith((".", "/", "~")):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(model, NAME)
+    except ValueError:  # no name of the Hub
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def models_of(recipe: Json) -> dict[str, str]:
+    """policy → model, as ``recipe.json`` says."""
+    policies = _inside(recipe, "settings", "policies")
+    named = {str(name): entry.get("model") for name, entry in policies.items() if isinstance(entry, dict)}
+    return {name: model for name, model in named.items() if isinstance(model, str)}
+
+
+def weights_of(recipe: Json) -> dict[str, dict[str, float]]:
+    """role → signal → weight, of the objectives that learn from this role; a weight that changes counts as it begins."""
+    found: dict[str, dict[str, float]] = {}
+    for objective in _inside(recipe, "settings", "objectives").values():
+        rewards = objective.get("by", {}).get("rewards") if isinstance(objective, dict) else None
+        for name, weight in rewards.items() if isinstance(rewards, dict) else ():
+            value = weight.get("start") if isinstance(weight, dict) else weight
+            if isinstance(value, int | float):
+                found.setdefault(str(objective.get("on")), {})[str(name)] = float(value)
+    return found
+
+
+def _inside(saved: Json, *names: str) -> Json:
+    for name in names:
+        entry = saved.get(name)
+        saved = entry if isinstance(entry, dict) else {}
+    return saved
+
+
+def dumped(value: Any) -> bytes:
+    """JSON that every browser reads: NaN and infinities in what a model's parser found become words."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return str(value) if isinstance(value, float) and value - value != 0 else value

@@ -1,0 +1,242 @@
+"""The index of a run's rollouts: one short row each, so that a hundred thousand can be filtered and sorted in a page.
+
+The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
+A row is of one *speech*: a trace that judges no other one. What its judges said is told by the majority of the reviews that
+can be read: a solution is a false positive when most of them call it right and it is wrong. For each step and judge the
+counts behind precision, recall and calibration are kept too, with "right" as the positive class.
+
+Left out: a search of the solutions' whole texts; problems and answers are in the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import CotrainError
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FINAL, FIRST_WRONG, PROBLEM, SCORE, STEP_OK, STEPS, VERDICTS
+from cotrain.disk.ledger import Ledger, Member
+from cotrain.view.curves import number
+
+FIELDS = (
+    "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward", "tokens", "version",
+    "problem", "answer", "signals",
+)  # fmt: skip
+UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
+BINS = 10
+FINE = ("ok", "no output")  # what a call of a tool may end in
+SHORT = 180  # characters of a problem and of an answer in a row
+NOT_PAID = ("truth", "label")  # signals that name a class
+COUNTS = ("tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp")
+Json = Mapping[str, Any]
+Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
+
+
+class Rollouts:
+    """Rows and counts, as far as they have been read. Any thread may ask while another one reads."""
+
+    def __init__(self, directory: Path, weights: Weights) -> None:
+        self.ledger = Ledger(directory / "episodes")
+        self._weights = weights
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[list[Any]] = []
+        self.problems: list[str] = []
+        self.roles: list[str] = []
+        self.signals: list[str] = []
+        self._places: dict[tuple[str, str], int] = {}  # (kind, text) → its place in the lists above
+        self._judged: dict[int, dict[str, list[float]]] = {}  # step → judge → counts
+        self._read: dict[int, Member] = {}
+        self.damaged: list[int] = []
+        self.episodes = 0
+        self.generation = 0
+
+    def read_some(self) -> bool:
+        """Read the latest step that has not been read; False when there is none."""
+        members = {member.step: member for member in self.members()}
+        with self._lock:
+            if any(members.get(step) != member for step, member in self._read.items()):
+                generation = self.generation + 1
+                self._clear()  # a resumed run has cut its ledger back
+                self.generation = generation
+            due = next((member for step, member in reversed(members.items()) if step not in self._read), None)
+        if due is not None:
+            self._read_member(due)
+        return due is not None
+
+    def read(self, steps: Sequence[int]) -> None:
+        """Read these steps."""
+        members = {member.step: member for member in self.members()}
+        for step in steps:
+            if step in members and step not in self._read:
+                self._read_member(members[step])
+
+    def _read_member(self, member: Member) -> None:
+        try:
+            found = list(episodes_of(self.ledger.path, member))
+        except (OSError, ValueError, zlib.error):
+            found = []
+            self.damaged.append(member.step)
+        with self._lock:
+            self._read[member.step] = member
+            self.episodes += len(found)
+            for episode in found:
+                self._add(episode)
+
+    def members(self) -> tuple[Member, ...]:
+        """The index of the ledger; none when it cannot be read."""
+        try:
+            return self.ledger.members()
+        except CotrainError:
+            return ()
+
+    def page(self, start: int, limit: int) -> dict[str, Any]:
+        """Rows in the order in which they were read, from ``start`` on, and how far the reading is."""
+        steps = len(self.members())
+        with self._lock:
+            return {
+                "fields": FIELDS,
+                "generation": self.generation,
+                "rows": self.rows[start : start + limit],
+                "all": len(self.rows),
+                "problems": self.problems,
+                "roles": self.roles,
+                "signals": self.signals,
+                "read": len(self._read),
+                "steps": steps,
+                "damaged": self.damaged[:20],
+            }
+
+    def judged(self, windows: int = 60) -> dict[str, Any]:
+        """judge → windows of steps with its counts, in order of steps."""
+        with self._lock:
+            steps = sorted(self._judged)
+            every = max(1, -(-len(steps) // windows))
+            found: dict[str, list[dict[str, Any]]] = {}
+            for at in range(0, len(steps), every):
+                some = steps[at : at + every]
+                for role in sorted({role for step in some for role in self._judged[step]}):
+                    counts = [self._judged[step][role] for step in some if role in self._judged[step]]
+                    total = [sum(column) for column in zip(*counts, strict=True)]
+                    window = {"from": some[0], "to": some[-1]} | dict(zip(COUNTS, total, strict=False))
+                    bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
+                    found.setdefault(role, []).append(window | {"bins": bins})
+            return found
+
+    def find(self, step: int, task: int, member: int) -> Json | None:
+        """An episode as the ledger has it; None where there is none."""
+        place = next((m for m in self.members() if m.step == step), None)
+        try:
+            found = episodes_of(self.ledger.path, place) if place else iter(())
+            return next((e for e in found if (e.get("task"), e.get("member")) == (task, member)), None)
+        except (OSError, ValueError, zlib.error):
+            return None
+
+    def _place(self, kind: str, text: str) -> int:
+        known: list[str] = getattr(self, kind)
+        if (kind, text) not in self._places:
+            self._places[kind, text] = len(known)
+            known.append(text)
+        return self._places[kind, text]
+
+    def _add(self, episode: Json) -> None:
+        traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
+        for speech in traces:
+            if speech.get("parent") is None:
+                address = address_of(speech)
+                reviews = [t for t in traces if t.get("parent") == address]
+                self.rows.append(self._row(episode, speech, reviews))
+                for review in reviews:
+                    self._count(int(episode["step"]), speech, review)
+
+    def _row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
+        step, task, member, role, *call = speech["address"]
+        finals = [flag(FINAL.name, review["parsed"]) for review in reviews]
+        readable = [final for final in finals if final is not None]
+        yes = sum(readable)
+        said = None if 2 * yes == len(readable) else 2 * yes > len(readable)
+        parsed, truth = speech["parsed"], speech["truth"]
+        right = flag(CORRECT.name, truth)
+        paid = rewards_of(speech)
+        weights = self._weights.get(role)
+        total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in paid.items())
+        signals = [[self._place("signals", n), round(v, 4)] for n, v in paid.items()]
+        answer = parsed.get(ANSWER.name)
+        return [
+            step, task, member, self._place("roles", str(role)), ".".join(map(str, call)),
+            None if right is None else int(right), None if said is None else int(said), yes, len(readable), len(reviews),
+            _flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
+            self._place("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
+            None if answer is None else str(answer)[:SHORT], signals,
+        ]  # fmt: skip
+
+    def _count(self, step: int, speech: Json, review: Json) -> None:
+        right, said = flag(CORRECT.name, speech["truth"]), flag(FINAL.name, review["parsed"])
+        if right is None:
+            return
+        own = self._judged.setdefault(step, {}).setdefault(str(review["role"]), [0] * (len(COUNTS) + 3 * BINS))
+        own[COUNTS.index("unread" if said is None else _cell(right, said))] += 1
+        true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
+        if isinstance(true, list) and isinstance(verdicts, list) and len(true) == len(verdicts):
+            for ok, verdict in zip(true, verdicts, strict=True):
+                if isinstance(ok, bool) and isinstance(verdict, bool):
+                    own[COUNTS.index("step_" + _cell(ok, verdict))] += 1
+        score = number(review["parsed"].get(SCORE.name))
+        if score is not None and 0.0 <= score <= 1.0:
+            at = len(COUNTS) + 3 * min(BINS - 1, int(score * BINS))
+            own[at : at + 3] = [own[at] + 1, own[at + 1] + score, own[at + 2] + right]
+
+
+def episodes_of(path: Path, member: Member) -> Iterator[Json]:
+    """The episodes of one step as JSON. Raises OSError, ValueError and zlib.error for damaged ones."""
+    with path.open("rb") as file:
+        file.seek(member.start)
+        packed = file.read(member.bytes)
+    for line in zlib.decompress(packed, zlib.MAX_WBITS | 16).split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+def address_of(trace: Json) -> str:
+    """``0:3:1:solver:2``, as ``str`` of an ``Address``."""
+    first, call = trace["address"][:4], trace["address"][4:]
+    return ":".join(map(str, [*first, ".".join(map(str, call))]))
+
+
+def rewards_of(trace: Json) -> dict[str, float]:
+    """signal → its value, of one for spans its mean."""
+    found: dict[str, list[float]] = {}
+    for name, value, _ in trace["signals"]:
+        if (finite := number(value)) is not None:
+            found.setdefault(str(name), []).append(finite)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def flag(name: str, of: Json) -> bool | None:
+    value = of.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _cell(right: bool, said: bool) -> str:
+    return ("tp" if said else "fn") if right else ("fp" if said else "tn")
+
+
+def _flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
+    parsed, traces = speech["parsed"], (speech, *reviews)
+    calls = parsed.get(CALLS.name)
+    unread = not parsed.get(STEPS.name) and parsed.get(ANSWER.name) is None and flag(FINAL.name, parsed) is None
+    ok = speech["truth"].get(STEP_OK.name)
+    unsound = right is True and (speech["truth"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
+    return sum((
+        UNREAD * unread,
+        REVIEW_UNREAD * any(flag(FINAL.name, review["parsed"]) is None for review in reviews),
+        TRUNCATED * any(trace["finish"] == "length" for trace in traces),
+        TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),
+        LEFT_OUT * bool(episode.get("failure") or any(trace["failure"] for trace in traces)),
+        UNSOUND * unsound,
+    ))  # fmt: skip

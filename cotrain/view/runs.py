@@ -1,0 +1,185 @@
+"""One run, or a folder of runs, as the documents that a page asks for: overview, verifier, rollouts, one rollout."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import CotrainError, RunDirectoryError
+from cotrain.core.redact import redacted
+from cotrain.core.statistics import Estimate, difference
+from cotrain.metrics.alarms import BANDS, watched, with_examples
+from cotrain.metrics.table import is_headline, limits_of, rank
+from cotrain.report.guide import take_apart
+from cotrain.report.read import estimates, in_order
+from cotrain.view.curves import Curves, described
+from cotrain.view.detail import detail, models_of, weights_of
+from cotrain.view.follow import object_of
+from cotrain.view.rollouts import Json, Rollouts
+
+RECIPE = "recipe.json"
+MOST_ALARMS = 40
+MOST_RUNS = 500
+DEEP = 3  # folders below the one that was named
+
+
+class Run:
+    """A run directory, read as far as it goes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.recipe, self._recipe_note = object_of(directory / RECIPE)
+        self.models, self.weights = models_of(self.recipe), weights_of(self.recipe)
+        self.curves = Curves(directory)
+        self.rollouts = Rollouts(directory, self.weights)
+        self._lock = threading.Lock()
+        self._examples: dict[tuple[str, str, int], list[str]] = {}
+
+    def watch_all(self) -> None:
+        """Read all rows and look for alarms in them."""
+        with self._lock:
+            self.curves.read()
+            self.curves.watch(len(self.curves.rows))
+
+    def stamp(self) -> list[int]:
+        """Changes when there is something new to draw."""
+        with self._lock:
+            self.curves.read()
+        ended = (self.directory / "summary.json").is_file()
+        rollouts, watched = self.rollouts, self.curves.unwatched == 0
+        return [
+            len(self.curves.rows),
+            len(self.curves.held_out),
+            len(rollouts.rows),
+            rollouts.generation,
+            rollouts.episodes,
+            int(watched),
+            int(ended),
+        ]
+
+    def watch(self, rows: int = 200) -> bool:
+        """Look for alarms in some more rows; False when all have been looked at."""
+        with self._lock:
+            return self.curves.watch(rows)
+
+    def overview(self) -> dict[str, Any]:
+        """All but rollouts."""
+        with self._lock:
+            self.curves.read()
+            return self._overview()
+
+    def _overview(self) -> dict[str, Any]:
+        provenance, _ = object_of(self.directory / "provenance.json")
+        ended = (self.directory / "summary.json").is_file()
+        summary, torn = object_of(self.directory / "summary.json") if ended else ({}, "")
+        before, _ = object_of(self.directory / "before.json")
+        notes = [note for note in (self._recipe_note, torn) if note]
+        if self.curves.damaged:
+            notes.append(f"{self.curves.damaged} line(s) of metrics.jsonl could not be read and were left out")
+        columns, evaluations = self.curves.columns(), self.curves.evaluations()
+        roles = in_order({name.split("/")[0] for name in self.curves.names if name.endswith("/length")})
+        values = {**columns["series"], **evaluations["series"]}
+        bands = watched(self.curves.last.keys()) if self.curves.last else []
+        return {
+            "run": {
+                "name": str(self.recipe.get("name") or self.directory.name),
+                "directory": self.directory.name,
+                "description": str(self.recipe.get("description") or ""),
+                "seed": self.recipe.get("seed"),
+                "planned": self.recipe.get("steps"),
+                "ended": bool(summary),
+                "settings": shown(self.recipe.get("settings", {})),
+                "arguments": shown((self.recipe.get("origin") or {}).get("arguments", {})),
+                "provenance": shown(provenance),
+            },
+            "notes": notes,
+            "roles": roles,
+            "alarms": self._alarms(),
+            "unwatched": self.curves.unwatched,
+            "bands": {"all": len(BANDS), "watched": [band.name for band in bands]},
+            "training": columns,
+            "evaluations": evaluations,
+            "metrics": described(list(values), roles, values),
+            "figures": figures(estimates(summary.get("before", before)), summary, roles),
+        }
+
+    def _alarms(self) -> list[dict[str, Any]]:
+        found = []
+        for alarm in self.curves.alarms[:MOST_ALARMS]:
+            key = (alarm.band, alarm.key, alarm.step)
+            if key not in self._examples:
+                shown = with_examples(alarm, self.rollouts.ledger.read)
+                self._examples[key] = list(shown.examples)
+            found.append({**alarm.json(), "examples": self._examples[key]})
+        return found
+
+    def judged(self) -> dict[str, Any]:
+        return {"judges": self.rollouts.judged()}
+
+    def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
+        """One rollout; None where there is none."""
+        found = self.rollouts.find(step, task, member)
+        return None if found is None else detail(found, self.models, self.weights, tokens=tokens)
+
+
+def figures(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) -> list[dict[str, Any]]:
+    """Held-out figures before and after training, in the order of the table, headlines first."""
+    after, paired = estimates(summary.get("after")), estimates(summary.get("change"))
+    found = []
+    for key in {**before, **after}:
+        name = take_apart(key, roles)
+        low, high = limits_of(name.metric)
+        change = paired.get(key)
+        if change is None and key in before and key in after:
+            change = difference(after[key], before[key]).within(low - high, high - low)
+        found.append({
+            "key": key,
+            "headline": is_headline(name.metric) and not name.split,
+            "before": before[key].json() if key in before else None,
+            "after": after[key].json() if key in after else None,
+            "change": change.json() if change else None,
+            **described([key], roles, {key: [e[key].value for e in (before, after) if key in e]})[key],
+        })  # fmt: skip
+    order = in_order(str(entry["who"]) for entry in found)
+    found.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], rank(e["name"])))
+    return found
+
+
+def find_runs(place: Path) -> list[Path]:
+    """The run directories at or below a folder. Raises RunDirectoryError when there is none."""
+    if (place / RECIPE).is_file():
+        return [place]
+    if not place.is_dir():
+        raise RunDirectoryError(f"no run directory at {place}; give the directory that `cotrain run` printed")
+    found, level = [], [place]
+    for _ in range(DEEP):
+        try:
+            level = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
+        except OSError as error:
+            raise RunDirectoryError(f"{place}: {error.strerror}; choose another folder") from None
+        found += [child for child in level if (child / RECIPE).is_file()]
+        level = [child for child in level if child not in found]
+    if not found:
+        raise RunDirectoryError(f"{place} holds no run (no {RECIPE} in it or {DEEP} folders below it)")
+    return found[:MOST_RUNS]
+
+
+def opened(directory: Path) -> Run:
+    """Raises RunDirectoryError for what is no run directory, or cannot be read."""
+    if not (directory / RECIPE).is_file():
+        raise RunDirectoryError(f"{directory} is not a run directory (no {RECIPE} in it)")
+    try:
+        return Run(directory)
+    except CotrainError as error:
+        raise RunDirectoryError(str(error)) from error
+
+
+def shown(value: Any) -> Any:
+    """As others may see it: every text without paths of the home directory and without keys."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {key: shown(inside) for key, inside in value.items()}
+    return [shown(inside) for inside in value] if isinstance(value, list) else value

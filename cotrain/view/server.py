@@ -1,0 +1,200 @@
+"""The server behind ``cotrain view``: it answers GET on this machine alone, to who knows its address.
+
+::
+
+    GET /TOKEN/                               the page
+    GET /TOKEN/api/runs                       the runs of the folder
+    GET /TOKEN/api/N/stamp                    changes when run N has something new
+    GET /TOKEN/api/N/overview, verifier       documents
+    GET /TOKEN/api/N/rows?from=K              rows of rollouts from the K-th on
+    GET /TOKEN/api/N/rollout?at=S:T:M         one rollout
+
+A random token stands in the address, so that another user of the machine, or a page that guesses the port, gets nothing. A
+Host header that is not this machine's name is refused (a page whose own name was made to point here), and so is a request
+that another page sends (Origin, Sec-Fetch-Site). No part of an address is ever opened as a file: runs are found when
+the server starts and go by number.
+
+Python's own server is enough for one reader on one machine. Left out: listening anywhere else; forward the port by ssh.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cotrain.core.errors import ConfigError
+from cotrain.view.detail import dumped
+from cotrain.view.page import page, policy
+from cotrain.view.runs import Run, opened
+
+HOST = "127.0.0.1"
+NAMES = ("localhost", "127.0.0.1", "[::1]")
+ROWS = 20_000  # in one answer
+PAUSE = 0.5  # seconds between looks at a ledger that has nothing new
+SAFE = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Refused(Exception):
+    """A request that gets no data."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+class Viewer:
+    """The runs of a folder; those that were asked for are read on in the background."""
+
+    def __init__(self, directories: Sequence[Path], root: Path) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._places = list(directories)
+        self._names = [str(path.relative_to(root)) if path != root else path.resolve().name for path in directories]
+        self._open: dict[int, Run] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._reader = threading.Thread(target=self._read_on, daemon=True)
+
+    def __enter__(self) -> Viewer:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._reader.join(timeout=5)
+
+    def run(self, number: str) -> Run:
+        """Raises Refused for a number that no run has."""
+        if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < len(self._places)):
+            raise Refused(HTTPStatus.NOT_FOUND)
+        with self._lock:
+            if int(number) not in self._open:
+                self._open[int(number)] = opened(self._places[int(number)])
+            return self._open[int(number)]
+
+    def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
+        """What an address below ``api/`` shows. Raises Refused."""
+        match list(path):
+            case ["runs"]:
+                return {"runs": self._names}
+            case [number, "stamp"]:
+                return self.run(number).stamp()
+            case [number, "overview"]:
+                return self.run(number).overview()
+            case [number, "verifier"]:
+                return self.run(number).judged()
+            case [number, "rows"]:
+                (start,) = _whole(query, "from", 1)
+                return self.run(number).rollouts.page(start, ROWS)
+            case [number, "rollout"]:
+                found = self.run(number).rollout(*_whole(query, "at", 3))
+                if found is not None:
+                    return found
+        raise Refused(HTTPStatus.NOT_FOUND)
+
+    def _read_on(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                runs = list(self._open.values())
+            found = [step() for run in runs for step in (run.watch, run.rollouts.read_some)]
+            if not any(found):
+                self._stop.wait(PAUSE)
+            time.sleep(0.001)  # who asks comes first
+
+
+def _whole(query: dict[str, list[str]], name: str, count: int) -> list[int]:
+    """Whole numbers from ``name=1:2:3``. Raises Refused."""
+    parts = query.get(name, [""])[0].split(":")
+    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
+        raise Refused(HTTPStatus.BAD_REQUEST)
+    return [int(part) for part in parts]
+
+
+def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
+    """A server on this machine's own address; port 0 takes a free one. Raises ConfigError."""
+
+    class Handler(_Handler):
+        pass
+
+    Handler.viewer = viewer
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"cannot listen on {HOST}:{port}: {why}; choose another --port (0: a free one)") from None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    viewer: Viewer
+    timeout = 30
+    server_version, sys_version = "cotrain", ""
+
+    def do_GET(self) -> None:
+        try:
+            self._allow()
+            url = urlsplit(self.path)
+            first, token, *path = url.path.split("/")
+            if first or not hmac.compare_digest(token.encode(), self.viewer.token.encode()):
+                raise Refused(HTTPStatus.NOT_FOUND)
+            if path == [""]:
+                nonce = secrets.token_urlsafe(18)
+                security = f"{policy(nonce, live=True)}; frame-ancestors 'none'"
+                self._send(page("cotrain", nonce), "text/html; charset=utf-8", {"Content-Security-Policy": security})
+            elif path[:1] == ["api"]:
+                found = self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8))
+                self._send(dumped(found), "application/json", {"Content-Security-Policy": "default-src 'none'"})
+            else:
+                raise Refused(HTTPStatus.NOT_FOUND)
+        except Refused as refused:
+            self.send_error(refused.status)
+        except ValueError:  # an address that is none
+            self.send_error(HTTPStatus.BAD_REQUEST)
+
+    def _allow(self) -> None:
+        """Raises Refused for a request that does not come from our own page, or from who typed the address."""
+        hosts, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
+        name = hosts[0].strip().lower() if len(hosts) == 1 else ""
+        own = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
+        if own not in NAMES:
+            raise Refused(HTTPStatus.FORBIDDEN)
+        if origin is not None and origin.lower() != f"http://{name}":
+            raise Refused(HTTPStatus.FORBIDDEN)
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise Refused(HTTPStatus.FORBIDDEN)
+
+    def _refuse(self) -> None:
+        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """A status and nothing else."""
+        self.close_connection = True
+        self._send(b"", "text/plain", {}, status=code)
+
+    def _send(self, content: bytes, kind: str, more: dict[str, str], status: int = 200) -> None:
+        try:
+            self.send_response(status)
+            for name, value in {**SAFE, **more, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):  # nobody is there to read it
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged: addresses hold the token."""
