@@ -31,6 +31,7 @@ class Curves:
 
     def __init__(self, directory: Path) -> None:
         self._metrics, self._timings = Lines(directory / "metrics.jsonl"), Lines(directory / "timings.jsonl")
+        self._summary = directory / "summary.json"  # there when the run has ended
         self._clear()
 
     def _clear(self) -> None:
@@ -62,6 +63,8 @@ class Curves:
         """Look for alarms in so many more rows; False when there are none left."""
         for _ in range(min(rows, len(self._unwatched))):
             self._monitor.add(self._unwatched.popleft())
+        if not self._unwatched and self._summary.is_file():
+            self._monitor.end()
         return bool(self._unwatched)
 
     def read(self) -> bool:

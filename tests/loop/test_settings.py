@@ -1,7 +1,6 @@
 """What every run has comes with ``@recipe``: settings, their defaults, their refusals, and ``from cotrain import …``."""
 
 import inspect
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ import cotrain
 from cotrain import api
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.flags import comments_of
-from cotrain.loop.directory import recipe_json
+from cotrain.loop.directory import RunDirectory, recipe_json
 from cotrain.loop.policies import Adapter, Learning
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.settings import NAMES, Settings, recipe
@@ -152,7 +151,7 @@ def saved(tmp_path):
 
     made = grpo(steps=2, tasks=task_source(f"{tmp_path / 'mine.py'}:Mine"))
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe_json(made, checkpoint_every=1)))
+    RunDirectory(tmp_path / "run").keep({"recipe.json": recipe_json(made, checkpoint_every=1)})
     return made, tmp_path
 
 

@@ -28,7 +28,8 @@ from cotrain.core.signals import OUTCOME, gives
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import trainable
-from cotrain.loop.recipe import Objective, Recipe, recipe
+from cotrain.loop.recipe import Objective, Recipe
+from cotrain.loop.settings import Settings, recipe
 from cotrain.loop.schedule import single
 from cotrain.metrics.heldout import solving
 from cotrain.play.parts import solver
@@ -54,10 +55,10 @@ async def graded(task, roles):
 
 
 @recipe
-def spoiled(good: int = 1, bad: int = 3, seed: int = 0) -> Recipe:
+def spoiled(run: Settings, *, good: int = 1, bad: int = 3) -> Recipe:
     LEFT[:] = [good, bad]
     return Recipe(
-        name="spoiled", tasks=EASY, steps=6, seed=seed, tasks_per_step=2, group_size=2,
+        name="spoiled", tasks=EASY, steps=6, seed=run.seed, tasks_per_step=2, group_size=2,
         policies={"generator": trainable(TINY, lr=1e-3)}, roles={"solver": solver("generator", TINY)},
         objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(rewards={OUTCOME: 1.0}))},
         schedule=single(graded, "generator", name="generator"),

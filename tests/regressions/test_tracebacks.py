@@ -56,8 +56,8 @@ def test_null_is_taken_where_it_is_a_value():
 def test_tasks_that_are_no_source(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from dataclasses import replace\nfrom cotrain.loop.recipe import Recipe, recipe\n"
-        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine() -> Recipe:\n    return replace(grpo(), tasks=[1, 2])\n"
+        "from dataclasses import replace\nfrom cotrain import Recipe, Settings, recipe\n"
+        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run: Settings) -> Recipe:\n    return replace(grpo(), tasks=[1, 2])\n"
     )
     refused(
         ["run", f"{file}:mine", "--out", tmp_path / "run"], capsys, "tasks is a list, expected a source of problems"
