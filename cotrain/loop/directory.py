@@ -161,7 +161,7 @@ class RunDirectory:
         saved["settings"] |= ends
         saved["steps"] = saved["settings"]["steps"]
         saved["origin"]["settings"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
-        self.write("recipe.json", saved)
+        self.keep({"recipe.json": saved})
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""

@@ -34,6 +34,7 @@ BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
 RECORD = "record"
+LENGTH = ("steps", "tokens", "flops", "seconds")  # settings that end a run
 
 
 class Record:
@@ -126,9 +127,11 @@ def _recorded(directory: RunDirectory, checkpoint: Path, documents: Mapping[str,
 
 
 def _settings(directory: RunDirectory) -> str:
-    """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by."""
+    """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by. How long
+    the run lasts is none of them: a finished run may go on."""
     saved: Any = directory.read("recipe.json")
-    return hashlib.sha256(json.dumps(saved["settings"], sort_keys=True).encode()).hexdigest()
+    settled = {name: value for name, value in saved["settings"].items() if name not in LENGTH}
+    return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
 
 
 def _difference(path: Path, expected: Written, *, beginning: bool = False) -> str | None:
