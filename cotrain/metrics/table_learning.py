@@ -61,6 +61,11 @@ CREDIT = (
 )  # fmt: skip
 
 LEARNING = (
+    Metric(
+        key="{policy}/flops/{part}", label="FLOPs: {part}", unit=COUNT,
+        meaning="floating-point operations of the step: `prefill`, `sampling`, `scoring` (as reference, critic, reward "
+        "model) and `learning`; `loop/flops.py` has the formula",
+    ),
     Metric(key="{policy}/updates", unit=COUNT, meaning="optimiser steps so far"),
     Metric(
         key="{policy}/skipped", unit=COUNT, healthy=(0, 0),
