@@ -89,7 +89,9 @@ def _arguments() -> list[str]:
             words += ["--ro-bind", place, place]
     for device in filters.DEVICES:
         words += ["--dev-bind", device, device]
-    words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain", "--symlink", BOX, "/tmp"]
+    words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain"]
+    if not any(place.startswith("/tmp/") for place in limits.places()):  # else Python itself lies there
+        words += ["--symlink", BOX, "/tmp"]
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     given = {**limits.environment(BOX), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([PACKAGE, *packages])}
     for name, value in given.items():
