@@ -37,7 +37,7 @@ from work import Work, now, versions
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import Term
+from cotrain.learn.contract import LossTerm
 from cotrain.models.config import new_model
 
 HERE = Path(__file__).resolve().parent
@@ -159,7 +159,7 @@ class Bench:
         samples = samples_of(work, 0, learner)
         for round_ in range(1 + self.plan.rounds):
             began = now(self.device)
-            report = learner.update([Term(name="a", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=samples)])
+            report = learner.update([LossTerm(name="a", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=samples)])
             if round_:
                 spent.append(now(self.device) - began)
         assert report.stepped

@@ -18,7 +18,7 @@ from cotrain.backend.local import Local
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
-from cotrain.learn.contract import Term
+from cotrain.learn.contract import LossTerm
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import sequence_scores
 from cotrain.loop.trainer import CoTrainer
@@ -95,7 +95,7 @@ def layouts(model: PreTrainedModel, work: Work, micro: int) -> Iterator[Line]:
     samples = samples_of(work, 0, learner_of(model, "shared"))
     for layout, autocast in (("shared", False), ("padded", False), ("shared", True)):
         learner = learner_of(model, layout, micro, autocast)
-        report = learner.update([Term(name="a", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
+        report = learner.update([LossTerm(name="a", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
         norms[layout, autocast] = report.metrics["grad_norm"]
         with torch.no_grad():
             for name, p in model.named_parameters():
@@ -125,7 +125,7 @@ def digest_of(device: str) -> str:
     digest = hashlib.sha256()
     for _ in range(2):
         digest.update(repr(sorted(trainer.step().row.items())).encode())
-    for tensors in trainer.cast.tensors().values():
+    for tensors in trainer.policies.tensors().values():
         for _, tensor in sorted(tensors.items()):
             digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:12]

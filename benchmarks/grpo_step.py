@@ -22,7 +22,7 @@ from work import Work, answer, middle, now, peak, reward, side, word, work_of
 from cotrain.backend.local import Local
 from cotrain.core.address import Address
 from cotrain.core.signals import OUTCOME, gives
-from cotrain.core.types import Completion, Episode, Grade, Sampling, StepJudgement, Task
+from cotrain.core.types import Completion, Episode, Grade, Sampling, StepVerdicts, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.learn.algorithms import grpo
 from cotrain.loop.evaluation import Evaluation
@@ -47,7 +47,7 @@ class Prompts:
 
     def get(self, split: str, index: int) -> Task:
         text = " ".join(map(word, self.prompts[index]))
-        return Task(id=f"random/{split}/{index}", prompt=text, answer=None, solution=None, difficulty=0.0, judge=self)
+        return Task(id=f"random/{split}/{index}", prompt=text, answer=None, solution=None, difficulty=0.0, grader=self)
 
     def size(self, split: str) -> int:
         return len(self.prompts)
@@ -58,7 +58,7 @@ class Prompts:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=None, reason="ungraded")
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     for _ in range(given.steps):
         filling.append({"prefill_seconds": prefill(trainer, result.episodes)})
         began = now(device)
-        trainer.cast[POLICY].logprobs(pairs)
+        trainer.policies[POLICY].logprobs(pairs)
         scoring.append({"scoring_seconds": now(device) - began})
     figures = middle(measured) | middle(filling) | middle(scoring)
     figures["decode_seconds"] = figures["engine_seconds"] - figures["prefill_seconds"]
@@ -158,8 +158,8 @@ def main() -> None:
         **figures,
         sampled_tokens=sampled_all,
         learned_tokens=learned_all,
-        optimizer_steps=trainer.cast.updates[POLICY],
-        parameters=sum(tensor.numel() for _, tensor in trainer.cast[POLICY].weights()),
+        optimizer_steps=trainer.policies.updates[POLICY],
+        parameters=sum(tensor.numel() for _, tensor in trainer.policies[POLICY].weights()),
         growth_mib=step_peak - at_start,
         step_peak_mib=step_peak,
     )

@@ -71,7 +71,7 @@ def main() -> None:
     began = now(given.device)
     for _ in range(steps):
         trainer.step()
-    assert all(trainer.cast.updates[name] == steps for name in ROLES[: given.roles]), "an update was skipped"
+    assert all(trainer.policies.updates[name] == steps for name in ROLES[: given.roles]), "an update was skipped"
     answer(peak_mib=peak(given.device), seconds=(now(given.device) - began) / steps)
 
 

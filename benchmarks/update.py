@@ -19,7 +19,7 @@ from work import FIRST, VOCABULARY, Work, answer, middle, now, side, work_of
 from cotrain.core.address import rng_of
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import Sample, Term, UpdateReport
+from cotrain.learn.contract import LossTerm, Sample, UpdateReport
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.learn.update_plan import plan_update
 from cotrain.loop.policies import Trained
@@ -36,7 +36,7 @@ def learner_of(model: PreTrainedModel, layout: str, budget: int = BUDGET, autoca
     return learner
 
 
-def update(learner: TorchLearner, layout: str, term: Term, budget: int = BUDGET) -> UpdateReport:
+def update(learner: TorchLearner, layout: str, term: LossTerm, budget: int = BUDGET) -> UpdateReport:
     """One update; in the layout "drawn" in batches of ``ROWS`` samples as they come."""
     plan = plan_update([term], micro_tokens=budget, shared=learner.scorer.shared)
     if layout == "drawn":
@@ -51,16 +51,16 @@ def samples_of(work: Work, step: int, learner: TorchLearner) -> tuple[Sample, ..
     rng = rng_of("update", step)
     prompts = [p for p in work.prompts(work.tasks * (step + 1))[-work.tasks :] for _ in range(work.group)]
     answers = [tuple(rng.randrange(FIRST, VOCABULARY) for _ in range(length)) for length in work.answers(step)]
-    behaviour = learner.logprobs(list(zip(prompts, answers, strict=True)))
+    sampler_logprobs = learner.logprobs(list(zip(prompts, answers, strict=True)))
     return tuple(
         Sample(
             key=str(i),
             prompt_ids=prompt,
             token_ids=tokens,
-            behaviour=said,
+            sampler_logprobs=said,
             advantages=torch.full((len(tokens),), rng.gauss(0.0, 1.0)),
         )
-        for i, (prompt, tokens, said) in enumerate(zip(prompts, answers, behaviour, strict=True))
+        for i, (prompt, tokens, said) in enumerate(zip(prompts, answers, sampler_logprobs, strict=True))
     )
 
 
@@ -74,7 +74,7 @@ def main() -> None:
     for step in range(given.warmup + given.steps):
         samples = samples_of(work, step, learner)
         began = now(device)
-        report = update(learner, given.layout, Term(name="a", algorithm=algorithm, samples=samples))
+        report = update(learner, given.layout, LossTerm(name="a", algorithm=algorithm, samples=samples))
         seconds = now(device) - began
         assert report.stepped
         first = first or {"loss": report.metrics["a/loss"], "grad_norm": report.metrics["grad_norm"]}

@@ -20,7 +20,7 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
-from cotrain.play.parts import EMBEDDED, speaks_short, verifier
+from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
 from cotrain.recipes.grpo import grpo
 from cotrain.tasks.hub import is_hub_name

@@ -13,7 +13,7 @@ from pathlib import Path
 from cotrain import api
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
-from cotrain.core.types import Grade, StepJudgement, Task, Trace
+from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
@@ -29,7 +29,7 @@ class Unjudged:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=False, reason=None)
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
 
 
@@ -82,9 +82,9 @@ def talk(
 
 def lines_for(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem."""
-    task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, judge=Unjudged())
+    task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=Unjudged())
     phase = trainer.recipe.evaluation
-    (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, members=1, **phase.options)
+    (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, group_size=1, **phase.options)
     solution = next((t for t in episode.traces if t.role == "solver"), None)
     if solution is None:
         why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
@@ -93,10 +93,12 @@ def lines_for(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -
     steps = STEPS.of(solution)
     if not steps:
         return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]
-    sheets = [said for r in reviews if (said := VERDICTS.of(r))]
+    review_verdicts = [said for r in reviews if (said := VERDICTS.of(r))]
     lines = []
     for index, (_, _, text) in enumerate(steps):
-        mark = {1.0: "✓", 0.0: "✗", None: "?" if sheets else " "}[majority([sheet[index] for sheet in sheets])]
+        mark = {1.0: "✓", 0.0: "✗", None: "?" if review_verdicts else " "}[
+            majority([review_verdict[index] for review_verdict in review_verdicts])
+        ]
         lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
     lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")
     return lines + ([f"    verifier: {_said(reviews)}"] if reviews else [])

@@ -64,12 +64,12 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
 Command = Callable[[Sequence[str]], int]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
-    if words is None:
+    if argv is None:
         streams.secure()
-        words = sys.argv[1:]
-    words = list(words)
+        argv = sys.argv[1:]
+    argv = list(argv)
     from cotrain.serve import command as server
     from cotrain.stages import commands as stages
 
@@ -97,20 +97,20 @@ def main(words: Sequence[str] | None = None) -> int:
         "sft": stages.sft,
         "base": stages.base,
     }
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
-    if words[0] in ("-V", "--version"):
+    if argv[0] in ("-V", "--version"):
         from cotrain import __version__
 
         print(f"cotrain {__version__}")
         return 0
     try:
-        if words[0] not in commands:
-            raise ConfigError(unknown_message("command", words[0], commands))
-        return commands[words[0]](words[1:])
+        if argv[0] not in commands:
+            raise ConfigError(unknown_message("command", argv[0], commands))
+        return commands[argv[0]](argv[1:])
     except CotrainError as error:
-        aside = isinstance(error, RowError) and words[0] in LENIENT
+        aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
         print(f"{'' if str(error).startswith('cotrain ') else 'cotrain: '}{error}{hint}", file=sys.stderr)
         return 2
@@ -130,11 +130,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def _later(module: str, name: str = "command", *, models: bool = False) -> Command:
     """A function of a module that is imported when it is called; ``models``: it loads some."""
 
-    def command(words: Sequence[str]) -> int:
+    def command(argv: Sequence[str]) -> int:
         if models:
             quiet()
         found: Command = getattr(importlib.import_module(module), name)
-        return found(words)
+        return found(argv)
 
     return command
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import usual_threads
 from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve
-from cotrain.play.parts import EMBEDDED
+from cotrain.play.common_roles import EMBEDDED
 from cotrain.tasks.isolation import ABOUT, chosen, ways_out
 
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")

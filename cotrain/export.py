@@ -25,7 +25,7 @@ from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import STATE
-from cotrain.play.parts import FORMAT_MARK, speaks_short
+from cotrain.play.common_roles import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
 
 CARD = "README.md"

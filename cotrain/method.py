@@ -20,7 +20,7 @@ from cotrain.core.notes import (
     Note,
 )
 from cotrain.core.signals import AGREEMENT, FORMAT, LABEL, MATCH, OUTCOME, STEP, TRUTH, Signal, gives
-from cotrain.core.types import Grade, ParseFailure, Sampling, StepJudgement, Task, TaskSource
+from cotrain.core.types import Grade, ParseFailure, Sampling, StepVerdicts, Task, TaskSource
 from cotrain.learn.after import After, TrainWithPromptOf, drop_flat_groups
 from cotrain.learn.algorithms import (
     BY_NAME,
@@ -45,7 +45,7 @@ from cotrain.loop.remote import remote
 from cotrain.loop.schedule import Phase, alternate, single
 from cotrain.loop.settings import Settings, recipe
 from cotrain.metrics.heldout import judged_by, selecting, solving, verifying
-from cotrain.play import judges, parts
+from cotrain.play import common_roles, judges
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.protocols import (
@@ -104,7 +104,7 @@ __all__ = [
     "Settings",
     "Sft",
     "Signal",
-    "StepJudgement",
+    "StepVerdicts",
     "Task",
     "TaskSource",
     "TrainWithPromptOf",
@@ -127,7 +127,7 @@ __all__ = [
     "judged_by",
     "judges",
     "maxrl",
-    "parts",
+    "common_roles",
     "program",
     "pull_to",
     "recipe",

@@ -43,15 +43,15 @@ from cotrain.metrics.suites import (
     solver_scores,
 )
 from cotrain.play.executor import Executor, Roles
-from cotrain.play.given import judge_given
+from cotrain.play.fixed_solutions import judge_given
 from cotrain.play.protocols import examine, review
 from cotrain.tasks import prmbench, processbench, programs
-from cotrain.tasks.grading import AnswerJudge, vote_key
+from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
-from cotrain.tasks.programs import ProgramJudge, program_of
+from cotrain.tasks.programs import ProgramGrader, program_of
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.answers import parse_solution
@@ -101,7 +101,7 @@ def evaluate_suites(
     """
     play = play or Play()
     paths = suite_data(suites, data)
-    recipe, judge = api.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerJudge()
+    recipe, judge = api.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
     aside = Quarantine() if play.lenient else None
     items = {name: _some(load_suite(name, paths[name], judge, aside), play.problems) for name in paths}
     if aside is not None and aside.refused:
@@ -109,7 +109,7 @@ def evaluate_suites(
     bare = api.is_model(directory)
     if bare or play.answer is not None or play.prompt is not None:
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
-        asked = asked if not asked or isinstance(asked[0].judge, AnswerJudge) else []
+        asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
         if asked or not bare:
             tasks = _drawn(asked, PROBED)
             how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
@@ -128,8 +128,8 @@ def evaluate_suites(
         figures = scores_of(name, rows, play)
         results.append({"suite": name, "settings": settings, "figures": estimates_json(figures)})
         folder.write(f"suite-{name}.json", results[-1])
-    for ending in {judge, *(task.judge for mine in items.values() for task in mine if isinstance(task, Task))}:
-        if isinstance(ending, AnswerJudge):
+    for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
+        if isinstance(ending, AnswerGrader):
             ending.close()
     return results
 
@@ -180,7 +180,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 
 
 def load_suite(
-    name: str, paths: Sequence[str], judge: AnswerJudge, aside: Quarantine | None = None
+    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
 ) -> list[Task] | list[Sample]:
     """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows of questions and answers
     go ``aside``; else raises DataError."""
@@ -264,7 +264,7 @@ def _text(item: Task | Sample) -> list[Any]:
     """What makes an item another one."""
     if isinstance(item, Sample):
         return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
-    tests = [item.judge.problem(item).tests] if isinstance(item.judge, ProgramJudge) else []
+    tests = [item.grader.problem(item).tests] if isinstance(item.grader, ProgramGrader) else []
     return [item.prompt, item.answer, *tests]
 
 
@@ -307,8 +307,8 @@ def attempts(executor: Executor, tasks: Sequence[Task], play: Play, *, step: int
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
     how = {"solver": play.solver, "reviews": play.reviews}
-    sampled = executor.play(attempt, tasks, step=step, split=split, members=play.samples, verifier=verifier, **how)
-    greedy = executor.greedy().play(attempt, tasks, step=step, split=split, members=1, verifier=None, **how)
+    sampled = executor.play(attempt, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **how)
+    greedy = executor.greedy().play(attempt, tasks, step=step, split=split, group_size=1, verifier=None, **how)
     found = [(e, e.member) for e in sampled] + [(e, GREEDY) for e in greedy]
     found.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY))  # stable: samples stay in order
     return [_attempt_row(tasks[e.task], e, s, play.solver, None if s == GREEDY else verifier) for e, s in found]
@@ -347,8 +347,8 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
 
 def _answer(task: Task, said: Trace) -> str | None:
     """What of a solution is graded."""
-    judge = task.judge
-    if isinstance(judge, ProgramJudge):
+    judge = task.grader
+    if isinstance(judge, ProgramGrader):
         return program_of(said.text, judge.problem(task).entry)
     return ANSWER.of(said) or final_answer(said.text)
 

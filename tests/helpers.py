@@ -15,11 +15,11 @@ from cotrain.backend.handles import Program, ProgramHandle
 from cotrain.backend.local import Local
 from cotrain.backend.players import Players
 from cotrain.core.address import Address, rng_of
-from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
+from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.loop.cast import Cast
 from cotrain.loop.policies import Policy, program
+from cotrain.loop.policy_store import PolicyStore
 from cotrain.play.idle_loop import IdleLoop, busy, together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.messages import Message
@@ -121,9 +121,9 @@ class RandomLatency:
             await asyncio.sleep(self._rng.random() * 0.003)
 
 
-def cast_of(policies: Mapping[str, Policy], *, seed: int) -> Cast:
+def cast_of(policies: Mapping[str, Policy], *, seed: int) -> PolicyStore:
     """The policies alone, as a run holds them."""
-    return Cast(Local().open(policies, seed=seed))
+    return PolicyStore(Local().open(policies, seed=seed))
 
 
 def spoken(said: Mapping[str, Program], engine: Engine | None = None) -> Players:
@@ -166,7 +166,7 @@ class FirstLetter:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=text.startswith(task.answer or ""))
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
 
 
@@ -178,7 +178,7 @@ def letter_tasks(count: int) -> list[Task]:
             answer=chr(65 + i % 26),
             solution=None,
             difficulty=0,
-            judge=FirstLetter(),
+            grader=FirstLetter(),
         )
         for i in range(count)
     ]

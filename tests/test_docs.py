@@ -52,7 +52,7 @@ def test_the_new_estimator_learns(median):
     made = median(model=TINY, steps=1, tasks=EASY)
     trainer = CoTrainer(replace(made, tasks_per_step=3, group_size=4))
     trainer.step()
-    assert trainer.cast.updates == {"generator": 1}
+    assert trainer.policies.updates == {"generator": 1}
 
 
 @pytest.mark.whole
@@ -60,7 +60,7 @@ def test_the_method_of_the_contributing_page_learns(tmp_path):
     brief = imported(tmp_path, blocks("../CONTRIBUTING.md", "python")[0], "brief")
     trainer = CoTrainer(replace(brief(model=TINY, steps=1, tasks=EASY), tasks_per_step=2, group_size=4))
     row = trainer.step().row
-    assert trainer.cast.updates == {"generator": 1} and row["generator/mix/brevity"] > 0.0
+    assert trainer.policies.updates == {"generator": 1} and row["generator/mix/brevity"] > 0.0
 
 
 def test_the_method_from_scratch_is_short(rival):
@@ -75,9 +75,9 @@ def test_the_method_from_scratch_learns(rival):
     trainer = CoTrainer(made)
     rows = [trainer.step().row for _ in range(2)]
     assert not [key for row in rows for key in row if key.startswith("failures/")]
-    assert trainer.cast.updates == {"generator": 2, "rival": 2}
+    assert trainer.policies.updates == {"generator": 2, "rival": 2}
     assert any(row["solver/reward/outcome"] > row["solver/accuracy"] for row in rows)  # some were right and believed
-    figures, _ = trainer.evaluate("test", 6, members=4)
+    figures, _ = trainer.evaluate("test", 6, group_size=4)
     assert {"solver/pass@1", "rival/balanced_accuracy"} <= set(figures)
     assert made.description.startswith("A generator that must be right")
 

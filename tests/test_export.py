@@ -24,7 +24,7 @@ from tests.helpers import EASY, TINY, cast_of
 pytestmark = pytest.mark.whole
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "seed": 3}
-BRIEF = ["evaluation.splits=[]", "evaluation.members=1"]
+BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     assert main(["export", str(run), "--role", "verifier", "--out", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-    cast = api.trained(run).cast
+    cast = api.trained(run).policies
     assert torch.equal(logits(model, tokenizer), logits(cast["verifier"].model, tokenizer))
     assert not torch.equal(logits(model, tokenizer), logits(cast["start"].model, tokenizer))
     assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
@@ -86,7 +86,7 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     out = export(tmp_path / "run", "solver", tmp_path / "adapter")
-    base = api.trained(tmp_path / "run").cast["generator"].base
+    base = api.trained(tmp_path / "run").policies["generator"].base
     tokenizer = base.tokenizer
     base.activate("generator")
     expected = logits(base.module, tokenizer)
@@ -110,7 +110,7 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
     recipe = override(cooper(steps=2, warmup=1, rm_lr=1e-2, rm_model=TINY, tasks=EASY, **SMALL), BRIEF)
     api.run(recipe, tmp_path / "run")
     out = export(tmp_path / "run", "rater", tmp_path / "rater")
-    trained = api.trained(tmp_path / "run").cast["rm"].model
+    trained = api.trained(tmp_path / "run").policies["rm"].model
     assert isinstance(trained, ValueModel) and trained.head.weight.any()
     plain = AutoModelForSequenceClassification.from_pretrained(out).eval()
     ids = torch.arange(3, 40)[None]

@@ -38,7 +38,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("push") / "run"
     small = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "seed": 3}
     made = tango(steps=2, warmup=1, reviews=2, tasks=EASY, **small)
-    api.run(override(made, ["evaluation.splits=[]", "evaluation.members=1"]), folder)
+    api.run(override(made, ["evaluation.splits=[]", "evaluation.group_size=1"]), folder)
     return folder
 
 

@@ -14,12 +14,12 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.loop.override import override
 from cotrain.metrics.suites import GREEDY, processbench_scores, solver_scores
+from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.tango import tango
 from cotrain.suites import Play, _some, lines_of, load_suite, played, settings_of, suite_data
-from cotrain.tasks.grading import AnswerJudge, vote_key
+from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
@@ -103,7 +103,7 @@ def test_known_scores_of_a_solver(name, tmp_path):
     row = ROWS.get(name, lambda question, answer: {"question": question, "answer": answer})
     sheet = tmp_path / "sheet.jsonl"
     sheet.write_text("".join(json.dumps(row(q, gold)) + "\n" for q, (gold, *_) in SHEET.items()))
-    tasks = load_suite(name, [str(sheet)], AnswerJudge())
+    tasks = load_suite(name, [str(sheet)], AnswerGrader())
     apart = name in ("svamp", "asdiv")  # a body and a question, with a space between
     written = {f"{q[0]} {q[1:]}" if apart else q: [*samples, greedy] for q, (_, samples, greedy) in SHEET.items()}
     solver = answers_from(written)
@@ -134,12 +134,12 @@ def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
     executor = cast(answers_from({problem: ["1"] * 2 for problem in SHEET}), lambda fields: "hm")
     undecided = replace(executor.roles["verifier"], parse=lambda text, fields: Verdict(final=None, score=None))
     executor.roles["verifier"] = undecided
-    rows, _ = score(executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerJudge()), Play(samples=1), tmp_path)
+    rows, _ = score(executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), Play(samples=1), tmp_path)
     assert [row["score"] for row in rows] == [0.5, None] * 4
 
 
 def test_without_a_verifier_and_without_samples(sheet, tmp_path):
-    tasks = load_suite("gsm8k", [str(sheet)], AnswerJudge())
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     solver = answers_from({problem: [greedy] for problem, (*_, greedy) in SHEET.items()})
     _, scores = score(cast(solver), "gsm8k", tasks, Play(samples=0), tmp_path)
     assert scores == {"greedy": 2 / 4, "answered": 3 / 4, "graded": 1.0}
@@ -155,7 +155,7 @@ def test_ungraded_answers_count_as_wrong_and_are_shown():
 
 def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path, monkeypatch):
     monkeypatch.setattr("cotrain.suites.CHUNK", 2)
-    tasks = load_suite("gsm8k", [str(sheet)], AnswerJudge())
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
     rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, Play(samples=4), tmp_path)
     path = tmp_path / "suite-gsm8k.jsonl"
@@ -205,7 +205,7 @@ def given(tmp_path):
 
 
 def test_known_scores_of_a_verifier(given, tmp_path):
-    samples = load_suite("processbench", [str(given)], AnswerJudge())
+    samples = load_suite("processbench", [str(given)], AnswerGrader())
     said = iter([reply for *_, reply in GIVEN])
     rows, scores = score(cast(None, lambda fields: next(said)), "processbench", samples, Play(), tmp_path)
     gsm8k, math = 2 * (1 / 4) * (1 / 2) / (1 / 4 + 1 / 2), 2 * 1 * (2 / 3) / (1 + 2 / 3)
@@ -233,7 +233,7 @@ def test_known_scores_of_a_verifier(given, tmp_path):
 
 
 def test_several_reviews_vote(given, tmp_path):
-    samples = load_suite("processbench", [str(given / "math.jsonl")], AnswerJudge())[:1]
+    samples = load_suite("processbench", [str(given / "math.jsonl")], AnswerGrader())[:1]
     said = iter([verdict(False, True), verdict(True, False), "…", verdict(True, False), verdict(True, True)])
     rows, scores = score(cast(None, lambda f: next(said)), "processbench", samples, Play(reviews=5), tmp_path)
     assert rows[0]["prediction"] == 1 and scores == {"math/error_accuracy": 1.0, "parsed": 1.0}
@@ -271,7 +271,7 @@ def test_which_data_belongs_to_which_suite(tmp_path):
 
 
 def test_roles_that_cannot_be_scored(given):
-    samples = load_suite("processbench", [str(given)], AnswerJudge())
+    samples = load_suite("processbench", [str(given)], AnswerGrader())
     with pytest.raises(UnknownName, match="role"):
         settings_of("processbench", samples, cast(None), Play(), {})
     silent = cast(None, lambda f: "")
@@ -295,7 +295,7 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
         "seed": 3,
     }
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), tasks=EASY, **small)
-    api.run(override(recipe, ["evaluation.splits=[]", "evaluation.members=1"]), run)
+    api.run(override(recipe, ["evaluation.splits=[]", "evaluation.group_size=1"]), run)
     long = tmp_path / "long.jsonl"
     first = EASY.get("test", 0)
     rows = [{"question": first.prompt, "answer": first.answer}, {"question": "word " * 900, "answer": "1"}]
@@ -324,7 +324,7 @@ def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):
     (tmp_path / "turned.jsonl").write_text("\n".join(map(json.dumps, rows[::-1])))
     draws = []
     for name in ("sorted", "turned"):
-        with contextlib.closing(AnswerJudge()) as judge:
+        with contextlib.closing(AnswerGrader()) as judge:
             draws.append({t.prompt for t in _some(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
     assert draws[0] == draws[1] and len(draws[0]) == 8
     assert {prompt[0] for prompt in draws[0]} == {"a", "b"}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cotrain.suites import Play, load_suite, played, scores_of, settings_of, suite_data
-from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.grading import AnswerGrader
 from tests.tasks.test_prmbench import ROW
 from tests.test_suites import cast, verdict
 
@@ -17,7 +17,7 @@ def test_known_scores_of_a_verifier_on_prmbench(tmp_path):
     rows = [ROW, {**ROW, "idx": "p1_1", "modified_question": "another"}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert suite_data(["prmbench"], [str(tmp_path)]) == {"prmbench": [str(file)]}
-    samples = load_suite("prmbench", [str(file)], AnswerJudge())
+    samples = load_suite("prmbench", [str(file)], AnswerGrader())
     # steps 1 and 3 of three are wrong; three reviews each, of which the majority counts
     said = iter(
         (

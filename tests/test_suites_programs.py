@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.errors import DataError
 from cotrain.metrics.suites import GREEDY, program_scores
 from cotrain.suites import Play, lines_of, load_suite, played, scores_of, settings_of, suite_data
-from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.grading import AnswerGrader
 from cotrain.tasks.programs import suite
 from tests.test_suites import cast, values, verdict
 
@@ -65,7 +65,7 @@ def answers():
 
 
 def test_known_scores_on_mbpp(mbpp, tmp_path):
-    tasks = load_suite("mbpp", [str(mbpp)], AnswerJudge())
+    tasks = load_suite("mbpp", [str(mbpp)], AnswerGrader())
     assert [task.prompt.split("\n")[0] for task in tasks] == [row["text"] for row in MBPP[:2]]  # 11 to 510 alone
     assert "assert add(1, 2) == 3\nassert add(0, 0) == 0" in tasks[0].prompt
     trusts = ("a + b", "a + a")
@@ -73,7 +73,7 @@ def test_known_scores_on_mbpp(mbpp, tmp_path):
     play = Play(samples=4)
     settings = settings_of("mbpp", tasks, executor, play, {})
     rows = played(tmp_path / "rows.jsonl", "mbpp", tasks, executor, play, settings)
-    tasks[0].judge.close()
+    tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [True, False, True, False, True, False, False, True, False, False]
     assert values(scores_of("mbpp", rows, play)) == {
         "greedy": 1 / 2,
@@ -94,7 +94,7 @@ def test_known_scores_on_mbpp(mbpp, tmp_path):
 def test_known_scores_on_humaneval(tmp_path):
     path = tmp_path / "humaneval.jsonl"
     path.write_text(json.dumps(HUMANEVAL) + "\n")
-    tasks = load_suite("humaneval", [str(path)], AnswerJudge())
+    tasks = load_suite("humaneval", [str(path)], AnswerGrader())
     assert HUMANEVAL["prompt"].rstrip() in tasks[0].prompt and "assert" not in tasks[0].prompt
     said = [
         "    return math.sqrt(x)",  # the body alone goes on where the prompt ends, with its imports
@@ -107,7 +107,7 @@ def test_known_scores_on_humaneval(tmp_path):
     rows = played(
         tmp_path / "r.jsonl", "humaneval", tasks, executor, play, settings_of("humaneval", tasks, executor, play, {})
     )
-    tasks[0].judge.close()
+    tasks[0].grader.close()
     expected = {"greedy": 1.0, "pass@1": 1 / 2, "pass@4": 1.0, "answered": 1.0, "graded": 1.0}
     assert values(scores_of("humaneval", rows, play)) == expected
 
@@ -143,7 +143,7 @@ def test_a_program_that_hangs_is_wrong_and_the_next_one_is_graded_right(mbpp, tm
     said = [HANGS, ADD]
     executor, play = cast(lambda fields: block(said.pop(0))), Play(samples=1)
     rows = played(tmp_path / "r.jsonl", "mbpp", tasks, executor, play, settings_of("mbpp", tasks, executor, play, {}))
-    tasks[0].judge.close()
+    tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [False, True]
 
 
@@ -155,7 +155,7 @@ def test_where_the_data_comes_from(mbpp, tmp_path):
     assert suite_data(["mbpp"], [str(tmp_path)]) == {"mbpp": [str(mbpp)]}
     rows = [{key: value for key, value in row.items() if key != "task_id"} for row in MBPP]
     mbpp.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(load_suite("mbpp", [str(mbpp)], AnswerJudge())) == 5  # without published numbers: all
+    assert len(load_suite("mbpp", [str(mbpp)], AnswerGrader())) == 5  # without published numbers: all
     mbpp.write_text(json.dumps(MBPP[-1]) + "\n")
     with pytest.raises(DataError, match="no row of mbpp's test set"):
-        load_suite("mbpp", [str(mbpp)], AnswerJudge())
+        load_suite("mbpp", [str(mbpp)], AnswerGrader())

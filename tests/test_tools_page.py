@@ -49,7 +49,7 @@ def played(recipe):
     """A trainer before its first step, and the episodes of that step."""
     trainer = CoTrainer(recipe)
     tasks = trainer.draw(recipe.schedule.phase_at(0), 0)
-    return trainer, trainer.executor.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, members=4)
+    return trainer, trainer.executor.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
 
 
 def traces_of(played):
@@ -58,7 +58,7 @@ def traces_of(played):
 
 
 def test_an_answer_with_several_calls_is_one_trace(played):
-    traces, renderer = traces_of(played), played[0].cast.renderers["generator"]
+    traces, renderer = traces_of(played), played[0].policies.renderers["generator"]
     assert len(traces) == 16
     several = [t for t in traces if len(t.parsed.get("calls", ())) > 1]
     assert len(several) > 8 and len({t.truth["correct"] for t in traces}) == 2
@@ -72,7 +72,7 @@ def test_an_answer_with_several_calls_is_one_trace(played):
 
 
 def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence(played):
-    trainer, model = played[0], played[0].cast["generator"].model
+    trainer, model = played[0], played[0].policies["generator"].model
     for trace in traces_of(played):
         ids = torch.tensor([trace.prompt_ids + trace.token_ids])
         with torch.no_grad():
@@ -82,7 +82,7 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
         expected = [p if m else 0.0 for p, m in zip(whole, trace.mask, strict=True)]
         assert trace.logprobs == pytest.approx(expected, abs=1e-4)
         alone, given = spoken(trace)
-        [found] = trainer.cast["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], given=[given])
+        [found] = trainer.policies["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], given=[given])
         sampled = [p for p, m in zip(whole, trace.mask, strict=True) if m]
         assert found.tolist() == pytest.approx(sampled, abs=1e-4)
     assert trainer.engine.counts()["generator/reused_tokens"] > 1000
@@ -92,14 +92,14 @@ def test_given_tokens_move_no_weight(played):
     """The gradient of the learner is that of the sampled tokens' log-probabilities, in a forward pass over all
     tokens."""
     trainer, traces = played[0], [t for t in traces_of(played) if t.turns][:5]
-    learner, model = trainer.cast["generator"].learner, trainer.cast["generator"].model
+    learner, model = trainer.policies["generator"].learner, trainer.policies["generator"].model
     told = [spoken(trace) for trace in traces]
     samples = [
         Sample(
             key=str(t.address),
             prompt_ids=t.prompt_ids,
             token_ids=t.token_ids,
-            behaviour=torch.tensor(t.logprobs),
+            sampler_logprobs=torch.tensor(t.logprobs),
             advantages=torch.ones(len(t.token_ids)),
             given=given,
         )
@@ -125,9 +125,9 @@ def test_given_tokens_move_no_weight(played):
 
 def test_a_recorded_play_is_replayed_turn_by_turn(recipe, played):
     trainer, episodes = played
-    again = Executor(ReplayEngine(traces_of(played)), trainer.cast.renderers, recipe.roles, recipe.seed)
+    again = Executor(ReplayEngine(traces_of(played)), trainer.policies.renderers, recipe.roles, recipe.seed)
     tasks = trainer.draw(recipe.schedule.phase_at(0), 0)
-    replayed = again.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, members=4)
+    replayed = again.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
     assert replayed == tuple(episodes)
 
 
@@ -140,10 +140,10 @@ def peaceful(recipe, place) -> Path:
 @pytest.mark.whole
 def test_three_steps_move_the_weights_whatever_the_latency(recipe, place, peaceful):
     trainer = CoTrainer(recipe)
-    before = trainer.cast.tensors()["generator"]
+    before = trainer.policies.tensors()["generator"]
     rows = [trainer.step().row for _ in range(3)]
     assert [row["generator/updates"] for row in rows] == [1, 2, 3] and all(row["solver/call/ok"] > 16 for row in rows)
-    after = trainer.cast.tensors()["generator"]
+    after = trainer.policies.tensors()["generator"]
     assert sum(not torch.equal(before[name], after[name]) for name in before) > 10
     loop.start(recipe, place / "late", checkpoint_every=1, wrap=lambda engine: RandomLatency(engine, 3))
     assert digest(place / "late") == digest(peaceful)
@@ -173,7 +173,7 @@ def test_the_protocol_of_the_first_block_runs(place, recipe):
     protocol = inspect.unwrap(find(f"{place / 'calculator.py'}:with_calculator")).__globals__["sure"]
     trainer = CoTrainer(replace(recipe, group_size=2))
     tasks = trainer.draw(recipe.schedule.phase_at(0), 0)
-    for episode in trainer.executor.play(protocol, tasks, step=0, members=2):
+    for episode in trainer.executor.play(protocol, tasks, step=0, group_size=2):
         [trace] = episode.traces
         assert episode.failure is None and len(trace.turns) == 2 and "Are you sure?" in trace.text
         short, outcome = trace.signals

@@ -19,7 +19,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
 from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Engine, Request, SpeakerError
-from cotrain.learn.contract import Learner, Term, UpdateReport
+from cotrain.learn.contract import Learner, LossTerm, UpdateReport
 from cotrain.learn.scorer import sequence_scores
 from cotrain.learn.spoken import Given
 from cotrain.models.heads import ValueModel, classifier_of
@@ -105,7 +105,7 @@ class PolicyHandle:
         ``given``: what stands between the tokens of each."""
         raise self._refusal("has no probabilities")
 
-    def update(self, terms: Sequence[Term]) -> UpdateReport:
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step."""
         raise self._refusal("is not trained")
 
@@ -243,7 +243,7 @@ class LearnerHandle(ModelHandle):
     def version(self) -> int:
         return self.learner.updates
 
-    def update(self, terms: Sequence[Term]) -> UpdateReport:
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         return self.learner.update(terms)
 
     def logprobs(

@@ -68,8 +68,8 @@ class MessagesRenderer(ByteRenderer):
     def pieces(self, messages: Sequence[Message]) -> list[Piece]:
         """One piece; what tools and the environment say is shown as a user's words."""
         others = {"tool": "user", "environment": "user"}
-        told = [{"role": others.get(m.role, m.role), "content": m.content} for m in messages]
-        return [(json.dumps(told, ensure_ascii=False), "content")]
+        sent = [{"role": others.get(m.role, m.role), "content": m.content} for m in messages]
+        return [(json.dumps(sent, ensure_ascii=False), "content")]
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
         return tuple("".join(text for text, _ in pieces).encode(errors="replace"))

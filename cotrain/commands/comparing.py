@@ -14,7 +14,7 @@ from cotrain.core.flags import Parser, real, whole
 from cotrain.report.compare_words import AXES
 
 
-def compare(words: Sequence[str]) -> int:
+def compare(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
     parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
@@ -47,7 +47,7 @@ def compare(words: Sequence[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     quiet()
     from cotrain import api
 
@@ -82,13 +82,13 @@ def compare(words: Sequence[str]) -> int:
     return _told(work, Path(given.out))
 
 
-def study(words: Sequence[str]) -> int:
+def study(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain study", description="Run a study that was written down before, or go on with it.")
     parser.add_argument("file", metavar="FILE.toml", help="hypothesis, arms, measure, seeds, gate; see docs/studies")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="check the file, print how many runs it takes, and stop")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     quiet()
     from cotrain.comparison.study import run_study, runs_of_study
     from cotrain.comparison.study_file import committed, read_study

@@ -12,8 +12,8 @@ from cotrain.commands.common import add_answers, add_device, add_threads, device
 from cotrain.core.flags import Parser, real, whole, words_of
 
 
-def list_recipes(words: Sequence[str]) -> int:
-    Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(words)
+def list_recipes(argv: Sequence[str]) -> int:
+    Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(argv)
     from cotrain.loop.settings import Settings
     from cotrain.recipes import SHIPPED, find
 
@@ -54,7 +54,7 @@ def _filled(words: Sequence[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def evaluate(words: Sequence[str]) -> int:
+def evaluate(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
     )
@@ -74,7 +74,7 @@ def evaluate(words: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
     parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     quiet()
     threads(given.threads)
     given.device, given.prompt = device_of(given.device), prompt_of(given.prompt)
@@ -105,29 +105,29 @@ def evaluate(words: Sequence[str]) -> int:
     return 0
 
 
-def check(words: Sequence[str]) -> int:
+def check(argv: Sequence[str]) -> int:
     from cotrain.tasks.lint import command
 
-    return command(words)
+    return command(argv)
 
 
-def report(words: Sequence[str]) -> int:
+def report(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain report", description="Write a run's report.html anew.")
     parser.add_argument("directory", metavar="DIR")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     from cotrain import api
 
     print(f"report: {api.report(given.directory)}")
     return 0
 
 
-def chat(words: Sequence[str]) -> int:
+def chat(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_answers(parser, "as the run has it, of a model phrase")
     parser.add_argument("--temperature", type=real(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     quiet()
     from cotrain.chat import talk
 
@@ -135,13 +135,13 @@ def chat(words: Sequence[str]) -> int:
     return talk(given.directory, temperature=given.temperature, once=given.once, answer=given.answer, prompt=prompt)
 
 
-def export(words: Sequence[str]) -> int:
+def export(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     quiet()
     from cotrain.export import export as write
 
@@ -149,9 +149,9 @@ def export(words: Sequence[str]) -> int:
     return 0
 
 
-def doctor(words: Sequence[str]) -> int:
+def doctor(argv: Sequence[str]) -> int:
     Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.").strict(
-        words
+        argv
     )
     quiet()
     from cotrain.doctor import examine

@@ -22,9 +22,9 @@ path/to/file.py:function. Every parameter of a recipe is a flag:
 `cotrain run RECIPE --help` lists them."""
 
 
-def run(words: Sequence[str]) -> int:
-    if not words or words[0].startswith("-"):
-        if words and words[0] in ("-h", "--help"):
+def run(argv: Sequence[str]) -> int:
+    if not argv or argv[0].startswith("-"):
+        if argv and argv[0] in ("-h", "--help"):
             print(USAGE)
             return 0
         raise ConfigError(
@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> int:
         )
     from cotrain.recipes import find, make
 
-    target, build = words[0], find(words[0])
+    target, build = argv[0], find(argv[0])
     from cotrain.loop.settings import NAMES, Settings, description_of
 
     plain = getattr(build, "recipe", build)
@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> int:
     names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
     others = {name for name in inspect.signature(build).parameters if name not in NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
-    given = parser.strict(words[1:])
+    given = parser.strict(argv[1:])
     threads(given.threads)
     quiet()
     from cotrain import api
@@ -100,12 +100,12 @@ def run(words: Sequence[str]) -> int:
     )
 
 
-def resume(words: Sequence[str]) -> int:
+def resume(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR")
     add_device(parser)
     parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU threads (default: as the run was begun)")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
 
     quiet()
@@ -174,11 +174,11 @@ def print_summary(summary: dict[str, Any]) -> None:
         print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")
 
 
-def demo(words: Sequence[str]) -> int:
+def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
     parser.add_argument("--seed", type=whole(), metavar="N", help="another demo (default: 0)")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     threads(None)
     quiet()
     from cotrain import api

@@ -118,5 +118,5 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
         "problems": recipe.tasks_per_step,
         "group_size": recipe.group_size,
         "test_problems": recipe.evaluation.tasks,
-        "members": recipe.evaluation.members,
+        "evaluation_group_size": recipe.evaluation.group_size,
     }

@@ -205,13 +205,13 @@ def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[str, float, l
 
 def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
     """Arms are measured alike, or their figures could not be compared."""
-    found = {label: (r.evaluation.tasks, r.evaluation.members) for label, r in recipes.items()}
+    found = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
     (first, alike), *others = found.items()
     for label, mine in others:
         if mine != alike:
             raise ConfigError(
                 f"compare: {first!r} is tested on {alike[0]} problems with {alike[1]} answers each, {label!r} on {mine[0]} with "
-                f"{mine[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.members=N"
+                f"{mine[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
             )
 
 

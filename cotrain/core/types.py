@@ -44,7 +44,7 @@ class Grade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepJudgement:
+class StepVerdicts:
     """What the oracle says of each step of one solution."""
 
     ok: tuple[bool, ...]  # [K] one per step
@@ -58,7 +58,7 @@ class StepJudgement:
         return next((i for i, ok in enumerate(self.ok) if not ok), None)
 
 
-class Judge(Protocol):
+class Grader(Protocol):
     """How a task source grades answers and, where it can, steps."""
 
     def grade(self, task: Task, text: str) -> Grade:
@@ -66,7 +66,7 @@ class Judge(Protocol):
         credit; ``value=None`` only when the grader itself failed."""
         ...
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         """Judge each step's text; None when this source has no oracle."""
         ...
 
@@ -80,14 +80,14 @@ class Task:
     answer: str | None  # gold answer, None when there is none
     solution: str | None  # a worked solution in the text format of the solver, None when there is none
     difficulty: float  # number of operations for procedural problems, 0 where unknown
-    judge: Judge = field(repr=False, compare=False)
-    paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and judge hold for them too
+    grader: Grader = field(repr=False, compare=False)
+    paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and grader hold for them too
 
     def grade(self, text: str) -> Grade:
-        return self.judge.grade(self, text)
+        return self.grader.grade(self, text)
 
-    def judge_steps(self, steps: tuple[str, ...]) -> StepJudgement | None:
-        return self.judge.judge_steps(self, steps)
+    def grade_steps(self, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return self.grader.grade_steps(self, steps)
 
 
 @runtime_checkable
@@ -172,7 +172,7 @@ class Trace:
     token_ids: tuple[
         int, ...
     ]  # [T] all after it: sampled, stop tokens included, and given in between; the last is sampled
-    logprobs: tuple[float, ...]  # [T] behaviour log-probabilities; 0 where given
+    logprobs: tuple[float, ...]  # [T] sampler log-probabilities; 0 where given
     text: str  # decoded text of token_ids without control tokens
     finish: str  # "stop" or "length", of the last turn
     signals: tuple[Reward, ...]

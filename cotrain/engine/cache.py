@@ -95,7 +95,7 @@ class _Layer:
     prompts: Prompts
 
 
-class Columns(Cache):
+class SharedPrefixCache(Cache):
     """Keys and values of all running rows. Owns the storage, the cursor, the starts and the tiles.
 
     transformers calls ``update`` once per layer and decode step.

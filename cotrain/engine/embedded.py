@@ -1,6 +1,6 @@
 """The embedded engine: continuous batching in this process, with the very modules that the learners update.
 
-One lane per policy (``lane.py``) over one key-value cache (``cache.py``). ``advance`` lets the lanes take turns, one
+One scheduler per policy (``scheduler.py``) over one key-value cache (``cache.py``). ``advance`` lets the schedulers take turns, one
 decode step or one admission each, until a row has finished. Weights are shared in place, so publishing them is a
 number, and memory holds each model once.
 
@@ -30,9 +30,9 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
 from cotrain.engine.graphs import StaticLane, recorder_for
-from cotrain.engine.lane import Lane
 from cotrain.engine.rows import Row
-from cotrain.engine.scoring import ScoringLane
+from cotrain.engine.scheduler import Scheduler
+from cotrain.engine.scoring import ScoringScheduler
 from cotrain.text.stops import StopWatch
 
 
@@ -76,61 +76,65 @@ class EmbeddedEngine:
         place = torch.device(device)
         fixed = place.type == "cuda" if static is None else static
         make = _Lanes(place, fixed, recorded)
-        lanes: dict[str, Lane | ScoringLane] = {
+        schedulers: dict[str, Scheduler | ScoringScheduler] = {
             name: make(name, model.to(device), max_rows=max_rows, autocast=kinds.get(name), activate=adapters.get(name))
             for name, model in models.items()
         }
-        lanes |= {
-            name: ScoringLane(name, model.to(device), autocast=kinds.get(name))
+        schedulers |= {
+            name: ScoringScheduler(name, model.to(device), autocast=kinds.get(name))
             for name, model in (scorers or {}).items()
         }
-        self._lanes = dict(sorted(lanes.items()))
+        self._schedulers = dict(sorted(schedulers.items()))
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
-        lane = self._lane(request.policy)
-        lane.check(request)
+        scheduler = self._scheduler(request.policy)
+        scheduler.check(request)
         watch = StopWatch(stop, request.decode) if (stop := request.sampling.stop) and request.decode else None
         row = Row(request=request, future=asyncio.get_running_loop().create_future(), watch=watch)
-        lane.waiting.append(row)
+        scheduler.waiting.append(row)
         return await row.future
 
     def advance(self) -> bool:
-        """Let the lanes take turns until a row has finished; then resolve what has, in the order of addresses.
+        """Let the schedulers take turns until a row has finished; then resolve what has, in the order of addresses.
 
         Returns False when no request waits or runs. Whatever a forward pass raises goes through; the rows stay
         unfinished, and are dropped at the next call if their callers were cancelled.
         """
-        lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.drop_cancelled()
-        finished: list[tuple[Lane | ScoringLane, Row]] = []
+        schedulers = list(self._schedulers.values())
+        for scheduler in schedulers:
+            scheduler.drop_cancelled()
+        finished: list[tuple[Scheduler | ScoringScheduler, Row]] = []
         while not finished:
             idle = True
-            for lane in lanes:
-                entering = lane.ready(patient=any(other.running for other in lanes if other is not lane))
-                if entering or lane.running:
+            for scheduler in schedulers:
+                entering = scheduler.ready(patient=any(other.running for other in schedulers if other is not scheduler))
+                if entering or scheduler.running:
                     idle = False
-                    finished += [(lane, row) for row in lane.step(entering)]
+                    finished += [(scheduler, row) for row in scheduler.step(entering)]
             if idle:
                 return False
         _resolve(finished)
         return True
 
     def step(self) -> bool:
-        """One admission or one decode step (on a GPU a few) of every lane, for servers: what waits enters at once, so that no answer
+        """One admission or one decode step (on a GPU a few) of every scheduler, for servers: what waits enters at once, so that no answer
         waits for the end of another. What shares a batch then depends on the clock; training never calls this.
 
         Resolves what has finished; returns False when no request waits or runs. Errors: as ``advance``.
         """
-        idle, finished = True, list[tuple[Lane | ScoringLane, Row]]()
-        for lane in self._lanes.values():
-            lane.drop_cancelled()
-            room = lane.max_rows - len(lane.running) if isinstance(lane, Lane) else len(lane.waiting)
-            entering = min(len(lane.waiting), room)
-            if entering or lane.running:
+        idle, finished = True, list[tuple[Scheduler | ScoringScheduler, Row]]()
+        for scheduler in self._schedulers.values():
+            scheduler.drop_cancelled()
+            room = (
+                scheduler.max_rows - len(scheduler.running)
+                if isinstance(scheduler, Scheduler)
+                else len(scheduler.waiting)
+            )
+            entering = min(len(scheduler.waiting), room)
+            if entering or scheduler.running:
                 idle = False
-                finished += [(lane, row) for row in lane.step(entering)]
+                finished += [(scheduler, row) for row in scheduler.step(entering)]
         _resolve(finished)
         return not idle
 
@@ -138,27 +142,29 @@ class EmbeddedEngine:
         """What each running request has sampled so far, by its address: token ids [T]."""
         return {
             row.request.address: ids
-            for lane in self._lanes.values()
-            if isinstance(lane, Lane)
-            for row, ids in zip(lane.running.items, lane.running.drawn(), strict=True)
+            for scheduler in self._schedulers.values()
+            if isinstance(scheduler, Scheduler)
+            for row, ids in zip(scheduler.running.items, scheduler.running.drawn(), strict=True)
         }
 
     def check(self, request: Request) -> None:
         """Raise what ``sample`` would raise for this request."""
-        self._lane(request.policy).check(request)
+        self._scheduler(request.policy).check(request)
 
     def context(self, policy: str) -> int:
         """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""
-        return self._lane(policy).context
+        return self._scheduler(policy).context
 
     def publish(self, policy: str, version: int) -> None:
         """Note the version of a policy's weights. Raises UnknownName, and RuntimeError while rows of it run: their
         first tokens come from other weights."""
-        lane = self._lane(policy)
-        lane.drop_cancelled()
-        if lane.running:
-            raise RuntimeError(f"policy {policy!r} was published while {len(lane.running)} of its rows were running")
-        lane.publish(version)
+        scheduler = self._scheduler(policy)
+        scheduler.drop_cancelled()
+        if scheduler.running:
+            raise RuntimeError(
+                f"policy {policy!r} was published while {len(scheduler.running)} of its rows were running"
+            )
+        scheduler.publish(version)
 
     def counts(self) -> dict[str, float]:
         """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
@@ -167,19 +173,19 @@ class EmbeddedEngine:
         also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
         return {
             f"{policy}/{name}": float(count)
-            for policy, lane in self._lanes.items()
-            for name, count in asdict(lane.counts).items()
+            for policy, scheduler in self._schedulers.items()
+            for name, count in asdict(scheduler.counts).items()
         }
 
-    def _lane(self, policy: str) -> Lane | ScoringLane:
-        if policy not in self._lanes:
-            raise UnknownName("policy", policy, self._lanes)
-        return self._lanes[policy]
+    def _scheduler(self, policy: str) -> Scheduler | ScoringScheduler:
+        if policy not in self._schedulers:
+            raise UnknownName("policy", policy, self._schedulers)
+        return self._schedulers[policy]
 
 
 class _Lanes:
-    """Makes lanes, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of recordings,
-    and other lanes for a model that they cannot decode."""
+    """Makes schedulers, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of recordings,
+    and other schedulers for a model that they cannot decode."""
 
     def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
         self._fixed = fixed
@@ -194,9 +200,11 @@ class _Lanes:
         max_rows: int,
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
-    ) -> Lane:
+    ) -> Scheduler:
         copies = self._copies.setdefault((id(model), autocast), Copies(model, autocast)) if autocast else None
-        plain = partial(Lane, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies)
+        plain = partial(
+            Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
+        )
         if not self._fixed:
             return plain()
         try:
@@ -210,16 +218,16 @@ class _Lanes:
                 copies=copies,
             )
         except ModelError as error:
-            lane = plain()
+            scheduler = plain()
             warnings.warn(
                 f"policy {policy!r}: not decoded in steps of fixed shape, so slowly on a GPU ({error})",
                 RuntimeWarning,
                 stacklevel=3,
             )
-            return lane
+            return scheduler
 
 
-def _resolve(finished: list[tuple[Lane | ScoringLane, Row]]) -> None:
+def _resolve(finished: list[tuple[Scheduler | ScoringScheduler, Row]]) -> None:
     """Hand out what has finished, in the order of addresses."""
-    for lane, row in sorted(finished, key=lambda pair: pair[1].order):
-        row.future.set_result(lane.completion(row))
+    for scheduler, row in sorted(finished, key=lambda pair: pair[1].order):
+        row.future.set_result(scheduler.completion(row))

@@ -1,4 +1,4 @@
-"""A lane for GPUs: decode steps of fixed shape, recorded once as CUDA graphs, and a look at the results every few steps.
+"""A scheduler for GPUs: decode steps of fixed shape, recorded once as CUDA graphs, and a look at the results every few steps.
 
 A decode step of a small model is a thousand short kernels, and launching them takes longer than running them. Here a
 step reads and writes tensors that stay where they are, in a view of as many lines and columns as the rows need, rounded
@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from cotrain.engine.attention import attention
 from cotrain.engine.copies import Copies
-from cotrain.engine.lane import Counts, Lane
 from cotrain.engine.rows import DRAWN, LAST, Row, Rows
 from cotrain.engine.sampling import draw
-from cotrain.engine.slots import SLOTS, Slots, columns_for, lines_for
+from cotrain.engine.scheduler import EngineCounts, Scheduler
+from cotrain.engine.static_cache import SLOTS, StaticCache, columns_for, lines_for
 
 LOOK = 8  # decode steps between two looks at what has finished
 Run = Callable[[], None]
@@ -57,8 +57,8 @@ def recorder_for(device: torch.device) -> Recorder | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class StaticCounts(Counts):
-    """Work done by one such lane."""
+class StaticCounts(EngineCounts):
+    """Work done by one such scheduler."""
 
     recordings: int = 0
     recorded_steps: int = 0  # decode steps that were one launch
@@ -103,13 +103,13 @@ class Held(Rows):
         return finished
 
 
-class StaticLane(Lane):
-    """As ``Lane``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Lane``'s by rounding."""
+class StaticLane(Scheduler):
+    """As ``Scheduler``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Scheduler``'s by rounding."""
 
     casts_kept = False  # a recording must not read them
     counts: StaticCounts
     running: Held
-    _cache: Slots  # type: ignore[assignment]
+    _cache: StaticCache  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class StaticLane(Lane):
         recorder: Recorder | None = None,
         copies: Copies | None = None,
     ) -> None:
-        """``recorder``: see there; None runs every step unrecorded. Otherwise as ``Lane``."""
+        """``recorder``: see there; None runs every step unrecorded. Otherwise as ``Scheduler``."""
         self._record = recorder
         self._recordings: dict[tuple[int, int], Run] = {}
         self._home: tuple[int, ...] = ()
@@ -130,13 +130,13 @@ class StaticLane(Lane):
         super().__init__(policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies)
 
     def step(self, entering: int) -> list[Row]:
-        """As ``Lane.step``, with up to LOOK tokens of every running row."""
+        """As ``Scheduler.step``, with up to LOOK tokens of every running row."""
         rows = super().step(entering)
         self.counts.sampled_tokens += sum(len(row.token_ids) for row in rows)
         return rows
 
     def _reset(self) -> None:
-        self._cache = Slots(self.autocast)
+        self._cache = StaticCache(self.autocast)
         self.running = Held(self.device, lambda: f"policy {self.policy!r} (version {self.version})")
         self.counts = StaticCounts()
         self._recordings.clear()
@@ -249,7 +249,7 @@ class StaticLane(Lane):
             yield
 
     def _look_at_weights(self) -> None:
-        """Before an empty lane starts: forget recordings of weights that have moved."""
+        """Before an empty scheduler starts: forget recordings of weights that have moved."""
         found = tuple(tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers()))
         found += self._copies.addresses() if self._copies else ()
         if found != self._weights:

@@ -1,7 +1,7 @@
 """Prompts → keys, values and the logits that follow them.
 
 Reviews of the eight solutions to one problem begin alike: the problem is half of each prompt. Where the model's
-attention can be replaced (``models.branches``), prompts that begin alike are computed as one beginning and their
+attention can be replaced (``models.shared_prefix``), prompts that begin alike are computed as one beginning and their
 endings, without padding; elsewhere each on its own, in rows padded on the left. Of a conversation that goes on
 (``kept.py``) only what is new.
 """
@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from cotrain.core.errors import ModelError
 from cotrain.engine.attention import attention
 from cotrain.engine.kept import Past
-from cotrain.models.branches import BRANCHES, branches_of, can_branch
+from cotrain.models.shared_prefix import BRANCHES, branches_of, can_branch
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts

@@ -1,4 +1,4 @@
-"""A lane for policies that score instead of speaking: reward models, one number for a whole prompt.
+"""A scheduler for policies that score instead of speaking: reward models, one number for a whole prompt.
 
 Requests wait like those of a speaking policy and are answered together at the next step, each distinct prompt once. The
 completion holds the score and, so that a learner can train the head where the score was read, one token: the stop token.
@@ -15,14 +15,14 @@ from torch import nn
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
-from cotrain.engine.lane import Counts
 from cotrain.engine.rows import Row
+from cotrain.engine.scheduler import EngineCounts
 
 BATCH_TOKENS = 16384  # padded tokens of one forward pass
 
 
-class ScoringLane:
-    """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a lane."""
+class ScoringScheduler:
+    """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a scheduler."""
 
     def __init__(self, policy: str, model: nn.Module, *, autocast: torch.dtype | None = None) -> None:
         """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts."""
@@ -33,7 +33,7 @@ class ScoringLane:
         self.version = 0
         self.waiting: list[Row] = []
         self.running: list[Row] = []  # always empty: a score takes one step
-        self.counts = Counts()
+        self.counts = EngineCounts()
 
     def check(self, request: Request) -> None:
         """Raise ConfigError when the request cannot be answered by this policy."""
@@ -47,7 +47,7 @@ class ScoringLane:
         self.waiting = [row for row in self.waiting if not row.future.cancelled()]
 
     def ready(self, patient: bool) -> int:
-        """All at once, and only when no other lane has rows to go on with: the batch is as large as it can be."""
+        """All at once, and only when no other scheduler has rows to go on with: the batch is as large as it can be."""
         return 0 if patient else len(self.waiting)
 
     def publish(self, version: int) -> None:

@@ -68,10 +68,10 @@ def shaped(logprobs: torch.Tensor, advantages: torch.Tensor, *, gamma: float) ->
     return -advantages.detach() * probabilities / (probabilities + gamma)
 
 
-def truncated_importance(logprobs: torch.Tensor, behaviour: torch.Tensor, *, cap: float) -> torch.Tensor:
+def truncated_importance(logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, *, cap: float) -> torch.Tensor:
     """min(π / π_behaviour, cap) without gradient: a weight for samples drawn by somewhat different weights or kernels
     (truncated importance sampling, Ionides 2008; IMPALA's ρ̄, arXiv 1802.01561; CISPO, arXiv 2506.13585). ``[B, T]``."""
-    check_same_shape(logprobs=logprobs, behaviour=behaviour)
+    check_same_shape(logprobs=logprobs, sampler_logprobs=sampler_logprobs)
     if not cap > 0.0:
         raise ValueError(f"truncated_importance: cap {cap} must be positive")
-    return (logprobs - behaviour).detach().exp().clamp(max=cap)
+    return (logprobs - sampler_logprobs).detach().exp().clamp(max=cap)

@@ -2,7 +2,7 @@
 
     padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
              that counts: right for every model, no attention mask
-    shared   one row of all tokens, in which sequences with the same prompt share it (``models.branches``): no padding,
+    shared   one row of all tokens, in which sequences with the same prompt share it (``models.shared_prefix``): no padding,
              about half of the tokens with groups of eight, for models whose attention can be replaced
 
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
@@ -23,7 +23,7 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Sample
 from cotrain.learn.spoken import Given, woven
-from cotrain.models.branches import Branches, branches_of
+from cotrain.models.shared_prefix import Branches, branches_of
 
 Ids = tuple[int, ...]
 Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
@@ -166,7 +166,7 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, M
     batch = MicroBatch(
         token_ids=torch.zeros(rows.mask.shape, dtype=torch.int64).masked_scatter(rows.mask, rows.targets),
         mask=rows.mask.float(),
-        behaviour=_pad(samples, "behaviour", rows.mask),
+        sampler_logprobs=_pad(samples, "sampler_logprobs", rows.mask),
         advantages=_pad(samples, "advantages", rows.mask),
         weights=torch.tensor([s.weight for s in samples], dtype=torch.float32),
         reference=_pad_optional(samples, "reference", rows.mask),

@@ -49,7 +49,7 @@ class Sample:
     key: str  # the address of its trace; samples are ordered by their place in the batch, not by this
     prompt_ids: tuple[int, ...]  # [P]
     token_ids: tuple[int, ...]  # [T]
-    behaviour: torch.Tensor  # [T] float32 log-probabilities when sampled
+    sampler_logprobs: torch.Tensor  # [T] float32 log-probabilities when sampled
     advantages: torch.Tensor  # [T] float32, constants with respect to the weights; zeros until credit sets them
     weight: float = 1.0  # multiplies the sample's loss after all statistics (class balance)
     temperature: float = 1.0  # the logits are divided by this before log-probabilities are taken
@@ -101,7 +101,7 @@ class MicroBatch:
 
     token_ids: torch.Tensor  # [B, T] int64
     mask: torch.Tensor  # [B, T] float32, 1 on sampled tokens, 0 on padding
-    behaviour: torch.Tensor  # [B, T]
+    sampler_logprobs: torch.Tensor  # [B, T]
     advantages: torch.Tensor  # [B, T]
     weights: torch.Tensor  # [B]
     reference: torch.Tensor | None  # [B, T]
@@ -138,7 +138,7 @@ class Algorithm(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class LossTerm:
     """One objective's share of an update."""
 
     name: str  # of the objective
@@ -164,7 +164,7 @@ class Learner(Protocol):
         """Optimiser steps made so far; refused ones do not count."""
         ...
 
-    def update(self, terms: Sequence[Term]) -> UpdateReport:
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
         ...
 

@@ -10,7 +10,7 @@
     L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
 
 Old log-probabilities are those of the sampler: one update is made from each batch, so the policy that samples is the
-policy that learns, and r = 1 up to rounding. ``sampler_gap`` measures that rounding, and shows at once when a sampler
+policy that learns, and r = 1 up to rounding. ``sampler_trainer_diff`` measures that rounding, and shows at once when a sampler
 uses stale weights. Left out: several epochs over one batch, and recomputing old log-probabilities before the update.
 """
 
@@ -35,12 +35,16 @@ from cotrain.functional.policy_losses import (
 from cotrain.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
 from cotrain.learn.contract import Loss, MicroBatch, Normaliser
 
-Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_gap"
+Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_trainer_diff"
 TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
 
 
 def _observed(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor) -> Observed:
-    return {"clip_fraction": clipped, "ratio": log_ratio.exp(), "sampler_gap": (logprobs - batch.behaviour).abs()}
+    return {
+        "clip_fraction": clipped,
+        "ratio": log_ratio.exp(),
+        "sampler_trainer_diff": (logprobs - batch.sampler_logprobs).abs(),
+    }
 
 
 def _check_clip(name: str, low: float, high: float) -> None:
@@ -59,7 +63,7 @@ class Clipped:
         _check_clip(type(self).__name__, self.low, self.high)
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
-        log_ratio = token_log_ratio(logprobs, batch.behaviour)
+        log_ratio = token_log_ratio(logprobs, batch.sampler_logprobs)
         losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=self.low, high=self.high)
         return losses, _observed(logprobs, batch, log_ratio, clipped)
 
@@ -78,7 +82,7 @@ class ClippedSequence:
         _check_clip(type(self).__name__, self.low, self.high)
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
-        log_ratio = sequence_log_ratio(logprobs, batch.behaviour, batch.mask)
+        log_ratio = sequence_log_ratio(logprobs, batch.sampler_logprobs, batch.mask)
         losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=self.low, high=self.high)
         return losses, _observed(logprobs, batch, log_ratio, clipped)
 
@@ -96,8 +100,8 @@ class ScoreFunction:
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         losses = reinforce(logprobs, batch.advantages)
         if self.cap is not None:
-            losses = losses * truncated_importance(logprobs, batch.behaviour, cap=self.cap)
-        log_ratio = token_log_ratio(logprobs, batch.behaviour)
+            losses = losses * truncated_importance(logprobs, batch.sampler_logprobs, cap=self.cap)
+        log_ratio = token_log_ratio(logprobs, batch.sampler_logprobs)
         return losses, _observed(logprobs, batch, log_ratio, torch.zeros_like(logprobs))
 
 
@@ -116,8 +120,8 @@ class Shaped:
         if batch.off_policy is None:
             return self.otherwise(logprobs, batch)
         elsewhere = batch.off_policy[:, None].expand_as(logprobs)
-        behaviour = torch.where(elsewhere, logprobs.detach(), batch.behaviour)
-        losses, observed = self.otherwise(logprobs, replace(batch, behaviour=behaviour))
+        sampler_logprobs = torch.where(elsewhere, logprobs.detach(), batch.sampler_logprobs)
+        losses, observed = self.otherwise(logprobs, replace(batch, sampler_logprobs=sampler_logprobs))
         return torch.where(elsewhere, shaped(logprobs, batch.advantages, gamma=self.gamma), losses), observed
 
 
@@ -178,7 +182,7 @@ def policy_loss(
         normalise, constant: as in ``functional.reductions.reduce_loss``.
         bonus: η, the coefficient of the entropy.
 
-    Metrics: "clip_fraction", "ratio", "sampler_gap" (|log π_sampler − log π|), "surprisal" (−log π, whose mean on
+    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "surprisal" (−log π, whose mean on
     policy estimates the entropy), and "kl" and "entropy" where they are computed.
     """
     mask = batch.mask

@@ -48,7 +48,7 @@ def sample_of(
         key=str(trace.address),
         prompt_ids=trace.prompt_ids,
         token_ids=trace.token_ids,
-        behaviour=torch.tensor(trace.logprobs, dtype=torch.float32),
+        sampler_logprobs=torch.tensor(trace.logprobs, dtype=torch.float32),
         advantages=torch.zeros(len(trace.token_ids)),
         temperature=temperature,
         old_values=values,

@@ -28,8 +28,8 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import Rows, Sequences, move, rows_of
 from cotrain.learn.spoken import Given, woven
 from cotrain.learn.update_plan import batches_of
-from cotrain.models.branches import branching, can_branch
 from cotrain.models.recompute import check_recompute, recomputing
+from cotrain.models.shared_prefix import branching, can_branch
 
 Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
 HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt

@@ -26,7 +26,7 @@ from torch import nn
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take
 from cotrain.learn.collate import Sequences, collate, move
-from cotrain.learn.contract import Term, UpdateReport
+from cotrain.learn.contract import LossTerm, UpdateReport
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.spoken import Given
 from cotrain.learn.update_plan import PlannedTerm, plan_update
@@ -98,7 +98,7 @@ class TorchLearner:
         """Optimiser steps made so far; refused ones do not count."""
         return self._updates
 
-    def update(self, terms: Sequence[Term]) -> UpdateReport:
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head."""
         for term in terms:
             wanted = term.algorithm.needs().head

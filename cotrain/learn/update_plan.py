@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cotrain.learn.collate import Sequences, plan, plan_shared, width
-from cotrain.learn.contract import Normaliser, Term
+from cotrain.learn.contract import LossTerm, Normaliser
 from cotrain.learn.spoken import woven
 
 
@@ -19,12 +19,12 @@ from cotrain.learn.spoken import woven
 class PlannedTerm:
     """One objective's share of an update."""
 
-    term: Term
+    term: LossTerm
     normaliser: Normaliser  # of all samples of the term, wherever they are computed
     batches: tuple[tuple[int, ...], ...]  # micro-batches to run here: indices into ``term.samples``
 
 
-def plan_update(terms: Sequence[Term], *, micro_tokens: int, shared: bool) -> tuple[PlannedTerm, ...]:
+def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -> tuple[PlannedTerm, ...]:
     """The terms that have samples, in their order, with totals and micro-batches of at most ``micro_tokens``.
 
     ``shared``: samples with one prompt share it in a forward pass (``collate.py``).

@@ -19,10 +19,10 @@ from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
-from cotrain.loop.cast import Cast
+from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
+from cotrain.play.common_roles import speaks_short
 from cotrain.play.executor import Executor, Roles
-from cotrain.play.parts import speaks_short
 from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
@@ -49,7 +49,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Probe:
     """What a format finds in the answers to one way of asking."""
 
     prompt: str
@@ -131,17 +131,19 @@ def some(recipe: Recipe) -> list[Task]:
     return [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
 
 
-def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, device: str, say: Say) -> Reading:
+def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, device: str, say: Say) -> Probe:
     """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises ConfigError."""
     count = len(tasks)
     say(f"asking {recipe.policies[role.policy].model} {count} problems, to see how it answers …")
     backend = Local(device)
-    cast = Cast(backend.open({role.policy: recipe.policies[role.policy]}, seed=recipe.seed))
-    readings: list[Reading] = []
+    policies = PolicyStore(backend.open({role.policy: recipe.policies[role.policy]}, seed=recipe.seed))
+    readings: list[Probe] = []
     for prompt in [role.prompt] if fixed else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
         asked = {"solver": replace(role, prompt=prompt)}
-        player = Executor(backend.engine, cast.renderers, asked, seed_of("probe", recipe.seed), grader=grade_outside)
-        episodes = player.play(_ask, tasks, step=STEP, members=1)
+        player = Executor(
+            backend.engine, policies.renderers, asked, seed_of("probe", recipe.seed), grader=grade_outside
+        )
+        episodes = player.play(_ask, tasks, step=STEP, group_size=1)
         said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
         formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
         mine = [read(prompt, answer, said) for answer in formats]
@@ -162,17 +164,17 @@ async def _ask(task: Task, roles: Roles) -> None:
     await roles.solver(problem=task.prompt)
 
 
-def read(prompt: str, answer: str, said: Sequence[Said]) -> Reading:
+def read(prompt: str, answer: str, said: Sequence[Said]) -> Probe:
     """What a format makes of these answers. One that was cut off has none."""
     found = []
     for one in said:
         whole = one.finish == "stop" and len(one.text) <= MAX_CHARS
         parsed = (tagged_solution(one.text) if answer == TAGS else free_solution(one.text, answer)) if whole else None
         found.append(parsed if isinstance(parsed, Solution) else None)
-    return Reading(prompt=prompt, answer=answer, said=said, found=found)
+    return Probe(prompt=prompt, answer=answer, said=said, found=found)
 
 
-def shown(reading: Reading) -> list[str]:
+def shown(reading: Probe) -> list[str]:
     """The answers, each with what was read, and the choice in one line."""
     lines, right = [], 0
     for one, found in zip(reading.said, reading.found, strict=True):
@@ -190,7 +192,7 @@ def shown(reading: Reading) -> list[str]:
     return lines
 
 
-def refusal(reading: Reading) -> str:
+def refusal(reading: Probe) -> str:
     """Why the model cannot be trained as it is, and what would help."""
     total, cut = len(reading.said), sum(one.finish != "stop" for one in reading.said)
     unread = total - reading.readable

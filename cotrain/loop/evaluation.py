@@ -33,7 +33,7 @@ class Evaluation:
     greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY``
     tasks: int = 256  # problems of the test split, before and after
     curve_tasks: int = 64  # problems of the validation split, while training
-    members: int = 8  # episodes a problem
+    group_size: int = 8  # episodes a problem
     splits: tuple[str, ...] = ()  # further splits, measured with four members at the end; keys get the split's name
     fixed: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for figures on
     # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
@@ -59,11 +59,17 @@ def has_split(source: TaskSource, split: str) -> bool:
 
 
 def evaluate(
-    evaluation: Evaluation, executor: Executor, tasks: Sequence[Task], *, split: str, members: int, greedy: bool = True
+    evaluation: Evaluation,
+    executor: Executor,
+    tasks: Sequence[Task],
+    *,
+    split: str,
+    group_size: int,
+    greedy: bool = True,
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
     """Play and measure. Returns the figures and the sampled episodes they were taken from."""
     played = executor.play(
-        evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, members=members, **evaluation.options
+        evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, group_size=group_size, **evaluation.options
     )
     if played and all(episode.failure == TOO_LONG for episode in played):
         raise TooLong(f"no problem of {split} fits: {next(iter(executor.set_aside.values()))}")
@@ -72,7 +78,7 @@ def evaluate(
         figures |= measure(played)
     if greedy and evaluation.greedy:
         single = executor.greedy().play(
-            evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, members=1, **evaluation.options
+            evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, group_size=1, **evaluation.options
         )
         for measure in evaluation.measures:
             for key, value in measure(single).items():

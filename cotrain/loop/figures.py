@@ -21,7 +21,7 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
     for split in evaluation.splits:
         if not has_split(trainer.recipe.tasks, split):
             continue
-        further, _ = trainer.evaluate(split, evaluation.tasks // 2, members=min(4, evaluation.members))
+        further, _ = trainer.evaluate(split, evaluation.tasks // 2, group_size=min(4, evaluation.group_size))
         figures |= {
             key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
         }
@@ -37,7 +37,7 @@ def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
         still, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
         figures |= {_within("fixed", k): v for k, v in still.items() if k.split("/")[-1] in STALENESS}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
-    row |= {f"updates/{policy}": count for policy, count in trainer.cast.updates.items()}
+    row |= {f"updates/{policy}": count for policy, count in trainer.policies.updates.items()}
     row |= {f"eval/{key}": value.value for key, value in figures.items()}
     return row
 

@@ -49,7 +49,7 @@ def look(trainer: CoTrainer) -> Iterator[str]:
 def _length(trainer: CoTrainer, name: str, task: Task) -> int | None:
     """Tokens of a prompt that does not fit; None for one that does."""
     role = trainer.recipe.roles[name]
-    handle = trainer.cast[role.policy]
+    handle = trainer.policies[role.policy]
     if not isinstance(handle, ModelHandle) or handle.renderer is None:  # a program, or somebody else's model
         return None
     system = [] if role.system is None else [Message("system", role.system)]

@@ -32,7 +32,7 @@ from cotrain.backend.handles import ModelHandle, Spec
 from cotrain.core.types import Episode
 from cotrain.learn.contract import Sample
 from cotrain.learn.spoken import woven
-from cotrain.loop.cast import Cast
+from cotrain.loop.policy_store import PolicyStore
 
 PARTS = ("prefill", "sampling", "scoring", "learning")
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt [P], sampled tokens [T])
@@ -112,8 +112,8 @@ def shape_of(name: str, spec: Spec, model: nn.Module) -> Shape:
 class Meter:
     """Adds up what one step costs."""
 
-    def __init__(self, cast: Cast) -> None:
-        held = [handle for handle in cast if isinstance(handle, ModelHandle)]
+    def __init__(self, policies: PolicyStore) -> None:
+        held = [handle for handle in policies if isinstance(handle, ModelHandle)]
         self._shapes = {handle.name: shape_of(handle.name, handle.spec, handle.model) for handle in held}
         self._scoring = {handle.name for handle in held if handle.spec.scores}
         self._spent: Counter[tuple[str, str]] = Counter()

@@ -3,7 +3,7 @@
     roles.solver.sampling.temperature=0.8     objectives.generator.by.kl.coefficient=0     policies.verifier.lr=3e-4
 
 Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers of
-tuples (``schedule.phases.0.members=4``); an unknown name suggests the nearest one, and a value must have the kind of the
+tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind of the
 one it replaces, or of the field's annotation where there is none yet.
 """
 

@@ -98,7 +98,7 @@ def check(recipe: Recipe) -> None:
         ("evaluate_every", recipe.evaluate_every, 0),
         ("evaluation.tasks", evaluation.tasks, 1),
         ("evaluation.curve_tasks", evaluation.curve_tasks, 1),
-        ("evaluation.members", evaluation.members, 1),
+        ("evaluation.group_size", evaluation.group_size, 1),
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
@@ -159,7 +159,7 @@ def check(recipe: Recipe) -> None:
 def _check_counts(recipe: Recipe) -> None:
     """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no reviews."""
     for phase in recipe.schedule.phases:
-        for name in ("tasks", "members"):
+        for name in ("tasks", "group_size"):
             _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
         for name in COUNTS & phase.options.keys():
             _check_count(

@@ -279,7 +279,7 @@ def _saved_step(directory: RunDirectory) -> int:
 
 def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
     """Raises NotFinite for weights that no run can go on with."""
-    tensors = trainer.cast.tensors()
+    tensors = trainer.policies.tensors()
     for policy, group in tensors.items():
         if not all(bool(tensor.isfinite().all()) for tensor in group.values()):
             raise NotFinite(f"policy {policy!r} has weights that are not finite")
@@ -350,7 +350,7 @@ def _work(
         "steps": trainer.finished,
         "tokens": trainer.tokens,
         "flops": trainer.flops,
-        "updates": trainer.cast.updates,
+        "updates": trainer.policies.updates,
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},

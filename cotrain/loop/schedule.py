@@ -24,7 +24,7 @@ class Phase:
     protocol: Protocol
     objectives: tuple[str, ...]  # names of the objectives that are due
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
-    members: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
+    group_size: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
     in_turn: tuple[str, ...] = ()  # the same objectives, if each is to learn before the next one looks at the traces
 
@@ -82,10 +82,10 @@ class Schedule:
 
 
 def single(
-    protocol: Protocol, *objectives: str, name: str = "train", members: int | None = None, **options: Any
+    protocol: Protocol, *objectives: str, name: str = "train", group_size: int | None = None, **options: Any
 ) -> Schedule:
-    """The same phase at every step; ``members`` as in ``Phase``."""
-    phase = Phase(name=name, protocol=protocol, objectives=objectives, members=members, options=options)
+    """The same phase at every step; ``group_size`` as in ``Phase``."""
+    phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size, options=options)
     return Schedule(phases=(phase,), cycle=(name,))
 
 

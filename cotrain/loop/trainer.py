@@ -20,24 +20,24 @@ from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.engine.contract import Engine
-from cotrain.learn.contract import Algorithm, Batch, Sample, Term
+from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
 from cotrain.learn.samples import sample_of
 from cotrain.learn.spoken import Given, spoken, woven
-from cotrain.loop.cast import Cast
 from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
 from cotrain.loop.flops import Meter, Sequences, flops_of
 from cotrain.loop.guard import NotFinite
+from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.refusals import refuse_idleness, refuse_lonely, refuse_mass_failure, refuse_silence
 from cotrain.loop.schedule import Phase
 from cotrain.metrics.starved import MARK
-from cotrain.metrics.steps import Row, credit_keys, learner_keys, reward_gap, role_metrics
+from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor
 from cotrain.play.idle_loop import IdleLoop
 from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 
-STATE = ("finished", "tokens", "retries", "cast", "algorithms")  # what a checkpoint has of a run
+STATE = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
 
 
 class Interrupted(Exception):
@@ -52,7 +52,7 @@ class Interrupted(Exception):
 class StepResult:
     """What one step did."""
 
-    row: Row  # deterministic metrics
+    row: MetricsRow  # deterministic metrics
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
     episodes: tuple[Episode, ...]
@@ -96,7 +96,7 @@ class CoTrainer:
         """
         self.recipe = recipe
         self.backend: Backend = backend or Local()
-        self.cast = Cast(self.backend.open(recipe.policies, seed=recipe.seed))
+        self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         self.engine = self.backend.engine
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
@@ -107,24 +107,24 @@ class CoTrainer:
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
         self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
-        self.meter = Meter(self.cast)
+        self.meter = Meter(self.policies)
         self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
         for name, objective in recipe.objectives.items():
             needs = objective.by.needs()
             read = {objective.policy, *needs.scores, *filter(None, (needs.reference, needs.values))}
             for speaker in {recipe.roles[role].policy for role in objective.roles}:
-                self.cast.refuse_foreign(name, speaker, sorted(read - {speaker}))
+                self.policies.refuse_foreign(name, speaker, sorted(read - {speaker}))
         horizon = recipe.horizon or recipe.steps
         self.planned = {  # of each policy: its decays run on its own updates
             policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
-            for policy in self.cast.updates
+            for policy in self.policies.updates
         }
 
     def player(self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None) -> Executor:
         """An executor over these policies, by default with the recipe's roles. All share one event loop."""
         return Executor(
             engine or self._stoppable,
-            self.cast.renderers,
+            self.policies.renderers,
             self.recipe.roles if roles is None else roles,
             seed,
             grader=grade_outside,
@@ -158,17 +158,17 @@ class CoTrainer:
         step, clock = self.finished, _Clock()
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
-        members = phase.members or self.recipe.group_size
+        group_size = phase.group_size or self.recipe.group_size
         before, asked = self.engine.counts(), self._outside()
-        episodes = self.executor.play(phase.protocol, tasks, step=step, members=members, **phase.options)
+        episodes = self.executor.play(phase.protocol, tasks, step=step, group_size=group_size, **phase.options)
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         refuse_mass_failure(step, episodes, self.executor.set_aside)
         outside = {key: value - asked[key] for key, value in self._outside().items()}
-        refuse_silence(step, self.cast, outside)
+        refuse_silence(step, self.policies, outside)
         self.meter.spoken(episodes)
         refuse_idleness(phase, episodes)
-        row: Row = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
+        row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
@@ -178,7 +178,7 @@ class CoTrainer:
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
             row |= self._learn(due, episodes, clock, skipped)
-        speaking = {handle.name for handle in self.cast if handle.spec.speaks}
+        speaking = {handle.name for handle in self.policies if handle.spec.speaks}
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
         row |= {"tokens": self.tokens, **self.meter.row()}
         self.flops += flops_of(row)
@@ -188,11 +188,11 @@ class CoTrainer:
 
     def _learn(
         self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock, skipped: list[dict[str, Any]]
-    ) -> Row:
+    ) -> MetricsRow:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those that
         were not finite are added to ``skipped``."""
-        row: Row = {}
-        terms: dict[str, list[Term]] = {}
+        row: MetricsRow = {}
+        terms: dict[str, list[LossTerm]] = {}
         for name in due:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
@@ -200,22 +200,22 @@ class CoTrainer:
             before = self._samples(name, spoken)
             clock.lap("annotate")
             policy = objective.policy
-            batch = Batch(samples=before, updates=self.cast[policy].version, planned=self.planned[policy])
+            batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
             row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
             row |= self._scored(name, before, samples)
-            term = Term(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
+            term = LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
             terms.setdefault(objective.policy, []).append(term)
             clock.lap("reference")
         for policy, mine in terms.items():
-            learner = self.cast[policy]
+            learner = self.policies[policy]
             report = learner.update(mine)
             for term in mine:
                 self.meter.learned(policy, term.samples)
             if report.stepped:
-                followers = self.cast.followers(policy)
+                followers = self.policies.followers(policy)
                 self._publish([policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))])
             row |= learner_keys(policy, report.metrics)
             row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
@@ -242,14 +242,14 @@ class CoTrainer:
     def _samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """A sample of each trace, with what credit has to know beforehand."""
         needs = self._by(name).needs()
-        warmth = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
+        temperature = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
         told = [spoken(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
         given = [between for _, between in told]
         values = self._score(needs.values, pairs, given) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self._score(p, pairs, given, warmth) for p in needs.scores if pairs}
+        scores = {p: self._score(p, pairs, given, temperature) for p in needs.scores if pairs}
         return tuple(
-            sample_of(t, given=g, temperature=warmth, values=v, scores={p: of[i] for p, of in scores.items()})
+            sample_of(t, given=g, temperature=temperature, values=v, scores={p: of[i] for p, of in scores.items()})
             for i, ((t, g), v) in enumerate(zip(told, values, strict=True))
         )
 
@@ -273,27 +273,27 @@ class CoTrainer:
         self.meter.scored(
             policy, [(prompt, woven(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)]
         )
-        return self.cast[policy].logprobs(pairs, temperature=temperature, given=given)
+        return self.policies[policy].logprobs(pairs, temperature=temperature, given=given)
 
-    def _scored(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> Row:
+    def _scored(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> MetricsRow:
         """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
         values = sum(len(s.token_ids) for s in before if s.old_values is not None)
         scores = sum(len(of) for s in before for of in s.scores.values())
         reference = sum(len(s.token_ids) for s in samples if s.reference is not None)
-        row: Row = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
+        row: MetricsRow = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
         return row | ({f"{name}/scored/scores": scores} if scores else {})
 
     def _outside(self) -> dict[str, float]:
         """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
-        return {key: value for handle in self.cast for key, value in handle.counts().items()}
+        return {key: value for handle in self.policies for key, value in handle.counts().items()}
 
     def evaluate(
-        self, split: str, count: int, *, members: int | None = None
+        self, split: str, count: int, *, group_size: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
         """Figures on ``count`` problems of a held-out split, those of the recipe's seed."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
-        return evaluate(evaluation, self.judge, tasks, split=split, members=members or evaluation.members)
+        return evaluate(evaluation, self.judge, tasks, split=split, group_size=group_size or evaluation.group_size)
 
     def evaluate_fixed(self, split: str, count: int) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
         """The judging roles' figures on what frozen policies say: the same solutions before and after."""
@@ -305,7 +305,7 @@ class CoTrainer:
         still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         figures, played = evaluate(
-            evaluation, still, tasks, split=split, members=max(1, evaluation.members // 4), greedy=False
+            evaluation, still, tasks, split=split, group_size=max(1, evaluation.group_size // 4), greedy=False
         )
         return {key: value for key, value in figures.items() if key.split("/")[0] not in swapped}, played
 
@@ -318,22 +318,22 @@ class CoTrainer:
             "finished": self.finished,
             "tokens": self.tokens,
             "retries": self.retries,
-            "cast": self.cast.state(),
+            "policies": self.policies.state(),
             "algorithms": dict(self.memory),
         }
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
-        finished, tokens, retries, cast, algorithms = take("run", state, *STATE)
+        finished, tokens, retries, policies, algorithms = take("run", state, *STATE)
         memory = take("run's algorithms", algorithms, *self.memory)
-        self.cast.load(cast, tensors)
+        self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
         self.finished, self.tokens = int(finished), int(tokens)
         self.retry(int(retries))
-        self._publish(self.cast.versions())
+        self._publish(self.policies.versions())
 
     def _publish(self, policies: Iterable[str]) -> None:
         """Tell the backend the versions of these policies, if they are asked."""
-        versions = self.cast.versions()
+        versions = self.policies.versions()
         for policy in policies:
             if policy in versions:
                 self.backend.publish(policy, versions[policy])

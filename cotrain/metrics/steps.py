@@ -20,7 +20,7 @@ from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
 from cotrain.metrics.verdicts import rates, unanimous
 
-Row = dict[str, float | int | str]
+MetricsRow = dict[str, float | int | str]
 Figures = dict[str, float]
 STEP_REASONS = frozenset({"step count", "no steps", "bad step verdict", "unclosed step"})  # of ``text.parsers``
 QUANTILES = (10, 50, 90)  # per cent
@@ -37,9 +37,9 @@ RATES = {  # of a judge, at every step
 }
 
 
-def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> Row:
+def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRow:
     """Figures of every role that spoke in these episodes."""
-    row: Row = {}
+    row: MetricsRow = {}
     failures: Counter[str] = Counter(e.failure for e in episodes if e.failure)
     for role in roles:
         traces = [t for e in episodes for t in e.traces if t.role == role]
@@ -213,10 +213,10 @@ def reward_gap(episodes: Sequence[Episode]) -> float | None:
     return None if math.isnan(gap) else gap
 
 
-def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> Row:
+def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
     """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role and an
     objective may have one name."""
-    named: Row = {
+    named: MetricsRow = {
         f"{objective}/credit/{key}" if key == "traces" or key.startswith("reward/") else f"{objective}/{key}": value
         for key, value in found.items()
     }
@@ -224,7 +224,7 @@ def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str
     return named | {f"{objective}/dropped/{reason}": count for reason, count in dropped.items()}
 
 
-def learner_keys(policy: str, found: Mapping[str, float]) -> Row:
+def learner_keys(policy: str, found: Mapping[str, float]) -> MetricsRow:
     """What a learner reports, as keys; seconds go to ``timings.jsonl``."""
     kept = {key: value for key, value in found.items() if not key.endswith("seconds")}
     return {f"{policy}/{'learned_tokens' if key == 'tokens' else key}": value for key, value in kept.items()}

@@ -100,7 +100,7 @@ LEARNING = (
         advice="Many tokens sit at the clipping limit: lower the learning rate or make fewer updates from one batch.",
     ),
     Metric(
-        key="{policy}/{objective}/sampler_gap", label="sampler against trainer, nats", unit=NATS, better=-1,
+        key="{policy}/{objective}/sampler_trainer_diff", label="sampler against trainer, nats", unit=NATS, better=-1,
         healthy=(0, 0.02), tolerable=(0, 0.1), meaning="mean distance of sampler's and trainer's log-probabilities",
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),

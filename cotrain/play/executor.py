@@ -254,11 +254,11 @@ class Executor:
         tasks: Sequence[Task],
         *,
         step: int,
-        members: int,
+        group_size: int,
         split: str = "train",
         **options: Any,
     ) -> tuple[Episode, ...]:
-        """Play every task ``members`` times at once and return the episodes sorted by (task, member).
+        """Play every task ``group_size`` times at once and return the episodes sorted by (task, member).
 
         Args:
             step: part of every address and seed; -1 outside of training.
@@ -278,7 +278,7 @@ class Executor:
             step=step,
         )
         declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
-        places = [(position, member) for position in range(len(tasks)) for member in range(members)]
+        places = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         episodes = self.loop.run(
             together(
                 [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options) for p, m in places],

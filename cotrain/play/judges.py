@@ -26,8 +26,8 @@ from typing import Any, Literal
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.functional.aggregate import aggregate
+from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.play.idle_loop import together
-from cotrain.play.parts import EMBEDDED, speaks_short, verifier
 from cotrain.play.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
 from cotrain.text.nonce import wrap, wrap_all
@@ -184,8 +184,8 @@ def _role(
 ) -> Role:
     if model in EMBEDDED:
         raise ConfigError(
-            f"policy {policy!r}: the model {model!r} knows only the formats of play/parts.py, and this judge's format"
-            " needs a chat model; choose another model, or play/parts.py: verifier"
+            f"policy {policy!r}: the model {model!r} knows only the formats of play/common_roles.py, and this judge's format"
+            " needs a chat model; choose another model, or play/common_roles.py: verifier"
         )
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
     template = prompts.with_reference(prompt) if reference else prompt

@@ -62,7 +62,7 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
         return None
     solution.note(CORRECT, grade.value)
     solution.note(GOLD, task.answer)
-    judged = task.judge_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
+    judged = task.grade_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
     if judged is not None:
         solution.note(STEP_OK, judged.ok)
         solution.note(STEP_REASONS, judged.reasons)
@@ -150,14 +150,14 @@ async def review_all(
         raise UnknownName("tool", tool, TOOLS)
     asked = [_asked(task, roles, roles.verifier, s, in_tags(s)) for s in solutions]
     if tool == "none":
-        sheets = await together(
+        review_turns = await together(
             [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, asked, strict=True)]
         )
     else:
-        sheets = await together(
+        review_turns = await together(
             [_with_programs(roles.verifier, n, s, f) for s, f in zip(solutions, asked, strict=True)]
         )
-    return [_noted(s, sheet) for s, sheet in zip(solutions, sheets, strict=True)]
+    return [_noted(s, review_turn) for s, review_turn in zip(solutions, review_turns, strict=True)]
 
 
 async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
@@ -169,7 +169,7 @@ async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapp
 def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
     """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
     guarded = "nonce" in judge.fields
-    told = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}
+    fields = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}
     return {"problem": task.prompt, "count": len(solution.parsed.steps), **told}
 
 
@@ -216,10 +216,10 @@ async def solve_then_verify(
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if not reviews or not solution.parsed.ok or solution.failed:
         return
-    [sheets] = await review_all(task, roles, [solution], n=reviews, tool=tool)
-    for turn in sheets:
+    [review_turns] = await review_all(task, roles, [solution], n=reviews, tool=tool)
+    for turn in review_turns:
         reward_review(turn, CORRECT.known(solution))
-    votes = [turn.parsed.steps for turn in sheets if turn.parsed.ok and turn.parsed.steps]
+    votes = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:
         for span, said in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
             share = aggregate(combine, said)

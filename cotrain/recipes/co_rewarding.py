@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
-from cotrain import attempts, ema, frozen, gives, grpo, parts, pull_to, recipe, rng_of, single, solve, together
+from cotrain import attempts, ema, frozen, gives, grpo, common_roles, pull_to, recipe, rng_of, single, solve, together
 from cotrain.play.votes import VOTE, elected, reward_vote
 
 
@@ -86,7 +86,7 @@ def co_rewarding(
         paraphrase(run.problems.get("train", 0))
     taught_by = teacher != "none"
     by = grpo(rewards={VOTE: 1.0}, kl=pull_to("teacher" if taught_by else "start", run.kl))
-    solver = parts.solver("generator", run.model)
+    solver = common_roles.solver("generator", run.model)
     policies, roles = {"generator": run.learner()}, {"solver": solver}
     objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
     if variant == "I":
@@ -105,6 +105,6 @@ def co_rewarding(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(protocol, *objectives, name="generator", members=1, **options),
+        schedule=single(protocol, *objectives, name="generator", group_size=1, **options),
         evaluate=solve,
     )

@@ -25,9 +25,21 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, FINAL, LABEL, SCORE
 from cotrain import Objective, Phase, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
-from cotrain import alternate, attempts, frozen, gives, grpo, judged_by, parts, program, recipe, reward_model, rng_of
+from cotrain import (
+    alternate,
+    attempts,
+    frozen,
+    gives,
+    grpo,
+    judged_by,
+    common_roles,
+    program,
+    recipe,
+    reward_model,
+    rng_of,
+)
 from cotrain import together
-from cotrain.learn.rating import Pairwise, Pointwise
+from cotrain.learn.reward_model_losses import Pairwise, Pointwise
 from cotrain.tasks.words.corrupt import another_answer
 
 TRIES = 3  # of the model that corrupts
@@ -36,8 +48,8 @@ PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0
 
 async def ask(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
     """The reward model's turn alone."""
-    told = (task.answer or "") if reference else ""
-    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.text, reference=told)
+    reference_answer = (task.answer or "") if reference else ""
+    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.text, reference=reference_answer)
 
 
 async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
@@ -119,7 +131,7 @@ def cooper(
     reference: bool = True,  # show the reward model the reference answer
     anchor: float = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
-    begun = rm_model or (parts.RATER if run.model in parts.EMBEDDED else run.model)
+    begun = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
     alone, online = warmup if warmup is not None else 20 * (begun == run.model), rm == "online"
     how = {"samples": run.group_size, "overlooked": overlooked, "negatives": negatives, "reference": reference}
     paying = {"pay": "rule" if rm == "rule" else "model", "learn": "pair" if online else ""}
@@ -127,13 +139,15 @@ def cooper(
         "generator": Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=run.pull())),
         **({"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))} if online else {}),
     }
-    phases = [Phase(name="generator", protocol=rated, objectives=tuple(objectives), members=1, options=how | paying)]
+    phases = [Phase(name="generator", protocol=rated, objectives=tuple(objectives), group_size=1, options=how | paying)]
     if alone:
         objectives["rm_start"] = Objective(policy="rm", on="rater", by=Pointwise())
         phases.append(
-            Phase(name="rm_start", protocol=rated, objectives=("rm_start",), members=1, options={**how, "learn": "all"})
+            Phase(
+                name="rm_start", protocol=rated, objectives=("rm_start",), group_size=1, options={**how, "learn": "all"}
+            )
         )
-    solver = parts.solver("generator", run.model)
+    solver = common_roles.solver("generator", run.model)
     return run.recipe(
         "cooper" if online else f"cooper-{rm}",
         policies={
@@ -144,7 +158,7 @@ def cooper(
         },
         roles={
             "solver": solver,
-            "rater": parts.rater("rm"),
+            "rater": common_roles.rater("rm"),
             "corruptor": Role(policy="corruptor", prompt="{solution}", sampling=Sampling(max_tokens=1)),
             "assistant": replace(solver, policy="start", sampling=replace(solver.sampling, temperature=1.3)),
         },

@@ -24,7 +24,19 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, REWARD_RIGHT
 from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
-from cotrain import attempts, closed, gives, grpo, judged_by, parts, recipe, review, single, solve_then_verify, together
+from cotrain import (
+    attempts,
+    closed,
+    gives,
+    grpo,
+    judged_by,
+    common_roles,
+    recipe,
+    review,
+    single,
+    solve_then_verify,
+    together,
+)
 from cotrain.play.protocols import begun
 from cotrain.play.votes import agrees, elected, is_right, rarest
 from cotrain.text.parsers import Solution, tagged_solution
@@ -55,11 +67,11 @@ async def vote_then_verify(
     if label is None:
         return
     judged = anchors(solutions, label, reviews, balanced=balanced)
-    sheets = await together(
+    review_turns = await together(
         [review(task, roles, s, n=copies, group=f"{s.group}/{s.parsed.answer}") for s, copies in judged]
     )
-    pairs = [(s, sheet) for (s, _), written in zip(judged, sheets, strict=True) for sheet in written]
-    said = [sheet.parsed.final for s, sheet in pairs if sheet.parsed.ok and agrees(s, label)]
+    pairs = [(s, review_turn) for (s, _), written in zip(judged, review_turns, strict=True) for review_turn in written]
+    said = [review_turn.parsed.final for s, review_turn in pairs if review_turn.parsed.ok and agrees(s, label)]
     vetoed = veto and is_vetoed(said)
     for solution in solutions:
         solution.note(LABEL_RIGHT, is_right(label))
@@ -72,11 +84,13 @@ async def vote_then_verify(
         return
     for solution in solutions[:trained]:
         pay(solution, agrees(solution, label), CORRECT.known(solution))
-    for solution, sheet in pairs:
-        agreed = sheet.parsed.ok and sheet.parsed.final == agrees(solution, label)
-        pay(sheet, agreed, sheet.parsed.ok and sheet.parsed.final == CORRECT.known(solution))
-    doubted = [(s, sheet) for s, sheet in pairs if sheet.parsed.ok and not sheet.parsed.final]
-    for revised in await together([revise(task, roles, s, sheet, revisions, regenerate) for s, sheet in doubted]):
+    for solution, review_turn in pairs:
+        agreed = review_turn.parsed.ok and review_turn.parsed.final == agrees(solution, label)
+        pay(review_turn, agreed, review_turn.parsed.ok and review_turn.parsed.final == CORRECT.known(solution))
+    doubted = [(s, review_turn) for s, review_turn in pairs if review_turn.parsed.ok and not review_turn.parsed.final]
+    for revised in await together(
+        [revise(task, roles, s, review_turn, revisions, regenerate) for s, review_turn in doubted]
+    ):
         for turn in revised:
             pay(turn, agrees(turn, label), CORRECT.known(turn))
 
@@ -106,17 +120,17 @@ def pay(turn: Turn, agreed: bool, truth: bool) -> None:
     turn.note(REWARD_RIGHT, agreed == truth)
 
 
-async def revise(task: Task, roles: Roles, solution: Turn, sheet: Turn, n: int, regenerate: str) -> list[Turn]:
+async def revise(task: Task, roles: Roles, solution: Turn, review_turn: Turn, n: int, regenerate: str) -> list[Turn]:
     """``n`` solutions after a review that called this one wrong: ``regenerate`` says from what."""
-    said = sheet.parsed.steps
+    said = review_turn.parsed.steps
     sound = said.index(False) if False in said else 0  # steps before the first one called wrong
     kept = (
         solution.text[: closed(solution.parsed.steps[sound - 1], solution).end]
         if sound and regenerate == "prefix"
         else ""
     )
-    asked = {"kept": kept, "problem": task.prompt, "solution": solution.text, "review": sheet.text}
-    chats = [roles.refiner.begin(group=sheet.id, parent=sheet, **asked) for _ in range(n)]
+    asked = {"kept": kept, "problem": task.prompt, "solution": solution.text, "review": review_turn.text}
+    chats = [roles.refiner.begin(group=review_turn.id, parent=review_turn, **asked) for _ in range(n)]
     turns = await together([begun(chat, kept) for chat in chats])
     graded = []
     for turn in turns:
@@ -148,9 +162,9 @@ def coverrl(
     balanced: bool = True,  # review a right and a wrong anchor
     regenerate: Literal["prefix", "review"] | None = None,  # what a revision sees
 ) -> Recipe:
-    short = parts.speaks_short(run.model)
+    short = common_roles.speaks_short(run.model)
     regenerate = regenerate or ("prefix" if short else "review")
-    if regenerate == "review" and run.model in parts.EMBEDDED:
+    if regenerate == "review" and run.model in common_roles.EMBEDDED:
         raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
     if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(
@@ -158,7 +172,7 @@ def coverrl(
             "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
     by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 1.0}, merge=True, loss=Clipped(0.2, clip_high), kl=run.pull())
-    solver = parts.solver("generator", run.model)
+    solver = common_roles.solver("generator", run.model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
     learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}
     how: dict[str, Any] = {"votes": votes, "trained": run.group_size, "reviews": reviews, "revisions": revisions}
@@ -168,11 +182,11 @@ def coverrl(
         policies={"generator": run.learner(), **run.start()},
         roles={
             "solver": solver,
-            "verifier": parts.verifier("generator", run.model),
+            "verifier": common_roles.verifier("generator", run.model),
             "refiner": replace(solver, prompt=refine, parse=parse_revision),
         },
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
-        schedule=single(vote_then_verify, *learners, name="both", members=1, **how),
+        schedule=single(vote_then_verify, *learners, name="both", group_size=1, **how),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, REVIEWED, STEP_OK
 from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Task, TrainWithPromptOf, Turn
-from cotrain import attempts, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo, parts, recipe, review
+from cotrain import attempts, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, review
 from cotrain import reward_review, single, solving, together, verifying
 from cotrain.learn.losses import ScoreFunction, Shaped
 from cotrain.text.parsers import corrected_review
@@ -51,7 +51,7 @@ async def solve_and_revise(
     readable = [s for s in solutions if s.parsed.ok]
     revisable = [s for s in readable if refine == "all" or not CORRECT.known(s)]
     written = await critiques(task, roles, readable if critic == "trained" else revisable, critic)
-    told = f"\nReference: {task.answer}" if leak else ""
+    reference = f"\nReference: {task.answer}" if leak else ""
     revisions = await together(
         [
             roles.refiner(group=s.group, parent=s, problem=task.prompt, solution=s.text, review=written[s.id] + told)
@@ -69,10 +69,10 @@ async def solve_and_revise(
 
 async def critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
     """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
-    sheets = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
-    for solution, [sheet] in zip(solutions, sheets, strict=True):
-        reward_review(sheet, CORRECT.known(solution))
-    said = {s.id: sheet.text for s, [sheet] in zip(solutions, sheets, strict=True)}
+    review_turns = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
+    for solution, [review_turn] in zip(solutions, review_turns, strict=True):
+        reward_review(review_turn, CORRECT.known(solution))
+    said = {s.id: review_turn.text for s, [review_turn] in zip(solutions, review_turns, strict=True)}
     if critic != "oracle":
         return said
     return {s.id: corrected_review(said[s.id], STEP_OK.of(s) or [], CORRECT.known(s)) for s in solutions}
@@ -94,7 +94,7 @@ def critique(
     if leak and critic == "none":
         raise ConfigError("critique: leak=True with critic='none', where nobody reads the answer; choose a critic")
     judge, revises = critic_model or run.model, critic != "none"
-    solver = parts.solver("generator", run.model)
+    solver = common_roles.solver("generator", run.model)
     learn = dr_grpo(
         rewards={OUTCOME: 1.0},
         after=(drop_flat_groups, TrainWithPromptOf("solver")),
@@ -109,8 +109,8 @@ def critique(
     policies = {"generator": run.learner(), **run.start()}
     roles, measures = {"solver": solver}, [solving("solver", 8)]
     if revises:
-        roles["refiner"] = parts.refiner("generator", run.model)
-        roles["verifier"] = parts.verifier("generator" if critic == "self" else "critic", judge)
+        roles["refiner"] = common_roles.refiner("generator", run.model)
+        roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)
         measures += [solving("refiner", 1), verifying("verifier")]
     if critic == "trained":
         criticise = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True)
@@ -124,7 +124,9 @@ def critique(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(solve_and_revise, *objectives, name="generator", members=1, samples=run.group_size, **options),
+        schedule=single(
+            solve_and_revise, *objectives, name="generator", group_size=1, samples=run.group_size, **options
+        ),
         evaluate=solve_and_revise,
         measures=tuple(measures),
         options=options | {"refine": "all"},

@@ -28,7 +28,19 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, STEP_OK, TRUTH
 from cotrain import ClassBalance, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task, Turn
-from cotrain import alternate, examine, frozen, gives, grpo, judged_by, parts, recipe, review, together, verifying
+from cotrain import (
+    alternate,
+    examine,
+    frozen,
+    gives,
+    grpo,
+    judged_by,
+    common_roles,
+    recipe,
+    review,
+    together,
+    verifying,
+)
 from cotrain.play.protocols import show_verdict
 
 END = "</answer>"
@@ -63,14 +75,14 @@ async def prove(
     for solution in solutions:
         if not solution.parsed.ok:
             solution.reward(PROOF, 0.0)
-    sheets = await together([review(task, roles, s, n=reviews, text=texts[s.id]) for s in readable])
+    review_turns = await together([review(task, roles, s, n=reviews, text=texts[s.id]) for s in readable])
     asked = readable if analysis == "asked" else []
     own = await together([review(task, roles, s, group=s.group, role="analyst") for s in asked])
     votes = votes if meta else 0
     await together(
         [
             pay(task, roles, s, texts[s.id], written, own[i] if asked else [], votes, labels)
-            for i, (s, written) in enumerate(zip(readable, sheets, strict=True))
+            for i, (s, written) in enumerate(zip(readable, review_turns, strict=True))
         ]
     )
 
@@ -91,11 +103,11 @@ async def pay(
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
         return
-    reward, mine = 0.0, scores[-1]
-    if mine is not None:
-        reward = proof_reward(mine, sum(believed) / len(believed), trust[-1])
-        solution.note(SELF_SCORE, mine)
-        solution.note(SELF_ERROR, abs(mine - truth))
+    reward, own_score = 0.0, scores[-1]
+    if own_score is not None:
+        reward = proof_reward(own_score, sum(believed) / len(believed), trust[-1])
+        solution.note(SELF_SCORE, own_score)
+        solution.note(SELF_ERROR, abs(own_score - truth))
     for turn in (solution, *own):
         turn.reward(PROOF, reward)
 
@@ -124,9 +136,9 @@ def score(final: bool, steps: Sequence[bool] | None, labels: str) -> float:
     return float(final) if labels == "answer" or not steps else 0.5 * (final + all(steps))
 
 
-def proof_reward(mine: float, given: float, trust: float) -> float:
+def proof_reward(own_score: float, given: float, trust: float) -> float:
     """The generator's reward: its own score, the verifier's, and R_meta of the self-analysis, all in [0, 1]."""
-    return QUALITY * given + HONESTY * (1.0 - abs(mine - given)) * trust
+    return QUALITY * given + HONESTY * (1.0 - abs(own_score - given)) * trust
 
 
 @recipe(model="embedded-roles", steps=160)
@@ -158,17 +170,17 @@ def dsm(
     how: dict[str, Any] = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
     group, one = how | {"samples": run.group_size, "reviews": opinions}, how | {"reviews": reviews}
     phases = [
-        Phase(name="generator", protocol=prove, objectives=("generator",), members=1, options=group),
-        Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], members=1, options=one),
+        Phase(name="generator", protocol=prove, objectives=("generator",), group_size=1, options=group),
+        Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], group_size=1, options=one),
     ][:both]
     roles = {
-        "solver": (parts.self_checker if inline else parts.solver)("generator", run.model),
-        "verifier": parts.verifier("verifier", judging),
+        "solver": (common_roles.self_checker if inline else common_roles.solver)("generator", run.model),
+        "verifier": common_roles.verifier("verifier", judging),
     }
     if not inline:
-        roles["analyst"] = parts.verifier("generator", run.model)
+        roles["analyst"] = common_roles.verifier("generator", run.model)
     if meta:
-        roles["meta"] = parts.meta_verifier("verifier", judging)
+        roles["meta"] = common_roles.meta_verifier("verifier", judging)
     judge = run.learner(judging, lr=verifier_lr) if trained else frozen(judging)
     return run.recipe(
         "dsm",

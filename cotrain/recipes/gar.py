@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, CORRECT
 from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
-from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, parts, program, recipe, review
+from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, common_roles, program, recipe, review
 from cotrain import review_all, single, solve_then_verify
 from cotrain.play.monte_carlo import share_right, verdicts
 
@@ -54,8 +54,8 @@ async def contest(
         if not solution.parsed.ok:
             solution.reward(SLICES, 0.0)
     readable = [s for s in solutions if s.parsed.ok]
-    sheets = await review_all(task, roles, readable, n=reviews)
-    for solution, turns in zip(readable, sheets, strict=True):
+    review_turns = await review_all(task, roles, readable, n=reviews)
+    for solution, turns in zip(readable, review_turns, strict=True):
         said = [sum(turn.parsed.steps) / len(turn.parsed.steps) for turn in turns if turn.parsed.ok]
         if said:
             solution.reward(SLICES, sum(said) / len(said))
@@ -66,7 +66,7 @@ async def contest(
         raise ConfigError(f"gar: the worked solution of task {task.id} is not a right one in tagged steps")
     known = {step.text for step in reference.parsed.steps}
     differing = 0
-    for solution, turns in zip(readable, sheets, strict=True):
+    for solution, turns in zip(readable, review_turns, strict=True):
         new = [step.text not in known for step in solution.parsed.steps]
         solution.note(COPIED_STEPS, 1.0 - sum(new) / len(new))
         differing += any(new)
@@ -123,7 +123,10 @@ def gar(
     reason = grpo(rewards={MATCH: match_weight, SLICES: slice_weight}, merge=True, kl=run.pull())
     objectives = {"generator": Objective(policy="generator", on="solver", by=reason)}
     policies = {"generator": run.learner(), "verifier": frozen(judge), **run.start()}
-    roles = {"solver": parts.solver("generator", run.model), "verifier": parts.verifier("verifier", judge)}
+    roles = {
+        "solver": common_roles.solver("generator", run.model),
+        "verifier": common_roles.verifier("verifier", judge),
+    }
     if trained:
         worked(run.problems.get("train", 0))
         tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
@@ -131,7 +134,7 @@ def gar(
         policies |= {"verifier": run.learner(judge, lr=critic_lr), "reference": program(recite)}
         sampling = Sampling(max_tokens=1)
         roles["reference"] = Role(
-            policy="reference", prompt="{solution}", sampling=sampling, parse=parts.parse_solution
+            policy="reference", prompt="{solution}", sampling=sampling, parse=common_roles.parse_solution
         )
     how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "balance": balance, "learn": trained}
     return run.recipe(
@@ -139,7 +142,7 @@ def gar(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(contest, *objectives, name="both", members=1, **how),
+        schedule=single(contest, *objectives, name="both", group_size=1, **how),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

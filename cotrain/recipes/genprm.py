@@ -23,7 +23,19 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, MATCH
 from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Sft, Signal, Task
-from cotrain import at_least, attempts, frozen, gives, judged_by, judges, parts, recipe, review_all, rng_of, single
+from cotrain import (
+    at_least,
+    attempts,
+    frozen,
+    gives,
+    judged_by,
+    judges,
+    common_roles,
+    recipe,
+    review_all,
+    rng_of,
+    single,
+)
 from cotrain import solve_then_verify
 from cotrain.play.monte_carlo import GAMMA, Labels, balanced, completer, contradicted
 from cotrain.play.monte_carlo import share_right, step_labels, verdicts
@@ -58,8 +70,8 @@ async def agreeing_reviews(
         readable = [readable[i] for i in drawn]
     found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
     judged = [s for s in readable if s.id in found]
-    sheets = await review_all(task, roles, judged, n=reviews, tool=tool)
-    for solution, turns in zip(judged, sheets, strict=True):
+    review_turns = await review_all(task, roles, judged, n=reviews, tool=tool)
+    for solution, turns in zip(judged, review_turns, strict=True):
         right = found[solution.id]
         passed = not contradicted([verdicts(turn) for turn in turns if turn.parsed.ok], right)
         solution.note(CONSENSUS, passed)
@@ -85,8 +97,8 @@ def genprm(
 ) -> Recipe:
     at_least(1 + balance, "genprm", group_size=run.group_size)
     at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
-    critic, solver = verifier_model or run.model, parts.solver("generator", run.model)
-    if tool != "none" and (judge != "genprm" or parts.speaks_short(critic)):
+    critic, solver = verifier_model or run.model, common_roles.solver("generator", run.model)
+    if tool != "none" and (judge != "genprm" or common_roles.speaks_short(critic)):
         raise ConfigError(
             f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and the verifier's"
             f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'"
@@ -104,7 +116,7 @@ def genprm(
         policies={"generator": frozen(run.model), "verifier": run.learner(critic)},
         roles={"solver": solver, "completer": completer(solver), "verifier": verifier},
         objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
-        schedule=single(agreeing_reviews, "verifier", name="verifier", members=1, **how),
+        schedule=single(agreeing_reviews, "verifier", name="verifier", group_size=1, **how),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         options={"tool": tool},

@@ -26,7 +26,19 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, FAILURE, FINAL, SCORE
 from cotrain import ConfigError, Objective, Phase, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
-from cotrain import alternate, attempts, dr_grpo, frozen, gives, parts, program, recipe, rng_of, solving, together
+from cotrain import (
+    alternate,
+    attempts,
+    dr_grpo,
+    frozen,
+    gives,
+    common_roles,
+    program,
+    recipe,
+    rng_of,
+    solving,
+    together,
+)
 from cotrain import verifying
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.contract import Algorithm
@@ -136,12 +148,12 @@ def gram(
     asked = comparer("judge", reads, form)
     policies = {"generator": run.learner(), **run.start()} if plays else {"generator": frozen(run.model)}
     policies["judge"] = run.learner(reads, lr=judge_lr) if learns else frozen(reads)
-    roles = {"solver": parts.solver("generator", run.model), "judge": asked}
+    roles = {"solver": common_roles.solver("generator", run.model), "judge": asked}
     objectives, phases, how = {}, [], {"samples": run.group_size}
 
     def learn(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]) -> None:
         objectives[name] = Objective(policy=policy, on=on, by=by)
-        phases.append(Phase(name=name, protocol=protocol, objectives=(name,), members=1, options=options))
+        phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1, options=options))
 
     if plays:
         learn("generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, how)
@@ -150,7 +162,7 @@ def gram(
         learn("judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, drawn | {"smoothing": smoothing})
         learn("pairs", "judge", "author", Sft(), write_pairs, drawn)
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
-        both = PAIR if parts.speaks_short(reads) else PAIR_FULL
+        both = PAIR if common_roles.speaks_short(reads) else PAIR_FULL
         roles["teacher"] = replace(asked, policy="teacher", parse=None)
         roles["author"] = Role(policy="author", prompt=both, sampling=asked.sampling)
     return run.recipe(

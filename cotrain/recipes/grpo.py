@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from cotrain import FORMAT, OUTCOME, STEP, Signal
 from cotrain import ConfigError, Objective, Recipe, Settings
-from cotrain import decay, parts, recipe, single, solve
+from cotrain import decay, common_roles, recipe, single, solve
 from cotrain.learn.algorithms import BY_NAME, Name
 from cotrain.play.protocols import check_step_rewards
 
@@ -42,7 +42,7 @@ def grpo(
     return run.recipe(
         estimator + ("-oracle" if oracle else ""),
         policies={"generator": run.learner(), **run.start()},
-        roles={"solver": parts.solver("generator", run.model)},
+        roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
         schedule=single(solve, "generator", name="generator", **paid),
         evaluate=solve,

@@ -6,7 +6,7 @@ digests. One reward, the answer, is that of the whole trajectory and of every ca
 2's among the trajectories of a problem, System 1's among all of its calls. Then System 1's samples are drawn down to one for
 each trajectory, and each system has a loss of its own.
 
-The tool is a program (``tasks/words/scatter.py``): the facts of the problem lie in many documents, ``noise`` irrelevant
+The tool is a program (``tasks/words/search_corpus.py``): the facts of the problem lie in many documents, ``noise`` irrelevant
 sentences to each of them, and a search by a word that is not in them finds documents about something else.
 
 Controls are parameters: ``balance=False`` learns from all calls of System 1, ``sampling="advantage"`` draws those with large
@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 from cotrain import FAILURE, OUTCOME
 from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles, Settings, Task, Turn
-from cotrain import drop_flat_groups, examine, frozen, gives, grpo, parts, recipe, rng_of, single, together
+from cotrain import drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, rng_of, single, together
 from cotrain.functional.bins import first_fit_decreasing
 from cotrain.learn.subsample import Subsample
-from cotrain.tasks.words import scatter
+from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.roles_corpus import NOTHING
 
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
@@ -45,17 +45,17 @@ async def research(
     Notes: of the plan whether it ``found`` the documents, of a digest the ``recall`` and ``precision`` with which it holds
     the facts that its bin holds, of the solution the share of all facts that reached it (``informed``).
     """
-    facts, question = scatter.facts_and_question(task.prompt)
+    facts, question = search_corpus.facts_and_question(task.prompt)
     calls: list[Turn] = []
     if plan:
         calls.append(await roles.planner(question=question))
         found = search(task, calls[0], facts, noise)
     else:
-        found = scatter.documents(task.prompt, rng_of("documents", task.id), noise=noise)
+        found = search_corpus.documents(task.prompt, rng_of("documents", task.id), noise=noise)
     said = list(found)
     if digest:
         packed = first_fit_decreasing([len(document) for document in found], bin_size)
-        bins = ["\n".join(found[i] for i in mine) for mine in packed]
+        bins = ["\n".join(found[i] for i in chosen) for chosen in packed]
         digests = await together([roles.digester(documents=shown, purpose=question) for shown in bins])
         for shown, turn in zip(bins, digests, strict=True):
             weigh(turn, shown, facts)
@@ -75,7 +75,7 @@ def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tupl
     """What the tool returns; the same for all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
     plan.show(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
-    found = scatter.search(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
+    found = search_corpus.search(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
     plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
 
@@ -83,7 +83,7 @@ def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tupl
 def weigh(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
     """Note how much of what matters a digest holds, and how much of it matters; each where there is any."""
     wanted = {fact for fact in facts if fact in shown}
-    said = scatter.sentences(digest.text)
+    said = search_corpus.sentences(digest.text)
     if wanted:
         digest.note(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
     if said and digest.text.strip() != NOTHING:
@@ -116,11 +116,11 @@ def mars(
     policies = {"model": run.learner(), **run.start()}
     if system1 == "frozen":
         policies["start"] = frozen(run.model)
-    roles = {"solver": parts.solver("model", run.model)}
+    roles = {"solver": common_roles.solver("model", run.model)}
     if plan:
-        roles["planner"] = parts.planner("model", run.model)
+        roles["planner"] = common_roles.planner("model", run.model)
     if digest:
-        roles["digester"] = parts.digester("model" if trained else "start", run.model)
+        roles["digester"] = common_roles.digester("model" if trained else "start", run.model)
     shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
     return run.recipe(
         "mars" if trained else f"mars-{system1}",

@@ -1,7 +1,7 @@
 """PRIME: the generator's process rewards come from an implicit reward model that learns from outcomes alone, online.
 
 Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy of the generator. It learns to tell right answers
-from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward (``learn/implicit.py``).
+from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward (``learn/implicit_prm.py``).
 Only the graded answer is ever used.
 
 Controls are parameters: ``prm="none"`` pays the outcome alone (RLOO), ``prm="frozen"`` trains φ for ``warmup`` steps on the start's
@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain import Objective, Phase, Recipe, Settings
-from cotrain import alternate, frozen, parts, recipe, solve
+from cotrain import alternate, frozen, common_roles, recipe, solve
 from cotrain.core.errors import ConfigError
-from cotrain.learn.implicit import ImplicitPrm, Prime
+from cotrain.learn.implicit_prm import ImplicitPrm, Prime
 
 
 @recipe(without=("kl",))
@@ -55,7 +55,7 @@ def prime(
     return run.recipe(
         "prime" if online else f"prime-{prm}",
         policies=policies,
-        roles={"solver": parts.solver("generator", run.model)},
+        roles={"solver": common_roles.solver("generator", run.model)},
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"prm": warmup} if implicit and warmup else {}),
         evaluate=solve,

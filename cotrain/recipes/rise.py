@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from cotrain import JUDGED
 from cotrain import Clipped, ConfigError, Objective, Recipe, Roles, Settings, Signal, Task
-from cotrain import critic, examine, frozen, gives, judged_by, parts, recipe, review, rng_of, single
+from cotrain import critic, examine, frozen, gives, judged_by, common_roles, recipe, review, rng_of, single
 from cotrain.learn.ppo import Ppo, ValueRegression
 
 SCORE = Signal("score", meaning="1, -0.5 or -1, see ``paid``")
@@ -67,7 +67,10 @@ def rise(
     return run.recipe(
         "rise" if verify_share else "rise-ppo",
         policies={"model": run.learner(), "critic": critic(run.model, lr=critic_lr), "start": frozen(run.model)},
-        roles={"solver": parts.solver("model", run.model), "verifier": parts.verifier("model", run.model)},
+        roles={
+            "solver": common_roles.solver("model", run.model),
+            "verifier": common_roles.verifier("model", run.model),
+        },
         objectives=objectives,
         schedule=single(solve_and_check, *objectives, name="both" if verify_share else "generator", share=verify_share),
         evaluate=solve_and_check,

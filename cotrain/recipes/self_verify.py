@@ -24,7 +24,19 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, JUDGED, OUTCOME, REVIEWED, SOLVED
 from cotrain import Clipped, ConfigError, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task
-from cotrain import alternate, frozen, gives, grpo, judged_by, parts, recipe, review_all, reward_review, rng_of, solve
+from cotrain import (
+    alternate,
+    frozen,
+    gives,
+    grpo,
+    judged_by,
+    common_roles,
+    recipe,
+    review_all,
+    reward_review,
+    rng_of,
+    solve,
+)
 from cotrain import solve_then_verify, together
 
 MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
@@ -45,8 +57,8 @@ async def judge_own(
     for solution in solutions:
         solution.note(JUDGED, solution in judged)
         solution.note(MIXED, len(set(right)) == 2)
-    sheets = await review_all(task, roles, judged, n=reviews)
-    for solution, turns in zip(judged, sheets, strict=True):
+    review_turns = await review_all(task, roles, judged, n=reviews)
+    for solution, turns in zip(judged, review_turns, strict=True):
         for turn in turns:
             reward_review(turn, CORRECT.known(solution))
 
@@ -91,8 +103,8 @@ def self_verify(
     how = {"samples": run.group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
     phases = (
         Phase(name="generator", protocol=solve, objectives=("generator",)),
-        Phase(name="verifier", protocol=judge_own, objectives=("verifier",), members=1, options=how),
-        Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), members=1, options=how),
+        Phase(name="verifier", protocol=judge_own, objectives=("verifier",), group_size=1, options=how),
+        Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), group_size=1, options=how),
     )
     played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
     due = {name for phase, _ in played for name in phase.objectives}
@@ -105,7 +117,10 @@ def self_verify(
     return run.recipe(
         "self_verify" if mode == "alternate" else f"self_verify-{mode}",
         policies={"model": run.learner(), "start": frozen(run.model)},
-        roles={"solver": parts.solver("model", run.model), "verifier": parts.verifier("model", run.model)},
+        roles={
+            "solver": common_roles.solver("model", run.model),
+            "verifier": common_roles.verifier("model", run.model),
+        },
         objectives={name: objective for name, objective in objectives.items() if name in due},
         schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
         evaluate=solve_then_verify,

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, MATCH, OUTCOME
 from cotrain import Clipped, Finding, Objective, Recipe, Roles, Settings, Task
-from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, parts, recipe, review_all, rng_of, single
+from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
 from cotrain.play.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
 
@@ -60,8 +60,8 @@ async def judge_steps(
     for name, k in (places[i] for i in counted):
         drawn.setdefault(name, []).append(k)
     judged = [s for s in graded if s.id in drawn]
-    sheets = await review_all(task, roles, judged, n=reviews)
-    for solution, turns in zip(judged, sheets, strict=True):
+    review_turns = await review_all(task, roles, judged, n=reviews)
+    for solution, turns in zip(judged, review_turns, strict=True):
         mine, right = drawn[solution.id], found[solution.id]
         for turn in turns:
             turn.show(COUNTED, mine)
@@ -93,15 +93,15 @@ def stepwiser(
         learn_to_solve = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
         objectives["generator"] = Objective(policy="generator", on="solver", by=learn_to_solve)
         policies |= {"generator": run.learner(), **run.start()}
-    solver = parts.solver("generator", run.model)
+    solver = common_roles.solver("generator", run.model)
     how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts}
     how |= {"labels": labels, "alpha": alpha, "gamma": gamma, "balance": balance}
     return run.recipe(
         "stepwiser" if labels == "relative" else f"stepwiser-{labels}",
         policies=policies,
-        roles={"solver": solver, "completer": completer(solver), "verifier": parts.verifier("verifier", judge)},
+        roles={"solver": solver, "completer": completer(solver), "verifier": common_roles.verifier("verifier", judge)},
         objectives=objectives,
-        schedule=single(judge_steps, *objectives, name="verifier", members=1, **how),
+        schedule=single(judge_steps, *objectives, name="verifier", group_size=1, **how),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed() if trained else None,

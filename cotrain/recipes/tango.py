@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
 from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings
-from cotrain import alternate, decay, frozen, judged_by, judges, parts, recipe, single, solve_then_verify
+from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, recipe, single, solve_then_verify
 from cotrain.learn.samples import StepScale
 from cotrain.play.protocols import check_step_rewards
 
@@ -72,7 +72,7 @@ def tango(
         name="verifier",
         protocol=solve_then_verify,
         objectives=("verifier",),
-        members=1,
+        group_size=1,
         options={"reviews": reviews, "step_rewards": "none"},
     )
     if not trained:
@@ -88,7 +88,10 @@ def tango(
             "verifier": run.learner(critic, lr=verifier_lr) if trained else frozen(critic),
             **run.start(),
         },
-        roles={"solver": parts.solver("generator", run.model), "verifier": judges.judge("verifier", critic, judge)},
+        roles={
+            "solver": common_roles.solver("generator", run.model),
+            "verifier": judges.judge("verifier", critic, judge),
+        },
         objectives=objectives,
         schedule=schedule,
         evaluate=solve_then_verify,

@@ -14,7 +14,7 @@ from typing import Literal
 
 from cotrain import CORRECT, LABEL_RIGHT, OUTCOME
 from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
-from cotrain import attempts, gives, grpo, parts, recipe, single, solve
+from cotrain import attempts, gives, grpo, common_roles, recipe, single, solve
 from cotrain.play.votes import VOTE, elected, is_right, reward_vote
 
 
@@ -49,8 +49,8 @@ def ttrl(
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",
         policies={"generator": run.learner(), **run.start()},
-        roles={"solver": parts.solver("generator", run.model)},
+        roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(vote, "generator", name="generator", members=1, **options),
+        schedule=single(vote, "generator", name="generator", group_size=1, **options),
         evaluate=solve,
     )

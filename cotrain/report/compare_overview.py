@@ -119,7 +119,7 @@ def settings(compare: Mapping[str, Any]) -> Cells:
         held = found.get("settings")
         if held:
             batch = f"{held['problems']} × {held['group_size']}"
-            tested = f"{held['test_problems']}, {held['members']} answers each"
+            tested = f"{held['test_problems']}, {held['evaluation_group_size']} answers each"
             each = [_each(held[key]) for key in ("learning_rate", "lr_warmup", "temperature")]
             rows.append([name, *each, batch, tested])
     return head, rows

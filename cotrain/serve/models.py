@@ -26,8 +26,8 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request, serving
-from cotrain.loop.cast import vocabulary
 from cotrain.loop.policies import Policy
+from cotrain.loop.policy_store import vocabulary
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.role import Role
 from cotrain.serve.asked import Asked, BadRequest
@@ -130,7 +130,7 @@ class Served:
     def _longest(self, policy: str) -> int:
         """Bytes of the longest token of a policy."""
         if policy not in self._bytes:
-            words = vocabulary(self.trainer.cast[policy].renderer) or [" "]
+            words = vocabulary(self.trainer.policies[policy].renderer) or [" "]
             self._bytes[policy] = max(len(word.encode("utf-8", "replace")) for word in words)
         return self._bytes[policy]
 
@@ -147,7 +147,7 @@ class Served:
         return (*([bos] if begun else []), *renderer.encode(prompt))
 
     def renderer(self, model: Model) -> Renderer:
-        renderer = self.trainer.cast[model.policy].renderer
+        renderer = self.trainer.policies[model.policy].renderer
         assert isinstance(renderer, Renderer)  # others are refused before
         return renderer
 
@@ -210,7 +210,7 @@ class Served:
         self, model: Model, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
     ) -> list[tuple[float, Alternatives]]:
         """Of ``ids``, and with ``echo`` of the prompt from its second token on. Runs in the engine's thread."""
-        handle = self.trainer.cast[model.policy]
+        handle = self.trainer.policies[model.policy]
         assert isinstance(handle, ModelHandle)  # those without a model do not speak here
         return handle.ranked((*prompt, *ids), first=1 if echo else len(prompt), top=top)
 

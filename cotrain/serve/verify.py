@@ -98,7 +98,7 @@ def _roles(served: Served, model: Model, seed: int, temperature: float | None) -
     sampling = model.role.sampling if temperature is None else replace(model.role.sampling, temperature=temperature)
     stage = Stage(
         engine=served.engine,
-        renderers=trainer.cast.renderers,
+        renderers=trainer.policies.renderers,
         roles={model.name: replace(model.role, sampling=sampling)},
         grader=None,
         seed=seed,
@@ -136,9 +136,9 @@ def _scored(turn: Turn) -> dict[str, Any]:
 
 def _together(reviews: Sequence[dict[str, Any]], texts: Sequence[str]) -> dict[str, Any]:
     """Verdicts of all reviews that could be read, step by step."""
-    sheets = [review["steps"] for review in reviews if review["steps"]]
+    review_verdicts = [review["steps"] for review in reviews if review["steps"]]
     finals = [review["final"] for review in reviews if review["final"] is not None]
-    votes = list(zip(*sheets, strict=True)) if sheets else [()] * len(texts)
+    votes = list(zip(*review_verdicts, strict=True)) if review_verdicts else [()] * len(texts)
     return {
         "steps": [
             {"text": text, "verdict": _WORDS[majority(said)], "share": mean(said)}

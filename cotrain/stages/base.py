@@ -26,7 +26,7 @@ import torch
 
 from cotrain.models.heads import rating_by_words
 from cotrain.models.load import describe_model, load_model, save_model
-from cotrain.play.parts import FORMAT_MARK
+from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.stages.corpora import Corpus, Item, procedural
 from cotrain.stages.pretrain import config_for, pretrain, sample_texts
 from cotrain.stages.sft import sft

@@ -112,14 +112,14 @@ def _ended(outcome: Any, out: str, command: str) -> int:
     return 130
 
 
-def tokenizer(words: Sequence[str]) -> int:
+def tokenizer(argv: Sequence[str]) -> int:
     """Train a byte-level BPE tokenizer with single-token digits."""
     parser = Parser(prog="cotrain tokenizer", description=tokenizer.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     _file(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
     parser.add_argument("--vocab-size", type=whole(1), default=640, metavar="N", help="tokens")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of the procedural corpus")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     _refuse_used(given.out)
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
@@ -159,7 +159,7 @@ def _vocabulary(file: str | None, seed: int, aside: Quarantine | None) -> list[t
     return text if file is not None else [(text[0][0], 4), *conversations_of(BaseSettings(seed=seed), "clean")]
 
 
-def pretrain(words: Sequence[str]) -> int:
+def pretrain(argv: Sequence[str]) -> int:
     """Train a language model from nothing, or go on with one, on running text."""
     parser = Parser(prog="cotrain pretrain", description=pretrain.__doc__)
     _common(parser, lr=3e-3, tokens=4_000_000)
@@ -172,7 +172,7 @@ def pretrain(words: Sequence[str]) -> int:
     parser.add_argument(
         "--vocab-size", type=whole(1), default=640, metavar="N", help="of its tokenizer, if one is trained"
     )
-    given = parser.strict(words)
+    given = parser.strict(argv)
     if given.model and given.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
     _begin(given.threads)
@@ -213,7 +213,7 @@ def pretrain(words: Sequence[str]) -> int:
     return _ended(outcome, given.out, "pretrain")
 
 
-def sft(words: Sequence[str]) -> int:
+def sft(argv: Sequence[str]) -> int:
     """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role solver on solutions of
     problems, asked and written as a run will ask and read them: question and answer, prompt and completion, messages, or
     conversations (ShareGPT), as .jsonl, .json, .csv or .parquet."""
@@ -236,10 +236,10 @@ def sft(words: Sequence[str]) -> int:
         "--samples", type=whole(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
     )
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="with --from-samples: tokens of an answer")
-    given = parser.strict(words)
+    given = parser.strict(argv)
     _check_role(parser, given)
     _begin(given.threads)
-    from cotrain.play.parts import speaks_short
+    from cotrain.play.common_roles import speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, conversations_of, mark
     from cotrain.stages.corpora import corpus_file
@@ -305,7 +305,7 @@ def _share(text: str) -> float:
         raise ConfigError(f"--reviews {text!r}: expected 'format', 'clean' or a share such as 0.3") from None
 
 
-def base(words: Sequence[str]) -> int:
+def base(argv: Sequence[str]) -> int:
     """Make the embedded models from nothing: tokenizer, pretraining, supervised starts."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
@@ -316,7 +316,7 @@ def base(words: Sequence[str]) -> int:
     parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     _threads(parser)
-    given = parser.strict(words)
+    given = parser.strict(argv)
     if not given.resume or Path(given.out).is_file():
         _refuse_used(given.out, resumable=True)
     _begin(given.threads)

@@ -26,14 +26,14 @@ from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
 from cotrain.loop.answers import TAGS, Said, read
-from cotrain.loop.cast import Cast
 from cotrain.loop.policies import frozen
+from cotrain.loop.policy_store import PolicyStore
+from cotrain.play.common_roles import solver
 from cotrain.play.executor import Executor, Roles
-from cotrain.play.parts import solver
 from cotrain.play.protocols import examine
 from cotrain.play.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items
-from cotrain.tasks.grading import AnswerJudge, grade_outside
+from cotrain.tasks.grading import AnswerGrader, grade_outside
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
@@ -84,15 +84,17 @@ def own_solutions(
     rows = parsed(numbered(Path(path)), lambda row, where: row_of(row, ANY.question, ANY.answer, where), aside)
     if aside is not None:
         aside.settle(path)
-    judge, backend = AnswerJudge(), Local(device)
+    judge, backend = AnswerGrader(), Local(device)
     tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
-    cast = Cast(backend.open({"solver": frozen(model)}, seed=seed))
-    player = Executor(backend.engine, cast.renderers, {"solver": role}, seed_of("samples", seed), grader=grade_outside)
+    policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
+    player = Executor(
+        backend.engine, policies.renderers, {"solver": role}, seed_of("samples", seed), grader=grade_outside
+    )
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
     for start in range(0, len(tasks), CHUNK):
         mine = tasks[start : start + CHUNK]
-        for episode in player.play(_attempt, mine, step=-1 - start, members=samples):
+        for episode in player.play(_attempt, mine, step=-1 - start, group_size=samples):
             for trace in episode.traces:
                 task = mine[episode.task]
                 (found,) = read(role.prompt, role.answer, [Said(task=task, text=trace.text, finish=trace.finish)]).found

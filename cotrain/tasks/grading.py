@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Grade, StepJudgement, Task
+from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.tasks.cells import Kind
 from cotrain.tasks.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.tasks.sizes import too_large
@@ -151,8 +151,8 @@ class GradingPool:
         self.close()
 
 
-class AnswerJudge:
-    """The judge of tasks whose answer is compared by a pool; knows nothing of steps."""
+class AnswerGrader:
+    """The grader of tasks whose answer is compared by a pool; knows nothing of steps."""
 
     def __init__(self, workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> None:
         self._pool = GradingPool(workers=workers, deadline_s=deadline_s)
@@ -172,7 +172,7 @@ class AnswerJudge:
     async def _in_thread(self, task: Task, text: str) -> Grade:
         return await asyncio.get_running_loop().run_in_executor(None, self.grade, task, text)
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         """None: there is no oracle."""
         return None
 
@@ -182,11 +182,11 @@ class AnswerJudge:
 
 
 async def grade_outside(task: Task, text: str) -> Grade:
-    """The ``grader`` of an executor: many answers at once where the task's judge has processes for it, else ``task.grade``.
+    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else ``task.grade``.
 
     The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
     """
-    return await task.judge.agrade(task, text) if isinstance(task.judge, AnswerJudge) else task.grade(text)
+    return await task.grader.agrade(task, text) if isinstance(task.grader, AnswerGrader) else task.grade(text)
 
 
 # -- without a process

@@ -17,7 +17,7 @@ from typing import Any
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
-from cotrain.core.types import Grade, StepJudgement, Task
+from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.tasks.grading import plain_number
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
@@ -68,7 +68,7 @@ class GymTasks:
             if split_of(item["question"]) == split:
                 task_id = f"{self.name}/{split}/{index}"
                 prompt, answer = item["question"], str(item["answer"])
-                return Task(id=task_id, prompt=prompt, answer=answer, solution=None, difficulty=0.0, judge=self)
+                return Task(id=task_id, prompt=prompt, answer=answer, solution=None, difficulty=0.0, grader=self)
         raise DataError(
             f"{self.name}: too few different questions for a {split!r} split; make them longer by its settings"
         )
@@ -92,7 +92,7 @@ class GymTasks:
         number, other = plain_number(gold), plain_number(answer)
         return Grade(value=number is not None and other is not None and number[0] == other[0])
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         """None: reasoning-gym has no oracle for steps."""
         return None
 

@@ -9,7 +9,7 @@ on the order of rows, rows added later move nothing, and a question that occurs 
 with ``train.jsonl`` and ``test.jsonl`` (or ``.parquet``), and a data set with these splits, keeps its own test split; validation is
 cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase, are left out and counted.
 
-Left out: step labels (``judge_steps`` is None: there is no oracle).
+Left out: step labels (``grade_steps`` is None: there is no oracle).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Task
-from cotrain.tasks.grading import DEADLINE_S, WORKERS, AnswerJudge
+from cotrain.tasks.grading import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, parsed, read_rows
 from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal, row_of, schema_of
@@ -55,7 +55,7 @@ class JsonlTasks:
         self._lenient = lenient
         self.path = str(path) if is_hub_name(str(path)) else str(Path(path).expanduser().resolve())
         self._columns = (question, answer)
-        self.judge = AnswerJudge(workers=workers, deadline_s=deadline_s)
+        self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
         self._rows = self._arranged(read_splits(self.path, question, answer, self.quarantine if lenient else None))
@@ -74,7 +74,7 @@ class JsonlTasks:
         rows = self._split(split)
         if not 0 <= index < len(rows):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {len(rows)}")
-        return task_of(rows[index], f"{self.name}/{split}/{index}", self.judge)
+        return task_of(rows[index], f"{self.name}/{split}/{index}", self.grader)
 
     def size(self, split: str) -> int:
         return len(self._split(split))
@@ -89,7 +89,7 @@ class JsonlTasks:
 
     def close(self) -> None:
         """End the grading processes."""
-        self.judge.close()
+        self.grader.close()
 
     def _split(self, split: str) -> tuple[Row, ...]:
         if split not in self._rows:
@@ -132,7 +132,7 @@ def benchmark(name: str, path: str | Path, *, lenient: bool = False) -> JsonlTas
     return JsonlTasks(path, schema.question, schema.answer, name=name, lenient=lenient)
 
 
-def task_of(row: Row, task_id: str, judge: AnswerJudge) -> Task:
+def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
     """One row as a task."""
     return Task(
         id=task_id,
@@ -140,7 +140,7 @@ def task_of(row: Row, task_id: str, judge: AnswerJudge) -> Task:
         answer=row.answer,
         solution=row.solution,
         difficulty=0.0,
-        judge=judge,
+        grader=grader,
         paraphrases=row.paraphrases,
     )
 

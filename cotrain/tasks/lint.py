@@ -241,11 +241,11 @@ def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, 
     return named, {f"{1 << (b - 1)}-{(1 << b) - 1}": powers[b] for b in ranges}
 
 
-def command(words: Sequence[str]) -> int:
+def command(argv: Sequence[str]) -> int:
     """``cotrain check data FILE``: 1 where there are errors, else 0."""
-    if words[:1] in (["-h"], ["--help"]):
-        words = ["data", "--help"]
-    if words[:1] != ["data"]:
+    if argv[:1] in (["-h"], ["--help"]):
+        argv = ["data", "--help"]
+    if argv[:1] != ["data"]:
         raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
     parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
     parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain, or parquet")
@@ -253,7 +253,7 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.strict(words[1:])
+    given = parser.strict(argv[1:])
     schema = ANY if given.schema is None else schema_of(given.schema)
     found = check_file(given.file, given.against, schema=schema)
     if given.quarantine is not None:

@@ -23,14 +23,14 @@ from urllib.request import urlopen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, Task
-from cotrain.tasks.grading import AnswerJudge
+from cotrain.tasks.grading import AnswerGrader
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
 
 ATTEMPTS = 200  # resets for one task
 
 
-class OpenEnvJudge(AnswerJudge):
+class OpenEnvGrader(AnswerGrader):
     """Asks the server. ``source`` opens sessions."""
 
     def __init__(self, source: OpenEnvTasks) -> None:
@@ -86,7 +86,7 @@ class OpenEnvTasks:
         first, second = self._ask(0), self._ask(0)
         if first != second:
             raise ConfigError(f"{self.name}: two resets with seed 0 give two prompts; a task source must repeat itself")
-        self.judge = OpenEnvJudge(self)
+        self.grader = OpenEnvGrader(self)
 
     def get(self, split: str, index: int) -> Task:
         """The task at an index. Raises UnknownName, IndexError, DataError where prompts are too few for the split."""
@@ -96,7 +96,7 @@ class OpenEnvTasks:
         if (split, index) not in self._prompts:
             self._prompts[split, index] = self._drawn(split, index)
         prompt = self._prompts[split, index][1]
-        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, judge=self.judge)
+        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
         if split not in SPLITS:

@@ -37,7 +37,7 @@ from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.types import Grade, Task
 from cotrain.tasks.grade_process import GRACE_S
 from cotrain.tasks.grade_worker import PATIENCE
-from cotrain.tasks.grading import WORKERS, AnswerJudge, GradingPool
+from cotrain.tasks.grading import WORKERS, AnswerGrader, GradingPool
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.jsonl import SPLITS, split_of
@@ -69,7 +69,7 @@ class Problem:
     split: str
 
 
-class ProgramJudge(AnswerJudge):
+class ProgramGrader(AnswerGrader):
     """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
 
     def __init__(self, problems: dict[str, Problem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
@@ -138,7 +138,7 @@ class ProgramTasks:
         problems = read_problems(kind, self.path, self.quarantine) if lenient else read_problems(kind, self.path)
         self._splits = {split: [p for p in problems if p.split == split] for split in SPLITS}
         named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
-        self.judge = ProgramJudge(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
+        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
         texts = [[p.split, p.question, p.tests] for p in problems]
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
@@ -150,7 +150,7 @@ class ProgramTasks:
         """Problem ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
-        return task_of(self._splits[split][index], f"{self.name}/{split}/{index}", self.judge)
+        return task_of(self._splits[split][index], f"{self.name}/{split}/{index}", self.grader)
 
     def size(self, split: str) -> int:
         if split not in self._splits:
@@ -163,23 +163,23 @@ class ProgramTasks:
 
     def close(self) -> None:
         """End the processes."""
-        self.judge.close()
+        self.grader.close()
 
 
 def suite(kind: str, paths: Sequence[str], workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> list[Task]:
     """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published number), all
-    of HumanEval. The tasks share a judge, whose ``close`` ends its processes. Raises DataError."""
+    of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Raises DataError."""
     rows = [pair for path in paths for pair in parsed(_rows(path), lambda row, where: (where, row))]
     if kind == "mbpp" and any(_published(row.get("task_id")) for _, row in rows):
         rows = [(where, row) for where, row in rows if _published(row.get("task_id")) == "test"]
     problems = {f"{kind}/{i}": READ[kind](row, where) for i, (where, row) in enumerate(rows)}
     if not problems:
         raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
-    judge = ProgramJudge(problems, workers, deadline_s, None)
-    return [task_of(problem, name, judge) for name, problem in problems.items()]
+    grader = ProgramGrader(problems, workers, deadline_s, None)
+    return [task_of(problem, name, grader) for name, problem in problems.items()]
 
 
-def task_of(problem: Problem, task_id: str, judge: ProgramJudge) -> Task:
+def task_of(problem: Problem, task_id: str, grader: ProgramGrader) -> Task:
     """One problem as a task; its answer is the reference program."""
     return Task(
         id=task_id,
@@ -187,7 +187,7 @@ def task_of(problem: Problem, task_id: str, judge: ProgramJudge) -> Task:
         answer=problem.solution,
         solution=None,
         difficulty=0.0,
-        judge=judge,
+        grader=grader,
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, Task
-from cotrain.tasks.grading import AnswerJudge, GradingPool
+from cotrain.tasks.grading import AnswerGrader, GradingPool
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
 
@@ -42,7 +42,7 @@ def read_taskset(name: str, config: Mapping[str, Any], limit: int) -> list[Any]:
         raise ConfigError(f"verifiers taskset {name!r} cannot be loaded ({type(error).__name__}: {first})") from error
 
 
-class VerifiersJudge(AnswerJudge):
+class VerifiersGrader(AnswerGrader):
     """Grades by a taskset's own rewards, in other processes."""
 
     def __init__(self, indices: dict[str, int], answer_as: str, pool: GradingPool) -> None:
@@ -106,14 +106,14 @@ class VerifiersTasks:
         indices = {f"{self.name}/{s}/{n}": i for s, mine in self._splits.items() for n, (i, _) in enumerate(mine)}
         loaded = json.dumps({name: self._settings[name] for name in ("taskset", "config", "limit", "right_at")})
         pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING, loaded))
-        self.judge = VerifiersJudge(indices, answer_as, pool)
+        self.grader = VerifiersGrader(indices, answer_as, pool)
 
     def get(self, split: str, index: int) -> Task:
         """Task ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
         task_id, prompt = f"{self.name}/{split}/{index}", self._splits[split][index][1]
-        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, judge=self.judge)
+        return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
         if split not in self._splits:
@@ -126,7 +126,7 @@ class VerifiersTasks:
 
     def close(self) -> None:
         """End the grading processes."""
-        self.judge.close()
+        self.grader.close()
 
     def _prompt(self, task: Any, index: int) -> str:
         """The text of a task, or why it cannot be played here."""

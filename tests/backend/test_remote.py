@@ -66,7 +66,7 @@ def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **
     renderer = backend._handles["far"].renderer
     role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7), system=system)
     executor = Executor(backend.engine, {"far": renderer}, {"far": role}, 0)
-    episodes = executor.play(protocol, letter_tasks(count), step=0, members=1)
+    episodes = executor.play(protocol, letter_tasks(count), step=0, group_size=1)
     counts = backend.engine.counts()
     executor.loop.run(backend.close())
     return episodes, {key.removeprefix("far/remote/"): value for key, value in counts.items()}
@@ -134,9 +134,9 @@ def test_connections_outlive_a_play(odd):
     (far,) = backend.open({"far": remote(odd.url, "good", concurrency=1)}, seed=0).values()
     role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7))
     executor = Executor(backend.engine, {"far": far.renderer}, {"far": role}, 0)
-    played = [executor.play(ask_twice, letter_tasks(2), step=step, members=1) for step in range(3)]
+    played = [executor.play(ask_twice, letter_tasks(2), step=step, group_size=1) for step in range(3)]
     assert all(t.failure is None for episodes in played for e in episodes for t in e.traces)
-    assert executor.greedy().play(ask_twice, letter_tasks(1), step=3, members=1)[0].failure is None
+    assert executor.greedy().play(ask_twice, letter_tasks(1), step=3, group_size=1)[0].failure is None
     assert odd.asked["good"] == 14 and len(odd.lines) == 1
     executor.loop.run(backend.close())
 
@@ -193,7 +193,7 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
         roles = {name: Role(policy=name, prompt="{problem}", sampling=sampling) for name in renderers}
         until = time.monotonic() + 1.2
         executor = Executor(backend.engine, renderers, roles, 0)
-        executor.play(both, letter_tasks(3), step=0, members=1)
+        executor.play(both, letter_tasks(3), step=0, group_size=1)
         executor.loop.run(backend.close())
     assert (
         sum(turn < answered[0] for turn in finished) > 2
@@ -202,7 +202,7 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
 
 def with_judge(recipe, url, model="policy/verifier", **settings):
     made = replace(recipe, policies={**recipe.policies, "verifier": remote(url, model, **settings)})
-    return override(made, ["evaluation.splits=[]", "evaluation.members=1"])
+    return override(made, ["evaluation.splits=[]", "evaluation.group_size=1"])
 
 
 def judged(url, **settings):
@@ -210,7 +210,7 @@ def judged(url, **settings):
 
 
 def weights(trainer):
-    return {(p, n): t for p, found in trainer.cast.tensors().items() for n, t in found.items()}
+    return {(p, n): t for p, found in trainer.policies.tensors().items() for n, t in found.items()}
 
 
 @pytest.mark.parametrize("tokenizer", [None, TINY])
@@ -223,7 +223,9 @@ def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokeniz
     assert results[0].row["verifier/remote/answers"] == 4 and results[0].row["verifier/remote/completion_tokens"] > 4
     assert results[0].row["tokens"] == results[0].row["solver/tokens"]
     if tokenizer is not None:  # the very tokens that the server drew, with its own log-probabilities
-        assert all(t.token_ids[-1] in first.cast["verifier"].renderer.stop_ids for t in reviews if t.finish == "stop")
+        assert all(
+            t.token_ids[-1] in first.policies["verifier"].renderer.stop_ids for t in reviews if t.finish == "stop"
+        )
         assert all(-50 < p <= 0 for t in reviews for p in t.logprobs) and any(
             p < 0 for t in reviews for p in t.logprobs
         )

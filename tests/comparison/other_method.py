@@ -12,4 +12,4 @@ from tests.helpers import TINY
 @recipe(steps=2)
 def fewer(run: Settings) -> Recipe:
     made = grpo(**run.values() | {"model": TINY})
-    return replace(made, evaluation=replace(made.evaluation, members=2))
+    return replace(made, evaluation=replace(made.evaluation, group_size=2))

@@ -170,7 +170,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_longer(tmp_path):
 
     def small(steps):
         made = grpo(model=TINY, tasks=EASY, tasks_per_step=2, group_size=3, evaluation_tasks=1, lr=1e-3, steps=steps)
-        return override(made, ["horizon=2", "evaluation.members=1", "evaluation.splits=[]"])
+        return override(made, ["horizon=2", "evaluation.group_size=1", "evaluation.splits=[]"])
 
     whole, short = tmp_path / "whole", tmp_path / "short"
     loop.start(small(4), whole)
@@ -194,7 +194,7 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
     tiny = (
         "tasks.max_value=20",
         "evaluation.tasks=2",
-        "evaluation.members=2",
+        "evaluation.group_size=2",
         "evaluation.splits=[]",
         "evaluation.curve_tasks=1",
     )

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausa
 
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.cache import Columns
+from cotrain.engine.cache import SharedPrefixCache
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine, complete
 from tests.helpers import CONTEXT, VOCABULARY, answers, mixed_requests, request, tiny_model
@@ -94,8 +94,10 @@ def test_order_of_arrival_does_not_matter():
 
 def test_the_window_moves(monkeypatch):
     moves = []
-    move_left = Columns.move_left
-    monkeypatch.setattr(Columns, "move_left", lambda cache: moves.append(min(cache.starts)) or move_left(cache))
+    move_left = SharedPrefixCache.move_left
+    monkeypatch.setattr(
+        SharedPrefixCache, "move_left", lambda cache: moves.append(min(cache.starts)) or move_left(cache)
+    )
     model = tiny_model()
     settings = [(2, 3), (1, 50), (30, 4), (2, 40), (45, 9), (3, 30), (3, 30), (2, 50), (2, 40), (50, 5)] * 2
     requests = [

@@ -21,8 +21,8 @@ from cotrain.engine.copies import Copies
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.graphs import LOOK, Held, StaticLane
 from cotrain.engine.reference import complete
-from cotrain.engine.slots import columns_for, lines_for
-from tests.engine.test_adapter_lanes import POLICIES, wrapped
+from cotrain.engine.static_cache import columns_for, lines_for
+from tests.engine.test_adapter_schedulers import POLICIES, wrapped
 from tests.engine.test_embedded import assert_same
 from tests.helpers import answers, mixed_requests, request, tiny_model
 
@@ -163,9 +163,9 @@ def test_the_host_looks_every_few_steps(monkeypatch):
 
     decode = StaticLane._decode
 
-    def watched(lane):
+    def watched(scheduler):
         with Tape(WAITS):
-            decode(lane)
+            decode(scheduler)
 
     monkeypatch.setattr(StaticLane, "_decode", watched)
     found = answers(engine, asked)

@@ -10,8 +10,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cotrain.engine.prefill import prefill
-from cotrain.models import branches
-from cotrain.models.branches import branches_of, rectangles_of
+from cotrain.models import shared_prefix
+from cotrain.models.shared_prefix import branches_of, rectangles_of
 from tests.helpers import CONTEXT, VOCABULARY, tiny_model
 
 
@@ -82,7 +82,7 @@ def test_rectangles_under_a_mask_are_the_same_attention():
     found = []
     for layout in (where, replace(where, rectangles=rectangles_of(where.pieces))):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out, _ = branches.branch_attention(torch.nn.Identity(), *leaves, None, branches=layout)
+        out, _ = shared_prefix.branch_attention(torch.nn.Identity(), *leaves, None, branches=layout)
         out.square().sum().backward()
         found.append([out, *(leaf.grad for leaf in leaves)])
     for one, other in zip(*found, strict=True):

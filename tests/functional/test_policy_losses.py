@@ -61,8 +61,8 @@ def test_sequence_ratio_is_the_geometric_mean_over_the_mask():
 
 def test_truncated_importance_by_hand_and_without_gradient():
     current = torch.tensor([[math.log(0.5), math.log(0.9)]], dtype=torch.float64).requires_grad_()
-    behaviour = torch.tensor([[math.log(0.1), math.log(0.6)]], dtype=torch.float64)
-    weights = truncated_importance(current, behaviour, cap=2.0)
+    sampler_logprobs = torch.tensor([[math.log(0.1), math.log(0.6)]], dtype=torch.float64)
+    weights = truncated_importance(current, sampler_logprobs, cap=2.0)
     assert weights[0].tolist() == pytest.approx([2.0, 1.5])
     assert not weights.requires_grad
 

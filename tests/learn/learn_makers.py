@@ -75,17 +75,17 @@ def random_samples(count=7, seed=0, reference=False, weight=False, temperature=F
     for i in range(count):
         p, t = (int(torch.randint(1, 7, (), generator=g)) for _ in range(2))
         ids = torch.randint(0, VOCABULARY, (p + t,), generator=g).tolist()
-        behaviour = -3.0 + 0.1 * torch.randn(t, generator=g)
+        sampler_logprobs = -3.0 + 0.1 * torch.randn(t, generator=g)
         samples.append(
             Sample(
                 key=str(i),
                 prompt_ids=tuple(ids[:p]),
                 token_ids=tuple(ids[p:]),
-                behaviour=behaviour,
+                sampler_logprobs=sampler_logprobs,
                 advantages=torch.randn(t, generator=g),
                 weight=float(torch.rand((), generator=g)) + 0.5 if weight else 1.0,
                 temperature=0.75 if temperature and i % 2 else 1.0,
-                reference=behaviour + 0.2 if reference else None,
+                reference=sampler_logprobs + 0.2 if reference else None,
             )
         )
     return tuple(samples)

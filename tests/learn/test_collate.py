@@ -78,7 +78,7 @@ def test_fields_stand_beside_their_tokens():
     for b, sample in enumerate(samples):
         t = len(sample.token_ids)
         assert batch.token_ids[b, :t].tolist() == list(sample.token_ids)
-        for name in ("behaviour", "advantages", "reference"):
+        for name in ("sampler_logprobs", "advantages", "reference"):
             assert torch.equal(getattr(batch, name)[b, :t], getattr(sample, name))
             assert not getattr(batch, name)[b, t:].any()
         assert rows.temperatures[rows.row == b].tolist() == pytest.approx([sample.temperature] * t)

@@ -14,7 +14,7 @@ def batch(**changes):
     fields = {
         "token_ids": torch.zeros(2, 2, dtype=torch.int64),
         "mask": torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64),
-        "behaviour": torch.tensor([[-1.0, -2.0], [-1.0, 0.0]], dtype=torch.float64),
+        "sampler_logprobs": torch.tensor([[-1.0, -2.0], [-1.0, 0.0]], dtype=torch.float64),
         "advantages": torch.tensor([[1.0, -2.0], [3.0, 0.0]], dtype=torch.float64),
         "weights": torch.tensor([2.0, 0.5], dtype=torch.float64),
         "reference": torch.tensor([[-1.5, -2.0], [-0.5, 0.0]], dtype=torch.float64),
@@ -35,7 +35,7 @@ def test_on_policy_value_and_gradient_by_hand():
     loss.value.backward()
     assert x.grad.tolist() == [pytest.approx([-2 / 3, 4 / 3]), pytest.approx([-0.5, 0.0])]
     assert {k: v.item() for k, v in loss.sums.items()} == pytest.approx(
-        {"clip_fraction": 0.0, "ratio": 3.0, "sampler_gap": 0.0, "surprisal": 4.0}
+        {"clip_fraction": 0.0, "ratio": 3.0, "sampler_trainer_diff": 0.0, "surprisal": 4.0}
     )
 
 
@@ -55,15 +55,15 @@ def test_normalisation_reaches_every_part():
 
 def test_plain_reinforce_with_a_truncated_weight():
     x = logprobs()
-    stale = batch(behaviour=x.detach() - math.log(2.0))  # true ratio 2 everywhere
+    stale = batch(sampler_logprobs=x.detach() - math.log(2.0))  # true ratio 2 everywhere
     policy_loss(x, None, stale, TOTALS, loss=ScoreFunction(1.5)).value.backward()
     assert x.grad.tolist() == [pytest.approx([1.5 * -2 / 3, 1.5 * 4 / 3]), pytest.approx([1.5 * -0.5, 0.0])]
 
 
 def test_sequence_ratio_clips_whole_sequences():
     x = logprobs()
-    behaviour = x.detach() - torch.tensor([[0.4, 0.0], [0.1, 0.0]], dtype=torch.float64)  # means 0.2 and 0.1
-    other = batch(behaviour=behaviour, advantages=torch.ones(2, 2).double())
+    sampler_logprobs = x.detach() - torch.tensor([[0.4, 0.0], [0.1, 0.0]], dtype=torch.float64)  # means 0.2 and 0.1
+    other = batch(sampler_logprobs=sampler_logprobs, advantages=torch.ones(2, 2).double())
     loss = policy_loss(x, None, other, TOTALS, loss=ClippedSequence(0.2, 0.2))
     assert loss.sums["clip_fraction"].item() == 2.0  # exp(0.2) > 1.2: both tokens of the first row
     assert loss.value.item() == pytest.approx(-(2 * 2 * 1.2 + 0.5 * math.exp(0.1)) / 3)
@@ -87,7 +87,7 @@ def test_off_policy_samples_are_shaped_and_have_no_ratio():
         loss.value.backward()
         # first row: weight 2, A = 1 and −2, f(1 − f) with f = 1/2 and 4/5; second row: weight 1/2, A = 3
         assert x.grad.tolist() == [pytest.approx([-2 * 0.25 / 3, 4 * 0.16 / 3]), pytest.approx([-0.5, 0.0])]
-        assert loss.sums["sampler_gap"].item() == 0.0 and loss.sums["ratio"].item() == 3.0
+        assert loss.sums["sampler_trainer_diff"].item() == 0.0 and loss.sums["ratio"].item() == 3.0
     plain = policy_loss(x, None, other, TOTALS, loss=ScoreFunction()).value
     assert plain.item() == pytest.approx(-(2 * (math.log(0.1) - 2 * math.log(0.4)) - 0.5 * 3) / 3)
 

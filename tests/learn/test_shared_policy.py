@@ -8,7 +8,7 @@ from learn_makers import VOCABULARY, plain_logprobs, random_samples, tiny_model
 
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import Sample, Term
+from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.losses import Clipped
 from cotrain.learn.torch_learner import TorchLearner
 
@@ -33,7 +33,7 @@ class shown_gradient:
 def updated(model, terms, **settings):
     """The gradient of one update and its metrics."""
     learner = TorchLearner(model, lr=1e-2, clip_norm=None, optimizer=shown_gradient, **settings)
-    metrics = learner.update([Term(name=name, algorithm=GRPO, samples=samples) for name, samples in terms]).metrics
+    metrics = learner.update([LossTerm(name=name, algorithm=GRPO, samples=samples) for name, samples in terms]).metrics
     return SEEN.pop(), metrics
 
 
@@ -43,7 +43,7 @@ def by_hand(model, *batches):
     for samples in batches:
         tokens = sum(len(s.token_ids) for s in samples)
         for s in samples:
-            ratio = (plain_logprobs(model, s) - s.behaviour).exp()
+            ratio = (plain_logprobs(model, s) - s.sampler_logprobs).exp()
             loss = loss - torch.minimum(ratio * s.advantages, ratio.clamp(0.8, 1.28) * s.advantages).sum() / tokens
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
@@ -73,13 +73,13 @@ def test_norms_shares_and_cosine_of_a_case_that_is_known():
     unit = hidden * math.sqrt(1 - 1 / VOCABULARY)
 
     def one(token, advantage):
-        behaviour = torch.tensor([-math.log(VOCABULARY)])
+        sampler_logprobs = torch.tensor([-math.log(VOCABULARY)])
         return (
             Sample(
                 key="0",
                 prompt_ids=prompt,
                 token_ids=(token,),
-                behaviour=behaviour,
+                sampler_logprobs=sampler_logprobs,
                 advantages=torch.tensor([advantage]),
             ),
         )
@@ -106,7 +106,7 @@ def test_opposed_objectives_cancel():
             key=s.key,
             prompt_ids=s.prompt_ids,
             token_ids=s.token_ids,
-            behaviour=plain_logprobs(tiny_model(), s).detach().float(),
+            sampler_logprobs=plain_logprobs(tiny_model(), s).detach().float(),
             advantages=sign * s.advantages,
         )
         for sign in (1.0, -1.0)

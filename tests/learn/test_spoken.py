@@ -57,7 +57,14 @@ def samples_with_given(count, seed=0):
         numbers = torch.zeros(len(tokens))
         prompt = (1, 2, 3) if i % 2 else (4, 5)
         made.append(
-            Sample(key=str(i), prompt_ids=prompt, token_ids=tokens, behaviour=numbers, advantages=numbers, given=given)
+            Sample(
+                key=str(i),
+                prompt_ids=prompt,
+                token_ids=tokens,
+                sampler_logprobs=numbers,
+                advantages=numbers,
+                given=given,
+            )
         )
     return sorted(made, key=lambda sample: sample.prompt_ids)
 

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import Term
+from cotrain.learn.contract import LossTerm
 from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.ppo import ValueRegression
 from cotrain.learn.sft import Sft
@@ -22,7 +22,7 @@ GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Cli
 
 
 def term(samples, algorithm=GRPO, name="gen"):
-    return Term(name=name, algorithm=algorithm, samples=samples)
+    return LossTerm(name=name, algorithm=algorithm, samples=samples)
 
 
 def batch(seed, count=7):
@@ -42,7 +42,7 @@ def plain_grpo_step(model, optimizer, samples, clip_norm):
         ids = torch.tensor([s.prompt_ids + s.token_ids])
         p = (model(input_ids=ids).logits[0, len(s.prompt_ids) - 1 : -1] / s.temperature).softmax(-1)
         entropy = -(p * p.log()).sum(-1)
-        ratio = (logp - s.behaviour).exp()
+        ratio = (logp - s.sampler_logprobs).exp()
         surrogate = torch.minimum(ratio * s.advantages, ratio.clamp(0.8, 1.28) * s.advantages)
         log_r = s.reference - logp
         kl = log_r.exp() - 1 - log_r
@@ -119,7 +119,7 @@ class plain_sgd:
 def test_metrics():
     model = tiny_model()
     samples = batch(0)
-    on_policy = tuple(replace(s, behaviour=plain_logprobs(model, s).detach().float()) for s in samples)
+    on_policy = tuple(replace(s, sampler_logprobs=plain_logprobs(model, s).detach().float()) for s in samples)
     gold = tuple(replace(s, weight=1.0) for s in on_policy)
     report = TorchLearner(model, lr=1e-2, warmup=4, term_norms=True).update(
         [term(on_policy), term(gold, Sft(), "gold")]
@@ -127,7 +127,7 @@ def test_metrics():
     m = report.metrics
     assert m["gen/ratio"] == pytest.approx(1.0, abs=1e-6)
     assert m["gen/clip_fraction"] == 0.0
-    assert m["gen/sampler_gap"] == pytest.approx(0.0, abs=1e-6)
+    assert m["gen/sampler_trainer_diff"] == pytest.approx(0.0, abs=1e-6)
     assert m["gen/surprisal"] == m["gold/surprisal"] == pytest.approx(m["gold/loss"], rel=1e-9)
     assert {"gen/kl", "gen/entropy", "gen/grad_norm", "gold/grad_norm", "gen/forward_seconds"} <= set(m)
     assert "gold/entropy" not in m
@@ -286,7 +286,7 @@ def test_reinforces_what_was_good():
     pairs = [(s.prompt_ids, s.token_ids) for s in samples]
     before = learner.logprobs(pairs)
     signed = tuple(
-        replace(s, behaviour=b, advantages=torch.full_like(b, a))
+        replace(s, sampler_logprobs=b, advantages=torch.full_like(b, a))
         for s, b, a in zip(samples, before, (1.0, -1.0), strict=True)
     )
     learner.update([term(signed, grpo(rewards={OUTCOME: 1.0}))])

@@ -9,7 +9,7 @@ from test_shared_policy import SEEN, shown_gradient
 
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.contract import Term
+from cotrain.learn.contract import LossTerm
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.learn.update_plan import plan_update
 
@@ -23,7 +23,7 @@ def learner():
 def terms():
     algorithm = grpo(rewards={OUTCOME: 1.0})
     samples = {"solver": random_samples(6, seed=1), "verifier": random_samples(9, seed=2), "silent": ()}
-    return [Term(name=name, algorithm=algorithm, samples=found) for name, found in samples.items()]
+    return [LossTerm(name=name, algorithm=algorithm, samples=found) for name, found in samples.items()]
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -11,7 +11,7 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.loop.answers import Said, read, refusal, settings_for, shown
 from cotrain.loop.override import override
-from cotrain.play.parts import FORMAT_MARK
+from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes.dsm import dsm
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.grpo import grpo

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
+from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.loop.evaluation import Evaluation, evaluate
 from cotrain.metrics.heldout import solving, verifying
+from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.protocols import solve_then_verify
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer
@@ -17,7 +17,7 @@ class Exact:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=f"<answer>{task.answer}</answer>" in text)
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
 
 
@@ -47,9 +47,9 @@ def measured(greedy=True):
         ),
     }
     executor = Executor(Warm(), {"a": CharRenderer()}, roles, 0)
-    tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, judge=Exact()) for p in "012"]
+    tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
     how = Evaluation(protocol=solve_then_verify, measures=(solving("solver", 4), verifying("verifier")), greedy=greedy)
-    figures, played = evaluate(how, executor, tasks, split="test", members=4)
+    figures, played = evaluate(how, executor, tasks, split="test", group_size=4)
     assert len(played) == 12
     return {name: (figure.value, figure.n) for name, figure in figures.items()}
 

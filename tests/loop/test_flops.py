@@ -91,7 +91,7 @@ def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> No
 def test_a_step_is_the_sum_of_its_traces() -> None:
     """GRPO by hand from its ledger: prompts and answers of the solver, the reference and the learner on what was learned."""
     trainer = CoTrainer(grpo(**SMALL))
-    shape = shape_of("generator", trainer.cast["generator"].spec, trainer.cast["generator"].model)
+    shape = shape_of("generator", trainer.policies["generator"].spec, trainer.policies["generator"].model)
     learned: list[Sample] = []
     meter, keep = trainer.meter, trainer.meter.learned
     meter.learned = lambda policy, samples: (learned.extend(samples), keep(policy, samples))[1]  # type: ignore[method-assign]

@@ -53,13 +53,13 @@ def ppo(tasks):
 
 def briefly(recipe):
     """With the least that an evaluation can be; "grpo" and "tango" keep all of theirs."""
-    return replace(recipe, evaluation=replace(recipe.evaluation, members=2, greedy=False, fixed={}, splits=()))
+    return replace(recipe, evaluation=replace(recipe.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
 
 
 def alternating(tasks):
     """Tango as COMMAND runs it."""
     made = tango(steps=4, warmup=1, ratio=(2, 1), reviews=3, evaluate_every=3, tasks=tasks, **SMALL)
-    return replace(made, evaluation=replace(made.evaluation, curve_tasks=1, members=2, splits=("ood_template",)))
+    return replace(made, evaluation=replace(made.evaluation, curve_tasks=1, group_size=2, splits=("ood_template",)))
 
 
 def followed(tasks):
@@ -156,7 +156,7 @@ def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_pat
 def test_the_weights_really_move(whole):
     folder, _ = whole("tango")
     tensors, documents = transaction.latest(folder / "checkpoints").load()
-    start = CoTrainer(CASTS["tango"](EASY)).cast.tensors()
+    start = CoTrainer(CASTS["tango"](EASY)).policies.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
         assert documents["state"]["cast"][policy]["updates"] > 0
@@ -195,7 +195,7 @@ FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20
          "--evaluation-tasks", "1", "--lr", "1e-3", "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
 RUN = [sys.executable, "-m", "cotrain.cli", "run"]
 COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every", "3",
-           "--set", "evaluation.curve_tasks=1", "--set", "evaluation.members=2",
+           "--set", "evaluation.curve_tasks=1", "--set", "evaluation.group_size=2",
            "--set", 'evaluation.splits=["ood_template"]', *FLAGS]  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _lines(path: Path) -> int:
 
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"
-    brief = ["--set", "evaluation.splits=[]", "--set", "evaluation.members=1"]
+    brief = ["--set", "evaluation.splits=[]", "--set", "evaluation.group_size=1"]
     command = [*RUN, "grpo", "--steps", "50", *brief, *FLAGS, str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not (out / "before.json").exists() and process.poll() is None:
@@ -275,7 +275,7 @@ def test_a_run_goes_on_with_its_own_recipe_only(whole):
     message = r"evaluation\.members was 8 when this run was begun and is 3"
     with pytest.raises(RunDirectoryError, match=message):
         other = CASTS["grpo"](EASY)
-        loop.resume(replace(other, evaluation=replace(other.evaluation, members=3)), folder)
+        loop.resume(replace(other, evaluation=replace(other.evaluation, group_size=3)), folder)
     assert (
         api.rebuild(whole("grpo-oracle")[0]).evaluation.greedy is False
     )  # a plain setting, changed by ``briefly``, stays

@@ -290,7 +290,7 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
     monkeypatch.setattr(loop, "Monitor", partial(Monitor, bands=(quick,)))
     whole, interrupted, resumed = Listener(), Listener(), Listener()
     made = grpo(model=TINY, steps=2, tasks=EASY, kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1)
-    recipe = replace(made, evaluation=replace(made.evaluation, members=1, greedy=False, splits=()))
+    recipe = replace(made, evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()))
     loop.start(recipe, tmp_path / "whole", observer=whole)
     text = [line for line in whole.said if line.startswith("alarm")]
     assert len(text) == 2 and text[0].startswith("alarm after step 1: reward hacking (solver/reward/format: ")

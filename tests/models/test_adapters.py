@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from cotrain.core.errors import ModelError, UnknownName
 from cotrain.models.adapters import AdapterBase
-from cotrain.models.branches import can_branch
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
+from cotrain.models.shared_prefix import can_branch
 
 IDS = torch.tensor([[1, 9, 8, 7, 40, 3], [1, 5, 6, 7, 8, 2]])
 PLAIN = {"rank": 4, "alpha": 8, "targets": "all-linear", "seed": 0}

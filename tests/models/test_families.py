@@ -21,15 +21,15 @@ from cotrain.core.types import Sampling
 from cotrain.disk.ledger import Ledger
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
-from cotrain.learn.contract import Sample, Term
+from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.loop.override import override
 from cotrain.loop.policies import adapter, frozen, trainable
 from cotrain.loop.trainer import CoTrainer
-from cotrain.models.branches import can_branch
 from cotrain.models.load import load_model, save_model
+from cotrain.models.shared_prefix import can_branch
 from cotrain.recipes.grpo import grpo
 from cotrain.text.prompts import SOLVE_FULL, fill
 from tests.helpers import EASY, TINY, answers, cast_of, request
@@ -109,7 +109,9 @@ def plainly(model, prompt, tokens):
 
 def samples(pairs):
     return tuple(
-        Sample(key=str(i), prompt_ids=p, token_ids=t, behaviour=torch.zeros(len(t)), advantages=torch.ones(len(t)))
+        Sample(
+            key=str(i), prompt_ids=p, token_ids=t, sampler_logprobs=torch.zeros(len(t)), advantages=torch.ones(len(t))
+        )
         for i, (p, t) in enumerate(pairs)
     )
 
@@ -147,7 +149,7 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
     for (prompt, tokens), found in zip(pairs, learner.logprobs(pairs), strict=True):
         torch.testing.assert_close(found, plainly(plain, prompt, tokens).detach(), rtol=1e-4, atol=1e-5)
 
-    term = Term(name="o", algorithm=Sft(), samples=samples(pairs))
+    term = LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))
     first, second = learner.update([term]), learner.update([term])
     assert first.stepped and second.metrics["o/loss"] < first.metrics["o/loss"]
     save_model(model, tokenizer, tmp_path / "again")
@@ -166,7 +168,7 @@ def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_pa
     assert cast["a"].model is cast["start"].model
     plain = AutoModelForCausalLM.from_pretrained(directory).eval()
     pairs = [((7, 8), (9, 10, 11, 12)), ((2,), (3, 4))]
-    term = Term(name="o", algorithm=Sft(), samples=samples(pairs))
+    term = LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))
     first, second = (cast["a"].learner.update([term]) for _ in range(2))
     assert second.metrics["o/loss"] < first.metrics["o/loss"]
     for (prompt, tokens), found in zip(pairs, cast["start"].logprobs(pairs), strict=True):
@@ -229,7 +231,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            report = learner.update([Term(name="o", algorithm=Sft(), samples=samples(pairs))])
+            report = learner.update([LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))])
         found.append((report.metrics["o/loss"], list(model.parameters())))
         kept.append(sum(sizes))  # numbers that wait for the backward pass, inside of layers that are not computed again
         assert not any("forward" in vars(module) for module in model.modules())
@@ -263,7 +265,7 @@ def test_sampler_and_learner_agree_in_bfloat16(family, saved):
         gaps = torch.cat(cast[name].logprobs(pairs)) - torch.tensor([x for c in sampled for x in c.logprobs])
         assert 0 < float(gaps.abs().mean()) < 0.03 and float(gaps.abs().max()) < 0.3
         if handle.changes:
-            assert handle.update([Term(name="o", algorithm=Sft(), samples=samples(pairs))]).stepped
+            assert handle.update([LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))]).stepped
 
 
 def test_an_attention_that_is_asked_for_is_used(saved):
@@ -323,7 +325,7 @@ def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
     data.write_text("".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(40)))
     rows = run(
         tmp_path / "run", "--model", tmp_path / "model", "--tasks", "jsonl", "--data", data, "--answer", "tags",
-        "--set", "roles.solver.sampling.max_tokens=8", "--set", "evaluation.members=1",
+        "--set", "roles.solver.sampling.max_tokens=8", "--set", "evaluation.group_size=1",
         "--set", "policies.generator.gradient_checkpointing=true",
     )  # fmt: skip
     assert len(rows) == 2
@@ -337,5 +339,5 @@ def test_a_step_in_bfloat16_arithmetic_learns_what_was_sampled():
     settings = ["policies.generator.autocast=true", "policies.start.dtype=bfloat16"]
     recipe = override(grpo(model=TINY, tasks=EASY, tasks_per_step=3, group_size=4, steps=1), settings)
     row = CoTrainer(recipe).step().row
-    gaps = [value for name, value in row.items() if name.endswith("sampler_gap")]
+    gaps = [value for name, value in row.items() if name.endswith("sampler_trainer_diff")]
     assert gaps and all(0 < gap < 0.05 for gap in gaps)

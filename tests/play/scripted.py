@@ -16,7 +16,7 @@ class Always:
     def grade(self, task, text):
         return Grade(value=True)
 
-    def judge_steps(self, task, steps):
+    def grade_steps(self, task, steps):
         return None
 
 

@@ -48,7 +48,7 @@ def called(said, tools, *, form=CALLS, **options):
 
     roles = {"solver": Role(policy="s", prompt="{problem}=", sampling=Sampling(max_tokens=200))}
     [episode] = Executor(Said(None), {"s": CharRenderer()}, roles, seed=0).play(
-        protocol, letter_tasks(1), step=0, members=1
+        protocol, letter_tasks(1), step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
     return episode.traces[0], [prompt[len(prompts[0]) :] for prompt in prompts[1:]]

@@ -42,10 +42,10 @@ def model():
     return tiny_model()
 
 
-def play(model, protocol, *, wrap=lambda engine: engine, engine=EmbeddedEngine, tasks=1, members=1, seed=0):
+def play(model, protocol, *, wrap=lambda engine: engine, engine=EmbeddedEngine, tasks=1, group_size=1, seed=0):
     renderers = {"a": CharRenderer(), "echo": ByteRenderer()}
     executor = Executor(wrap(spoken({"echo": echo}, engine({"a": model}))), renderers, ROLES, seed=seed)
-    episodes = executor.play(protocol, letter_tasks(tasks), step=3, members=members)
+    episodes = executor.play(protocol, letter_tasks(tasks), step=3, group_size=group_size)
     assert [e.failure for e in episodes] == [None] * len(episodes)
     return episodes
 
@@ -193,9 +193,9 @@ def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
     async def crowd(task, roles):
         await together([talk(roles.solver.begin(problem=task.prompt), turns) for turns in (3, 1, 2)])
 
-    expected = play(model, crowd, tasks=2, members=2)
+    expected = play(model, crowd, tasks=2, group_size=2)
     for seed in range(2):
-        assert play(model, crowd, wrap=lambda e, s=seed: RandomLatency(e, s), tasks=2, members=2) == expected
+        assert play(model, crowd, wrap=lambda e, s=seed: RandomLatency(e, s), tasks=2, group_size=2) == expected
 
 
 def test_two_roles_debate_and_a_program_hears_what_is_said(model):
@@ -248,7 +248,7 @@ def test_a_template_that_rewrites_begins_a_new_trace_with_the_reward_of_the_whol
         last.reward(TURN, 0.5)
 
     [episode] = Executor(Thinking(), {"a": renderer}, {"solver": ROLES["solver"]}, seed=0).play(
-        protocol, letter_tasks(1), step=3, members=1
+        protocol, letter_tasks(1), step=3, group_size=1
     )
     assert episode.failure is None, episode.failure
     before, after = episode.traces

@@ -30,7 +30,7 @@ def play(protocol):
     roles = {"solver": Role(policy="echo", prompt="{problem}", sampling=Sampling(max_tokens=1))}
     programs = {"echo": lambda fields, rng: "said"}
     executor = Executor(spoken(programs), {"echo": ByteRenderer()}, roles, 0)
-    return executor.play(protocol, letter_tasks(2), step=0, members=1)
+    return executor.play(protocol, letter_tasks(2), step=0, group_size=1)
 
 
 @pytest.mark.parametrize(("protocol", "declared"), [(inner, "nothing"), (to_another_role, "agreement")])

@@ -81,7 +81,7 @@ def executor(models, **changes):
 
 
 def test_what_an_episode_holds(models):
-    episodes = executor(models).play(solve_and_review, letter_tasks(3), step=5, members=2, reviews=3)
+    episodes = executor(models).play(solve_and_review, letter_tasks(3), step=5, group_size=2, reviews=3)
     assert [(e.task, e.member, e.task_id) for e in episodes] == [
         (t, m, f"letters/train/{t}") for t in range(3) for m in range(2)
     ]
@@ -105,7 +105,7 @@ def test_a_field_may_be_for_the_parser_alone(models):
         turn = await roles.counter(problem="x", count=7)
         turn.note(CORRECT, turn.parsed.ok)
 
-    [episode] = executor(models).play(counts, letter_tasks(1), step=0, members=1)
+    [episode] = executor(models).play(counts, letter_tasks(1), step=0, group_size=1)
     assert episode.failure is None and episode.traces[0].truth == {"correct": True}
     assert CharRenderer().decode(episode.traces[0].prompt_ids) == "x#"
 
@@ -113,7 +113,7 @@ def test_a_field_may_be_for_the_parser_alone(models):
 def test_members_differ_and_seeds_depend_on_every_coordinate(models):
     def texts(step=0, split="train", seed=3):
         played = Executor(EmbeddedEngine(models), RENDERERS, ROLES, seed)
-        episodes = played.play(solve_and_review, letter_tasks(1), step=step, members=4, split=split)
+        episodes = played.play(solve_and_review, letter_tasks(1), step=step, group_size=4, split=split)
         return tuple(e.traces[0].token_ids for e in episodes)
 
     assert len(set(texts())) == 4
@@ -126,7 +126,7 @@ def test_random_latency_changes_nothing(models):
         engine = EmbeddedEngine(models, max_rows=6)
         speaking = engine if latency is None else RandomLatency(engine, latency)
         episodes = Executor(speaking, RENDERERS, ROLES, seed=3).play(
-            solve_and_review, letter_tasks(4), step=0, members=3
+            solve_and_review, letter_tasks(4), step=0, group_size=3
         )
         return episodes, {k: v for k, v in engine.counts().items() if not k.endswith("seconds")}
 
@@ -150,10 +150,10 @@ def test_a_grader_outside_is_waited_for(models):
             await asyncio.to_thread(time.sleep, 0.001)
         await roles.verifier(problem="", solution=solution.text)
 
-    episodes = executor(models, grader=slow_grader).play(protocol, letter_tasks(4), step=0, members=1)
+    episodes = executor(models, grader=slow_grader).play(protocol, letter_tasks(4), step=0, group_size=1)
     assert [e.traces[0].failure for e in episodes] == ["slow"] * 4
     quick = executor(models, grader=lambda task, text: instantly(Grade(value=None, reason="slow")))
-    assert quick.play(protocol, letter_tasks(4), step=0, members=1) == episodes
+    assert quick.play(protocol, letter_tasks(4), step=0, group_size=1) == episodes
 
 
 async def instantly(value):
@@ -171,7 +171,7 @@ def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
             answered.append(request.address)
             return completion
 
-    Executor(Listening(models), RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(2), step=0, members=2)
+    Executor(Listening(models), RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(2), step=0, group_size=2)
     assert len(answered) == 16
     assert [(a.task, a.member) for a in answered] == sorted((a.task, a.member) for a in answered)
     assert [(a.role, a.call) for a in answered[:4]] == [("solver", 0), ("verifier", 0), ("verifier", 1), ("solver", 1)]
@@ -179,7 +179,7 @@ def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
 
 def test_the_embedded_engine_runs_both_policies_at_once(models):
     together_steps = executor(models)
-    together_steps.play(solve_and_review, letter_tasks(6), step=0, members=2)
+    together_steps.play(solve_and_review, letter_tasks(6), step=0, group_size=2)
     counts = together_steps.engine.counts()
     assert counts["a/requests"] == counts["b/requests"] == 24
     assert counts["a/decode_rows"] / counts["a/decode_steps"] > 4
@@ -188,7 +188,7 @@ def test_the_embedded_engine_runs_both_policies_at_once(models):
 def test_greedy_is_the_same_at_temperature_zero(models):
     cold = executor(models).greedy()
     assert {role.sampling.temperature for role in cold.roles.values()} == {0.0}
-    episodes = cold.play(solve_and_review, letter_tasks(1), step=-1, members=2)
+    episodes = cold.play(solve_and_review, letter_tasks(1), step=-1, group_size=2)
     assert episodes[0].traces[0].token_ids == episodes[1].traces[0].token_ids
 
 
@@ -199,7 +199,7 @@ def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
             raise KeyError("no such step")
         await roles.solver(problem="x")
 
-    good, bad, last = executor(models).play(shaky, letter_tasks(3), step=0, members=1)
+    good, bad, last = executor(models).play(shaky, letter_tasks(3), step=0, group_size=1)
     assert bad.failure == "KeyError: 'no such step'" and good.failure is None is last.failure
     assert [t.failure for t in bad.traces] == ["protocol failed"]
     assert [len(e.traces) for e in (good, bad, last)] == [2, 1, 2]
@@ -209,7 +209,7 @@ def test_a_protocol_that_raises_breaks_off_its_own_episode(models):
 def test_a_parser_that_raises_leaves_its_trace(models):
     roles = {"solver": replace(ROLES["solver"], parse=lambda text, fields: fields["count"])}
     played = Executor(EmbeddedEngine(models), RENDERERS, roles, seed=0)
-    [episode] = played.play(solve_and_review, letter_tasks(1), step=0, members=1)
+    [episode] = played.play(solve_and_review, letter_tasks(1), step=0, group_size=1)
     assert episode.failure == "KeyError: 'count'" and [t.failure for t in episode.traces] == ["protocol failed"]
 
 
@@ -224,7 +224,7 @@ def test_one_failing_call_of_many_ends_the_others(models):
 
     roles = {"solver": Role(policy="a", prompt="{n}", parse=parse, sampling=Sampling(max_tokens=9))}
     played = Executor(EmbeddedEngine(models), RENDERERS, roles, seed=0)
-    [episode] = played.play(fan_out, letter_tasks(1), step=0, members=1)
+    [episode] = played.play(fan_out, letter_tasks(1), step=0, group_size=1)
     assert episode.failure == "ZeroDivisionError: one"
     assert all(t.failure == "protocol failed" for t in episode.traces)
 
@@ -242,7 +242,7 @@ def test_errors_of_the_recipe_end_the_play(models, call, error, message):
         await call(roles)
 
     with pytest.raises(error, match=message):
-        executor(models).play(protocol, letter_tasks(3), step=0, members=2)
+        executor(models).play(protocol, letter_tasks(3), step=0, group_size=2)
 
 
 def test_names_are_checked_before_playing(models):
@@ -260,14 +260,16 @@ def test_an_engine_that_raises_ends_the_play(models):
             raise OSError("gone")
 
     with pytest.raises(EngineError, match="Broken failed at 0:0:0:solver:0: gone"):
-        Executor(Broken(models), RENDERERS, ROLES, seed=0).play(solve_and_review, letter_tasks(2), step=0, members=1)
+        Executor(Broken(models), RENDERERS, ROLES, seed=0).play(solve_and_review, letter_tasks(2), step=0, group_size=1)
 
     class Failing(ReferenceEngine):
         def advance(self):
             raise MemoryError("in the forward pass")
 
     with pytest.raises(MemoryError, match="forward"):
-        Executor(Failing(models), RENDERERS, ROLES, seed=0).play(solve_and_review, letter_tasks(2), step=0, members=1)
+        Executor(Failing(models), RENDERERS, ROLES, seed=0).play(
+            solve_and_review, letter_tasks(2), step=0, group_size=1
+        )
 
 
 def test_waiting_for_nothing_is_a_deadlock(models):
@@ -276,7 +278,7 @@ def test_waiting_for_nothing_is_a_deadlock(models):
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(Deadlock, match=r"3 coroutines wait.*task 0, member 0.*roles\.busy"):
-        executor(models).play(waits, letter_tasks(2), step=0, members=1)
+        executor(models).play(waits, letter_tasks(2), step=0, group_size=1)
 
 
 def test_a_timer_without_busy_is_no_deadlock(models):
@@ -284,7 +286,7 @@ def test_a_timer_without_busy_is_no_deadlock(models):
         await asyncio.sleep(0.002)
         await roles.solver(problem=task.prompt)
 
-    assert executor(models).play(sleeps, letter_tasks(1), step=0, members=1)[0].failure is None
+    assert executor(models).play(sleeps, letter_tasks(1), step=0, group_size=1)[0].failure is None
 
 
 def test_nothing_outlives_a_play(models):
@@ -302,7 +304,7 @@ def test_nothing_outlives_a_play(models):
         kept.append(asyncio.ensure_future(background()))
         await roles.solver(problem=task.prompt)
 
-    executor(models).play(leaves_background, letter_tasks(2), step=0, members=1)
+    executor(models).play(leaves_background, letter_tasks(2), step=0, group_size=1)
     assert sorted(ended) == ["letters/train/0", "letters/train/1"]
 
 
@@ -323,12 +325,12 @@ def test_keyboard_interrupt_in_the_engine_passes_through(models):
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             Executor(Interrupting(), RENDERERS, ROLES, seed=3).play(
-                solve_and_review, letter_tasks(3), step=0, members=2
+                solve_and_review, letter_tasks(3), step=0, group_size=2
             )
     engine.publish("a", 0)  # no row is left running
-    resumed = Executor(engine, RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(3), step=0, members=2)
+    resumed = Executor(engine, RENDERERS, ROLES, seed=3).play(solve_and_review, letter_tasks(3), step=0, group_size=2)
     fresh = Executor(EmbeddedEngine(models, max_rows=4), RENDERERS, ROLES, seed=3)
-    assert resumed == fresh.play(solve_and_review, letter_tasks(3), step=0, members=2)
+    assert resumed == fresh.play(solve_and_review, letter_tasks(3), step=0, group_size=2)
 
 
 def test_keyboard_interrupt_in_a_protocol_passes_through(models):
@@ -339,7 +341,7 @@ def test_keyboard_interrupt_in_a_protocol_passes_through(models):
         await roles.solver(problem="x")
 
     with pytest.raises(KeyboardInterrupt):
-        executor(models).play(interrupts, letter_tasks(3), step=0, members=2)
+        executor(models).play(interrupts, letter_tasks(3), step=0, group_size=2)
 
 
 @pytest.mark.parametrize("where", ["decoding", "busy"])
@@ -358,7 +360,7 @@ def test_ctrl_c_gets_through_at_once(models, where):
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            executor(models).play(forever, letter_tasks(2), step=0, members=2)
+            executor(models).play(forever, letter_tasks(2), step=0, group_size=2)
     finally:
         signal.signal(signal.SIGINT, before)
     timer.join()

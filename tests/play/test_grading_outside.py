@@ -16,11 +16,11 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.grpo import grpo
-from cotrain.tasks.grading import AnswerJudge, GradingPool, grade_outside
+from cotrain.tasks.grading import AnswerGrader, GradingPool, grade_outside
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
 
 
-class Slow(AnswerJudge):
+class Slow(AnswerGrader):
     """Judges by the first letter after up to 5 ms, as ``seed`` draws it."""
 
     def __init__(self, seed):
@@ -54,9 +54,9 @@ def play(judge, grader):
         "verifier": Role(policy="b", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=8)),
     }
     engine = EmbeddedEngine({"a": tiny_model(seed=0), "b": tiny_model(seed=1)}, max_rows=4)
-    tasks = [replace(task, judge=judge) for task in letter_tasks(4)]
+    tasks = [replace(task, grader=judge) for task in letter_tasks(4)]
     executor = Executor(engine, {"a": CharRenderer(), "b": CharRenderer()}, roles, 0, grader=grader)
-    episodes = executor.play(solve_and_review, tasks, step=0, members=2)
+    episodes = executor.play(solve_and_review, tasks, step=0, group_size=2)
     return episodes, {key: count for key, count in engine.counts().items() if not key.endswith("seconds")}
 
 
@@ -70,8 +70,8 @@ def test_no_batch_depends_on_how_long_a_grade_takes():
 
 @pytest.mark.whole
 def test_hostile_answers_of_one_step_are_graded_beside_the_others():
-    judge = AnswerJudge(workers=4, deadline_s=0.5)
-    task = replace(letter_tasks(1)[0], answer="\\frac12", judge=judge)
+    judge = AnswerGrader(workers=4, deadline_s=0.5)
+    task = replace(letter_tasks(1)[0], answer="\\frac12", grader=judge)
     bombs = [
         f"\\int_0^1\\int_0^1 \\frac{{\\ln(1+x^{{{n}}}y)}}{{1+xy}} dx dy" for n in range(3, 7)
     ]  # sympy works on for minutes

@@ -53,7 +53,7 @@ def play(role, say, protocol):
         returned.append(await protocol(task, roles))
 
     [episode] = Executor(engine, {"v": CharRenderer()}, {"judge": role}, seed=0).play(
-        kept, letter_tasks(1), step=0, members=1
+        kept, letter_tasks(1), step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
     return returned[0], engine.prompts, episode

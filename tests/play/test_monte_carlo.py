@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.types import Completion, Grade, Sampling, StepJudgement, Task
+from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
+from cotrain.play.common_roles import parse_solution
 from cotrain.play.executor import Executor
 from cotrain.play.monte_carlo import balanced, completer, contradicted, labels_of, share_right, step_labels, step_values
-from cotrain.play.parts import parse_solution
 from cotrain.play.protocols import examine
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer
@@ -81,8 +81,8 @@ class Exact:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=text.endswith("<answer>1</answer>"))
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
-        return StepJudgement(ok=tuple(s != "c" for s in steps), reasons=("",) * len(steps)) if self.oracle else None
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return StepVerdicts(ok=tuple(s != "c" for s in steps), reasons=("",) * len(steps)) if self.oracle else None
 
 
 class Scripted:
@@ -108,10 +108,10 @@ class Scripted:
 
 
 def played(protocol, oracle=True):
-    task = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, judge=Exact(oracle))
+    task = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, grader=Exact(oracle))
     solver = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
     roles, engine = {"solver": solver, "completer": completer(solver)}, Scripted()
-    (episode,) = Executor(engine, {"a": CharRenderer()}, roles, 0).play(protocol, [task], step=0, members=1)
+    (episode,) = Executor(engine, {"a": CharRenderer()}, roles, 0).play(protocol, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces, engine
 

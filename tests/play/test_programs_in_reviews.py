@@ -18,8 +18,8 @@ from cotrain.metrics.heldout import verifying
 from cotrain.metrics.steps import role_metrics
 from cotrain.play import judges, python_tool
 from cotrain.play.calls import CUT, MAX_OUTPUT, ToolError
+from cotrain.play.common_roles import parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_solution
 from cotrain.play.protocols import examine, review_all, solve_then_verify
 from cotrain.play.role import Role
 from cotrain.recipes.genprm import KEPT, agreeing_reviews
@@ -47,7 +47,7 @@ def play(say, protocol=reviewed, context=10**9, wrap=lambda engine: engine, role
     engine = Scripted(say, context)
     executor = Executor(wrap(engine), {"s": CharRenderer(), "v": CharRenderer()}, roles, seed=0)
     [task] = letter_tasks(1)
-    [episode] = executor.play(protocol, [replace(task, judge=Always())], step=0, members=1, **options)
+    [episode] = executor.play(protocol, [replace(task, grader=Always())], step=0, group_size=1, **options)
     assert episode.failure is None, episode.failure
     return [t for t in episode.traces if t.role == "verifier"], engine.prompts, episode
 
@@ -100,7 +100,7 @@ def test_learning_sees_the_verifiers_own_tokens_alone():
     alone, given = spoken(trace)
     [sample] = Sft(where=KEPT).credit(Batch(samples=(sample_of(alone, given=given),)), {})[0].samples
     assert CharRenderer().decode(sample.token_ids) == own + PLAIN[1] and sample.token_ids[-1] == 0
-    assert len(sample.behaviour) == len(sample.token_ids) == trace.sampled
+    assert len(sample.sampler_logprobs) == len(sample.token_ids) == trace.sampled
     assert [(k, CharRenderer().decode(ids)) for k, ids in sample.given] == [(len(own), second[len(first + own) :])]
     assert CharRenderer().decode([i for i, m in zip(trace.token_ids, trace.mask, strict=True) if m]) == own + PLAIN[1]
     assert {p for p, m in zip(trace.logprobs, trace.mask, strict=True) if not m} == {0.0}

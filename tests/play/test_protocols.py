@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from cotrain.core.errors import UnknownName
-from cotrain.core.types import Grade, Sampling, StepJudgement, Task
+from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
+from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.protocols import plurality, solve, solve_then_verify
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer, Saying
@@ -34,11 +34,11 @@ class Exact:
             return Grade(value=None, reason="no grade")
         return Grade(value="<answer>1</answer>" in text)
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
-        return StepJudgement(ok=tuple(s != "c" for s in steps), reasons=tuple("x" if s == "c" else "" for s in steps))
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return StepVerdicts(ok=tuple(s != "c" for s in steps), reasons=tuple("x" if s == "c" else "" for s in steps))
 
 
-TASK = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, judge=Exact())
+TASK = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, grader=Exact())
 
 
 def played(protocol, *solutions, judged=(), **options):
@@ -50,7 +50,9 @@ def played(protocol, *solutions, judged=(), **options):
             policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review
         ),
     }
-    [episode] = Executor(engine, {"a": CharRenderer()}, roles, 0).play(protocol, [TASK], step=0, members=1, **options)
+    [episode] = Executor(engine, {"a": CharRenderer()}, roles, 0).play(
+        protocol, [TASK], step=0, group_size=1, **options
+    )
     assert episode.failure is None, episode.failure
     return episode.traces, engine
 

@@ -44,18 +44,18 @@ async def talk(task, roles):
 
 def test_a_program_speaks_like_any_policy_and_costs_no_engine():
     tasks = letter_tasks(3)
-    plain = executor().play(talk, tasks, step=0, members=2)
+    plain = executor().play(talk, tasks, step=0, group_size=2)
     assert all(e.failure is None for e in plain)
-    assert executor(latency=5).play(talk, tasks, step=0, members=2) == plain
+    assert executor(latency=5).play(talk, tasks, step=0, group_size=2) == plain
     said = plain[0].traces[0]
     assert (said.role, said.policy, said.version, said.finish) == ("echo", "echo", 0, "stop")
     assert said.text.startswith("secreté") and bytes(said.token_ids[:-1]).decode() == said.text
-    other = executor().play(talk, tasks, step=1, members=2)
+    other = executor().play(talk, tasks, step=1, group_size=2)
     assert other[0].traces[0].text != said.text  # drawn at another address
 
 
 def test_an_answer_begins_as_it_is_told_and_the_turn_holds_the_rest():
-    (episode,) = executor().play(talk, letter_tasks(1), step=0, members=1)
+    (episode,) = executor().play(talk, letter_tasks(1), step=0, group_size=1)
     solution, again = (t for t in episode.traces if t.role == "solver")
     renderer = CharRenderer()
     assert solution.prompt_ids[-2:] == renderer.encode("ab")
@@ -65,7 +65,7 @@ def test_an_answer_begins_as_it_is_told_and_the_turn_holds_the_rest():
 
 
 def test_a_ledger_from_before_is_still_read():
-    (episode,) = executor().play(talk, letter_tasks(1), step=0, members=1)
+    (episode,) = executor().play(talk, letter_tasks(1), step=0, group_size=1)
     old = trace_to_json(episode.traces[0])
     del old["score"], old["turns"]
     old["learn_ids"] = [1, 2]
@@ -76,7 +76,7 @@ def test_a_program_that_fails_breaks_off_its_episode_alone():
     def fail(fields, rng):
         raise ValueError("no words")
 
-    episodes = executor(programs={"echo": fail}).play(talk, letter_tasks(2), step=0, members=1)
+    episodes = executor(programs={"echo": fail}).play(talk, letter_tasks(2), step=0, group_size=1)
     assert [e.failure for e in episodes] == ["ValueError: no words"] * 2
 
 
@@ -85,5 +85,5 @@ def test_a_turn_of_a_speaker_has_no_score():
         with pytest.raises(ValueError, match="speaks"):
             (await roles.solver(problem=task.prompt)).score  # noqa: B018
 
-    (episode,) = executor().play(ask, letter_tasks(1), step=0, members=1)
+    (episode,) = executor().play(ask, letter_tasks(1), step=0, group_size=1)
     assert episode.failure is None

@@ -1,9 +1,9 @@
 """Labels from votes by hand: who is elected, who agrees, and what is noted of both."""
 
 from cotrain.core.signals import gives
-from cotrain.core.types import Grade, Sampling, StepJudgement, Task
+from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
+from cotrain.play.common_roles import parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_solution
 from cotrain.play.protocols import attempts
 from cotrain.play.role import Role
 from cotrain.play.votes import VOTE, agrees, elected, is_right, rarest, reward_vote
@@ -16,7 +16,7 @@ class Gold:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=None, reason="no grade") if "?" in text else Grade(value="<answer>5</answer>" in text)
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
 
 
@@ -29,9 +29,9 @@ def voting(*answers, then):
         then(await attempts(task, roles, len(said)))
 
     solver = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
-    task = Task(id="t/0", prompt="P", answer="5", solution=None, difficulty=0, judge=Gold())
+    task = Task(id="t/0", prompt="P", answer="5", solution=None, difficulty=0, grader=Gold())
     executor = Executor(Saying(solver=said), {"a": CharRenderer()}, {"solver": solver}, 0)
-    [episode] = executor.play(protocol, [task], step=0, members=1)
+    [episode] = executor.play(protocol, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 

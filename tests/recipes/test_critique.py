@@ -9,8 +9,8 @@ from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.loop.trainer import CoTrainer
+from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.critique import critique, solve_and_revise
 from cotrain.tasks.words.source import study_problems
@@ -42,7 +42,7 @@ def played(solve, revise, says="", **options):
         "verifier": role("v", "{problem} {solution} Review:", parse_review),
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(solve_and_revise, TASKS, step=0, members=1, samples=3, **options)
+    episodes = executor.play(solve_and_revise, TASKS, step=0, group_size=1, samples=3, **options)
     assert all(e.failure is None for e in episodes)
     return [{name: [t for t in e.traces if t.role == name] for name in roles} for e in episodes]
 
@@ -101,10 +101,10 @@ def test_no_prompt_holds_the_gold_answer_unless_it_is_leaked(leak):
     leaks = set()
     for critic in ("self", "oracle", "none"):
         episodes = trainer.executor.play(
-            solve_and_revise, tasks, step=0, members=1, **{**options, "critic": critic, "samples": 2}
+            solve_and_revise, tasks, step=0, group_size=1, **{**options, "critic": critic, "samples": 2}
         )
         for trace in (t for e in episodes for t in e.traces):
-            renderer = trainer.cast.renderers[trace.policy]
+            renderer = trainer.policies.renderers[trace.policy]
             leaks |= {trace.role} if CANARY in renderer.decode(trace.prompt_ids) else set()
     assert leaks == ({"refiner"} if leak else set())
 

@@ -4,8 +4,8 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
+from cotrain.play.common_roles import parse_meta, parse_review, parse_self_check, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_meta, parse_review, parse_self_check, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.dsm import dsm, proof_reward, prove, score
 from cotrain.tasks.words.source import study_problems
@@ -38,7 +38,7 @@ def rewards(*, check=GOOD, review=GOOD, meta=SOUND, own=GOOD, solution=TASK.solu
     one = Sampling(max_tokens=1)
     roles = {name: Role(policy=name, prompt=prompts[name], parse=parse[name], sampling=one) for name in said}
     executor = Executor(spoken(said), dict.fromkeys(said, ByteRenderer()), roles, 0)
-    [episode] = executor.play(prove, [TASK], step=0, members=1, **options)
+    [episode] = executor.play(prove, [TASK], step=0, group_size=1, **options)
     assert episode.failure is None, episode.failure
     for trace in episode.traces:
         if trace.role in ("verifier", "analyst"):  # who are shown the solution without its check

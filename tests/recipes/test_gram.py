@@ -42,7 +42,7 @@ def test_both_letters_are_told_and_their_weights_are_the_smoothed_label():
             [(a, first), (b, _)] = said["A"], said["B"]
             assert sorted((a, b)) == pytest.approx([0.2, 0.8])
             assert (a > b) == first.truth["correct"]
-            text = trainer.cast["judge"].renderer.decode(prompt_ids)
+            text = trainer.policies["judge"].renderer.decode(prompt_ids)
             assert asked.partition("{first}")[0].partition("{problem}")[2] + first.text in text
             told += 1
     assert told > 0

@@ -9,8 +9,8 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.loop.policies import frozen
+from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_review, parse_solution
 from cotrain.play.role import Role
 from cotrain.play.votes import elected, rarest
 from cotrain.recipes.co_rewarding import co_rewarding, exchanged, taught, untaught
@@ -24,7 +24,7 @@ class Exact:
     def grade(self, task, text):
         return Grade(value=text.endswith(f"<answer>{task.answer}</answer>"))
 
-    def judge_steps(self, task, steps):
+    def grade_steps(self, task, steps):
         return None
 
 
@@ -62,9 +62,9 @@ ROLES = {
 
 def play(protocol, gold, *, said, **options):
     """The traces by role, in order of their calls."""
-    task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, judge=Exact(), paraphrases=("Q",))
+    task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
     executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES, 0)
-    (episode,) = executor.play(protocol, [task], step=0, members=1, **options)
+    (episode,) = executor.play(protocol, [task], step=0, group_size=1, **options)
     assert episode.failure is None, episode.failure
     return {role: [t for t in episode.traces if t.role == role] for role in ROLES}
 

@@ -9,11 +9,11 @@ from cotrain.core.types import Sampling
 from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
+from cotrain.play.common_roles import parse_search, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.parts import parse_search, parse_solution
 from cotrain.play.role import Role
 from cotrain.recipes.mars import mars, research
-from cotrain.tasks.words import scatter
+from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.roles_corpus import NOTHING
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
@@ -21,19 +21,23 @@ from tests.helpers import spoken
 
 SOURCE = study_problems((3, 4))
 TASKS = [SOURCE.get("train", i) for i in range(3)]
-FACTS = {scatter.facts_and_question(t.prompt)[1]: set(scatter.facts_and_question(t.prompt)[0]) for t in TASKS}
-NOUN = {scatter.facts_and_question(t.prompt)[1]: SOURCE.problem("train", i).question for i, t in enumerate(TASKS)}
-ANSWER = {scatter.facts_and_question(t.prompt)[1]: t.answer for t in TASKS}
+FACTS = {
+    search_corpus.facts_and_question(t.prompt)[1]: set(search_corpus.facts_and_question(t.prompt)[0]) for t in TASKS
+}
+NOUN = {search_corpus.facts_and_question(t.prompt)[1]: SOURCE.problem("train", i).question for i, t in enumerate(TASKS)}
+ANSWER = {search_corpus.facts_and_question(t.prompt)[1]: t.answer for t in TASKS}
 
 
 def extract(fields, rng):
-    wanted = [s for d in fields["documents"].split("\n") for s in scatter.sentences(d) if s in FACTS[fields["purpose"]]]
+    wanted = [
+        s for d in fields["documents"].split("\n") for s in search_corpus.sentences(d) if s in FACTS[fields["purpose"]]
+    ]
     return " ".join(wanted) or NOTHING
 
 
 def solve(fields, rng):
     """Right if and only if every fact has come through."""
-    *facts, question = scatter.sentences(fields["problem"])
+    *facts, question = search_corpus.sentences(fields["problem"])
     right = FACTS[question] <= set(facts)
     return f"<step> a</step><answer>{ANSWER[question] if right else -1}</answer>"
 
@@ -51,7 +55,7 @@ def played(plan=None, digest=extract, tasks=TASKS, **options):
         "solver": Role(policy="solver", prompt="{problem}", parse=parse_solution, sampling=one),
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(research, tasks, step=0, members=4, **options)
+    episodes = executor.play(research, tasks, step=0, group_size=4, **options)
     assert all(e.failure is None for e in episodes), episodes[0].failure
     return episodes
 
@@ -65,7 +69,7 @@ def test_a_right_search_and_right_digests_lead_to_the_answer():
         assert spoken["planner"][0].truth["found"] is True and spoken["solver"][0].truth["informed"] == 1.0
         assert all(t.truth.get("recall", 1.0) == t.truth.get("precision", 1.0) == 1.0 for t in spoken["digester"])
         shown = ByteRenderer().decode(spoken["planner"][0].prompt_ids)
-        assert shown == scatter.facts_and_question(TASKS[episode.task].prompt)[1]  # the question alone
+        assert shown == search_corpus.facts_and_question(TASKS[episode.task].prompt)[1]  # the question alone
 
 
 @pytest.mark.parametrize("said", ["<search> unicorns</search>", "no search at all"])

@@ -83,7 +83,7 @@ def built(case):
 def digest(trainer: CoTrainer, rows: list) -> str:
     """Over weights, moments, state and metrics."""
     found = hashlib.sha256(json.dumps([trainer.state(), rows], sort_keys=True).encode())
-    for policy, tensors in sorted(trainer.cast.tensors().items()):
+    for policy, tensors in sorted(trainer.policies.tensors().items()):
         for name, tensor in sorted(tensors.items()):
             found.update(f"{policy} {name}".encode() + tensor.numpy().tobytes())
     return found.hexdigest()
@@ -93,14 +93,14 @@ def digest(trainer: CoTrainer, rows: list) -> str:
 def test_a_method_learns_and_does_not_depend_on_latency_or_interruption(case):
     recipe = built(case)
     trainer = CoTrainer(recipe)
-    start = {policy: dict(tensors) for policy, tensors in trainer.cast.tensors().items()}
+    start = {policy: dict(tensors) for policy, tensors in trainer.policies.tensors().items()}
     rows = [trainer.step().row for _ in range(recipe.steps)]
     for row in rows:
         assert not [key for key in row if key.startswith("failures/")], row
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float)), row
-    for policy in trainer.cast.updates:
-        assert trainer.cast.updates[policy] > 0, f"{policy} never learned: {rows}"
-        now = trainer.cast.tensors()[policy]
+    for policy in trainer.policies.updates:
+        assert trainer.policies.updates[policy] > 0, f"{policy} never learned: {rows}"
+        now = trainer.policies.tensors()[policy]
         moved = [n for n, t in start[policy].items() if n.startswith("model.") and not torch.equal(t, now[n])]
         assert moved, f"{policy} was updated, but no weight moved"
     if ":" in case:  # of variants that is enough
@@ -108,7 +108,7 @@ def test_a_method_learns_and_does_not_depend_on_latency_or_interruption(case):
 
     first = CoTrainer(recipe, wrap=lambda engine: RandomLatency(engine, 7))
     replayed = [first.step().row for _ in range(recipe.steps - 1)]
-    saved = json.loads(json.dumps(first.state())), first.cast.tensors()
+    saved = json.loads(json.dumps(first.state())), first.policies.tensors()
     second = CoTrainer(recipe, wrap=lambda engine: RandomLatency(engine, 8))
     second.load(*saved)
     replayed.append(second.step().row)
@@ -128,7 +128,7 @@ def test_a_method_is_tested_documented_and_short(name):
 def test_what_a_method_measures(name):
     """Its figures on held-out problems: there are some, each within its interval."""
     trainer = CoTrainer(built(name))
-    figures, _ = trainer.evaluate("test", 2, members=2)
+    figures, _ = trainer.evaluate("test", 2, group_size=2)
     assert "solver/pass@1" in figures
     for key, figure in figures.items():
         assert figure.low <= figure.value <= figure.high, key

@@ -114,7 +114,7 @@ def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group(
     assert all(t.group == t.parent for t in reviews)
     assert -1.0 <= row["model/cosine/generator/verifier"] <= 1.0
     assert row["model/generator/grad_share"] + row["model/verifier/grad_share"] == pytest.approx(1.0)
-    assert trainer.cast.updates == {"model": 1}  # one optimiser step for both
+    assert trainer.policies.updates == {"model": 1}  # one optimiser step for both
 
 
 def test_a_review_of_rise_weighs_as_much_as_a_solution():

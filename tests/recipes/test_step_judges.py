@@ -11,8 +11,8 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.replay import ReplayEngine
 from cotrain.loop.trainer import CoTrainer
+from cotrain.play.common_roles import verifier
 from cotrain.play.executor import Executor
-from cotrain.play.parts import verifier
 from cotrain.recipes.gar import gan, gar
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.stepwiser import stepwiser
@@ -137,7 +137,7 @@ def test_programs_are_run_for_chat_models_alone():
             ConfigError, match="genprm: tool 'python' runs the programs of judge='genprm' by a chat model"
         ):
             genprm(model=model, judge=judge, tool="python")
-    with pytest.raises(ConfigError, match=r"knows only the formats of play/parts\.py"):
+    with pytest.raises(ConfigError, match=r"knows only the formats of play/common_roles\.py"):
         genprm(judge="genprm")
     made = {tool: genprm(verifier_model="some/chat-model", judge="genprm", tool=tool) for tool in ("none", "python")}
     for tool, recipe in made.items():
@@ -195,7 +195,8 @@ def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
     [phase] = made.schedule.phases
     tasks = [EASY.get(*e.task_id.split("/")[1:2], int(e.task_id.rpartition("/")[2])) for e in outcome.episodes]
     assert (
-        again.play(phase.protocol, tasks, step=outcome.episodes[0].step, members=1, **phase.options) == outcome.episodes
+        again.play(phase.protocol, tasks, step=outcome.episodes[0].step, group_size=1, **phase.options)
+        == outcome.episodes
     )
 
 

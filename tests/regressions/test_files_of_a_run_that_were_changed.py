@@ -35,7 +35,7 @@ class Stopping:
 def recipe(seed=0):
     small = {"model": TINY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-2}
     made = grpo(steps=STEPS, seed=seed, tasks=EASY, evaluate_every=2, **small)
-    return override(made, ["evaluation.splits=[]", "evaluation.members=2", "evaluation.curve_tasks=2"])
+    return override(made, ["evaluation.splits=[]", "evaluation.group_size=2", "evaluation.curve_tasks=2"])
 
 
 def stopped_run(folder, seed=0):

@@ -32,7 +32,7 @@ from cotrain.loop.recipe import Objective, Recipe
 from cotrain.loop.settings import Settings, recipe
 from cotrain.loop.schedule import single
 from cotrain.metrics.heldout import solving
-from cotrain.play.parts import solver
+from cotrain.play.common_roles import solver
 from tests.helpers import EASY, TINY
 
 LEFT = []  # updates that are made before, and that are spoiled
@@ -62,7 +62,7 @@ def spoiled(run: Settings, *, good: int = 1, bad: int = 3) -> Recipe:
         policies={"generator": trainable(TINY, lr=1e-3)}, roles={"solver": solver("generator", TINY)},
         objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(rewards={OUTCOME: 1.0}))},
         schedule=single(graded, "generator", name="generator"),
-        evaluation=Evaluation(protocol=graded, measures=(solving("solver", 1),), tasks=1, members=1),
+        evaluation=Evaluation(protocol=graded, measures=(solving("solver", 1),), tasks=1, group_size=1),
     )
 """
 
@@ -148,7 +148,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
     trainer, directory = CoTrainer(make(method, {})), RunDirectory(tmp_path)
     directory.keep({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
     with torch.no_grad():
-        next(trainer.cast["generator"].model.parameters()).fill_(math.nan)
+        next(trainer.policies["generator"].model.parameters()).fill_(math.nan)
     with pytest.raises(NotFinite, match="'generator' has weights that are not finite"):
         loop._save(directory, trainer, Record(directory))
     assert transaction.latest(directory.checkpoints) is None

@@ -43,7 +43,7 @@ def questions(folder, long):
 
 def recipe(folder, long):
     made = grpo(steps=2, tasks=task_source("jsonl", questions(folder, long)), **SMALL)
-    return override(made, ["evaluation.splits=[]", "evaluation.members=2"])
+    return override(made, ["evaluation.splits=[]", "evaluation.group_size=2"])
 
 
 def test_a_problem_that_does_not_fit_is_set_aside_counted_and_named(tmp_path):

@@ -75,7 +75,7 @@ def test_a_run_tells_neither_in_provenance_nor_in_its_report(monkeypatch, tmp_pa
         sys, "argv", ["cotrain", "run", "grpo", "--model", str(home / "model"), "--token", "geheim", KEYS["hf"]]
     )
     small = {"model": str(home / "model"), "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}
-    made = override(grpo(tasks=EASY, **small), ["evaluation.splits=[]", "evaluation.members=1"])
+    made = override(grpo(tasks=EASY, **small), ["evaluation.splits=[]", "evaluation.group_size=1"])
     out = api.run(made, tmp_path / "run").directory
     for name in ("provenance.json", "report.html"):
         text = (Path(out) / name).read_text()

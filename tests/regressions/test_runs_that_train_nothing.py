@@ -11,7 +11,7 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
 from cotrain.learn import algorithms
-from cotrain.learn.implicit import Prime
+from cotrain.learn.implicit_prm import Prime
 from cotrain.learn.losses import Kl
 from cotrain.learn.ppo import Ppo
 from cotrain.loop.override import override
@@ -49,7 +49,7 @@ def played(protocol, steps=3, rewards=None):
         made,
         objectives={"generator": Objective(policy="generator", on="solver", by=by)},
         schedule=single(protocol, "generator", name="generator"),
-        evaluation=replace(made.evaluation, members=1, greedy=(), splits=()),
+        evaluation=replace(made.evaluation, group_size=1, greedy=(), splits=()),
     )
 
 
@@ -157,7 +157,7 @@ def refuse(change, words):
         change()
 
 
-@pytest.mark.parametrize("setting", ["members=-1", "tasks=0", "tasks=-1"])
+@pytest.mark.parametrize("setting", ["group_size=-1", "tasks=0", "tasks=-1"])
 def test_counts_below_one_are_refused(setting):
     name, _, value = setting.partition("=")
     refuse(lambda: override(tango(), [f"schedule.phases.0.{setting}"]), f"{name} is {value}, expected at least 1")

@@ -92,7 +92,7 @@ def test_a_directory_in_which_a_run_was_killed_as_it_began(tmp_path, capsys):
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "run"
     small = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}
-    api.run(override(grpo(tasks=EASY, **small), ["evaluation.splits=[]", "evaluation.members=1"]), folder)
+    api.run(override(grpo(tasks=EASY, **small), ["evaluation.splits=[]", "evaluation.group_size=1"]), folder)
     return folder
 
 

@@ -206,7 +206,7 @@ def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monke
     monkeypatch.setattr("cotrain.report.trackers.TRACKERS", {"tensorboard": broken})
     sizes = "--steps 1 --tasks-per-step 1 --group-size 2 --evaluation-tasks 1"
     words = ["run", "grpo", "--model", TINY, *sizes.split()]
-    for setting in ("evaluation.splits=[]", "evaluation.members=1", "roles.solver.sampling.max_tokens=8"):
+    for setting in ("evaluation.splits=[]", "evaluation.group_size=1", "roles.solver.sampling.max_tokens=8"):
         words += ["--set", setting]
     assert main([*words, "--out", str(tmp_path / "a"), "--tracker", "tensorboard", "--threads", "1"]) == 0
     assert "tracker tensorboard: could not be opened" in capsys.readouterr().out.replace("\n", " ")

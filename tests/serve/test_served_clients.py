@@ -59,7 +59,7 @@ def test_lm_evaluation_harness(url, served, tmp_path):
         return [Instance(request_type=kind, doc={}, arguments=a, idx=i) for i, a in enumerate(arguments)]
 
     found = lm.loglikelihood(instances("loglikelihood", pairs))
-    renderer, model = served.trainer.cast["start"].renderer, served.trainer.cast["start"].model
+    renderer, model = served.trainer.policies["start"].renderer, served.trainer.policies["start"].model
     for (context, rest), (value, _) in zip(pairs, found, strict=True):
         before, after = renderer.encode(context), renderer.encode(context + rest)
         (expected,) = Scorer(model).logprobs([(before, after[len(before) :])])

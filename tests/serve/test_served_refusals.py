@@ -87,8 +87,8 @@ def test_foreign_hosts_are_refused(served, client):
 
 
 def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, task, monkeypatch):
-    lane = served.trainer.engine.engine._lanes["generator"]
-    monkeypatch.setattr(lane, "_decode", lambda: (_ for _ in ()).throw(FloatingPointError("not numbers")))
+    scheduler = served.trainer.engine.engine._schedulers["generator"]
+    monkeypatch.setattr(scheduler, "_decode", lambda: (_ for _ in ()).throw(FloatingPointError("not numbers")))
     answer = client.post("/v1/chat/completions", json=body(task))
     assert answer.status_code == 500 and "not numbers" in answer.json()["error"]["message"]
     streamed = client.post("/v1/chat/completions", json=body(task, stream=True)).text

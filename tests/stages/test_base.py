@@ -8,7 +8,7 @@ import torch
 
 from cotrain.models.heads import reward_model
 from cotrain.models.load import load_model
-from cotrain.play.parts import speaks_short
+from cotrain.play.common_roles import speaks_short
 from cotrain.stages.base import BATCH, BaseSettings, build_base, install
 
 NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")

@@ -42,7 +42,7 @@ def test_grades(sums):
     assert task.grade(f"<answer>{int(task.answer) + 1}</answer>") == Grade(value=False)
     assert task.grade(f"<answer>{task.answer} or 3</answer>") == Grade(value=False)
     assert task.grade(task.answer) == Grade(value=False)
-    assert task.judge_steps(("a",)) is None
+    assert task.grade_steps(("a",)) is None
 
 
 def test_a_description_builds_the_same_source(sums):

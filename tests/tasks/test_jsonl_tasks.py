@@ -208,7 +208,7 @@ def test_tasks(tmp_path):
     assert task.grade("so \\boxed{1072}") == Grade(value=True)
     assert task.grade("<answer>72</answer>") == Grade(value=False)
     assert task.grade("it is 1072") == Grade(value=False)  # no answer that is marked as such
-    assert task.judge_steps(("a",)) is None
+    assert task.grade_steps(("a",)) is None
     for index in (-1, source.size("train")):
         with pytest.raises(IndexError):
             source.get("train", index)

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from cotrain.tasks.words import WordProblems, scatter
+from cotrain.tasks.words import WordProblems, search_corpus
 from cotrain.tasks.words import roles_corpus as corpus
 from cotrain.tasks.words.corrupt import Attempt, Habits, clean, with_errors
-from cotrain.tasks.words.oracle import judge_steps
+from cotrain.tasks.words.oracle import grade_steps
 from cotrain.tasks.words.problem import Fact, assemble
 from cotrain.tasks.words.source import bucket, study_problems
 from cotrain.tasks.words.wording import FAMILIES, Family
@@ -43,7 +43,7 @@ PEARS, PLUMS, NUTS = PROBLEM.steps  # 16, 32, 27
 
 
 def attempt(*steps: str, answer: str) -> Attempt:
-    return Attempt(steps=steps, answer=answer, judgement=judge_steps(PROBLEM, steps))
+    return Attempt(steps=steps, answer=answer, judgement=grade_steps(PROBLEM, steps))
 
 
 def split(text: str) -> tuple[list[str], str]:
@@ -95,7 +95,7 @@ def test_right_reviews_make_every_solution_right():
             text = corpus.revised(problem, wrong, wrong.judgement.ok, right)
             said = tagged_solution(text)
             assert isinstance(said, Solution) and said.answer == str(problem.answer)
-            assert all(judge_steps(problem, tuple(s.text for s in said.steps)).ok)
+            assert all(grade_steps(problem, tuple(s.text for s in said.steps)).ok)
             assert not right or text == wrong.text
 
 
@@ -148,8 +148,8 @@ def test_digests_copy_what_matters():
     for i in range(200):
         user, assistant = corpus.digest_conversation(SOURCE, 0.0, 1, i)
         (*documents, purpose), mark = split(user["content"])
-        shown = [s for d in documents for s in scatter.sentences(d)]
-        digest = scatter.sentences(assistant["content"])
+        shown = [s for d in documents for s in search_corpus.sentences(d)]
+        digest = search_corpus.sentences(assistant["content"])
         empty += assistant["content"] == corpus.NOTHING
         assert mark == "Digest:"
         if assistant["content"] == corpus.NOTHING:
@@ -157,7 +157,7 @@ def test_digests_copy_what_matters():
         assert list(digest) == [s for s in shown if s in digest] and len(digest) <= len(shown)
         if i % 2:
             nouns = set(re.findall("[a-z]{3,}", purpose)) - {"about"}
-            assert set(digest) == {s for s in shown if scatter.words(s) & nouns}
+            assert set(digest) == {s for s in shown if search_corpus.words(s) & nouns}
     assert 5 < empty < 40
 
 
@@ -173,8 +173,8 @@ def test_bins_are_digested_for_the_question(brief):
     for i in range(200):
         user, assistant = corpus.bin_conversation(SOURCE, 0.0, 1, i, brief=brief)
         (*documents, question), mark = split(user["content"])
-        shown = [s for d in documents for s in scatter.sentences(d)]
-        digest = [] if assistant["content"] == corpus.NOTHING else list(scatter.sentences(assistant["content"]))
+        shown = [s for d in documents for s in search_corpus.sentences(d)]
+        digest = [] if assistant["content"] == corpus.NOTHING else list(search_corpus.sentences(assistant["content"]))
         (style,) = (s for s in FAMILIES.values() if question in {s.question.format(t=noun) for noun in corpus.NOUNS})
         counts.append((len(documents), bool(digest)))
         assert mark == "Digest:" and digest == [s for s in shown if says(style, s)]
@@ -186,17 +186,17 @@ def test_bins_are_digested_for_the_question(brief):
 def test_a_search_scatters_all_facts_among_other_things():
     for i in range(100):
         problem = WordProblems().problem("train", i)
-        facts, question = scatter.facts_and_question(problem.text)
+        facts, question = search_corpus.facts_and_question(problem.text)
         assert f"{' '.join(facts)} {question}" == problem.text
-        found = scatter.search(problem.text, f" {problem.question}", random.Random(i), noise=1.0)
-        said = [s for d in found for s in scatter.sentences(d)]
+        found = search_corpus.search(problem.text, f" {problem.question}", random.Random(i), noise=1.0)
+        said = [s for d in found for s in search_corpus.sentences(d)]
         assert sorted(s for s in said if s in facts) == sorted(facts) and len(said) == 2 * len(facts)
         others = " ".join(s for s in said if s not in facts)
-        assert not scatter.words(others) & scatter.words(problem.text) & set(corpus.NOUNS)
-        assert all(2 <= len(scatter.sentences(d)) <= 4 for d in found[:-1])
-        elsewhere = " ".join(scatter.search(problem.text, "unicorns", random.Random(i)))
+        assert not search_corpus.words(others) & search_corpus.words(problem.text) & set(corpus.NOUNS)
+        assert all(2 <= len(search_corpus.sentences(d)) <= 4 for d in found[:-1])
+        elsewhere = " ".join(search_corpus.search(problem.text, "unicorns", random.Random(i)))
         assert elsewhere and not any(fact in elsewhere for fact in facts)
-        assert scatter.search(problem.text, " ", random.Random(i)) == ()
+        assert search_corpus.search(problem.text, " ", random.Random(i)) == ()
 
 
 def test_gathered_problems_are_the_same_in_another_order():

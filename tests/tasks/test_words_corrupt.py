@@ -10,7 +10,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.tasks.words import WordProblems
 from cotrain.tasks.words.corrupt import Habits, clean, slip, triggered, with_errors, with_habits
-from cotrain.tasks.words.oracle import judge_steps, parse_step
+from cotrain.tasks.words.oracle import grade_steps, parse_step
 from cotrain.tasks.words.problem import Fact, Problem, assemble
 from cotrain.text.parsers import Solution, tagged_solution
 
@@ -33,7 +33,7 @@ def test_without_errors_it_is_the_exact_solution():
         attempt = with_habits(problem, NONE, rng_of(i))
         assert attempt == clean(problem)
         assert attempt.text == problem.solution
-        assert judge_steps(problem, attempt.steps) == attempt.judgement
+        assert grade_steps(problem, attempt.steps) == attempt.judgement
 
 
 def test_the_habits_by_hand():
@@ -71,7 +71,7 @@ def test_corrupted_solutions_parse_and_their_answer_is_the_last_result():
         assert tuple(span.text for span in parsed.steps) == attempt.steps
         steps = [parse_step(step) for step in attempt.steps]
         assert None not in steps and str(steps[-1].result) == attempt.answer
-        assert judge_steps(problem, attempt.steps) == attempt.judgement
+        assert grade_steps(problem, attempt.steps) == attempt.judgement
 
 
 def test_after_the_error_everything_is_consistent():

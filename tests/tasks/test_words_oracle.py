@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.tasks.words.oracle import Step, integer, judge_steps, parse_step, read_steps
+from cotrain.tasks.words.oracle import Step, grade_steps, integer, parse_step, read_steps
 from cotrain.tasks.words.problem import Fact, assemble
 
 PROBLEM = assemble(
@@ -24,12 +24,12 @@ RIGHT = (" pears= apples+4=12+4=16 pears", " plums= pears- apples=16-12=4 plums"
 
 
 def reasons(*steps: str) -> tuple[str, ...]:
-    return judge_steps(PROBLEM, steps).reasons
+    return grade_steps(PROBLEM, steps).reasons
 
 
 def test_the_exact_solution_is_right():
     assert PROBLEM.steps == RIGHT
-    judgement = judge_steps(PROBLEM, RIGHT)
+    judgement = grade_steps(PROBLEM, RIGHT)
     assert judgement.ok == (True, True, True) and judgement.first_wrong is None
 
 
@@ -67,7 +67,7 @@ def test_first_step(step: str, reason: str):
 def test_a_step_that_goes_on_from_a_wrong_value_is_right():
     steps = (" pears= apples+4=12+4=10 pears", " plums= pears- apples=10-12=-2 plums", " eggs= plums*3=-2*3=-6 eggs")
     assert reasons(*steps) == ("arithmetic", "", "")
-    assert judge_steps(PROBLEM, steps).first_wrong == 0
+    assert grade_steps(PROBLEM, steps).first_wrong == 0
     back_to_truth = (steps[0], RIGHT[1])
     assert reasons(*back_to_truth) == ("arithmetic", "premise")
 
@@ -89,8 +89,8 @@ def test_commuted_products_and_no_commuted_differences():
 def test_modular_arithmetic():
     facts = (Fact(target="apples", kind="given", right=7), Fact(target="pears", kind="plus", left="apples", right=8))
     problem = assemble(facts, "pears", family="plain", modulus=10)
-    assert judge_steps(problem, (" pears= apples+8=7+8=5 pears",)).ok == (True,)
-    assert judge_steps(problem, (" pears= apples+8=7+8=15 pears",)).reasons == ("arithmetic",)
+    assert grade_steps(problem, (" pears= apples+8=7+8=5 pears",)).ok == (True,)
+    assert grade_steps(problem, (" pears= apples+8=7+8=15 pears",)).reasons == ("arithmetic",)
 
 
 def test_readings_keep_what_was_known_and_claimed():
@@ -134,7 +134,7 @@ def test_what_is_written_is_read_back(target, left, operator, right, left_value,
 
 @given(st.lists(st.one_of(st.text(), st.text(alphabet=" =+-*0123456789apers"), st.sampled_from(RIGHT)), max_size=6))
 def test_any_text_gets_a_judgement(steps: list[str]):
-    judgement = judge_steps(PROBLEM, tuple(steps))
+    judgement = grade_steps(PROBLEM, tuple(steps))
     assert len(judgement.ok) == len(judgement.reasons) == len(steps)
     assert all(ok == (reason == "") for ok, reason in zip(judgement.ok, judgement.reasons, strict=True))
 

@@ -152,8 +152,8 @@ def test_grading():
 def test_the_task_judges_its_own_steps():
     task = SOURCE.get("test", 1)
     steps = SOURCE.problem("test", 1).steps
-    assert task.judge_steps(steps).ok == (True,) * len(steps)
-    assert task.judge_steps(("", *steps)).reasons[0] == "malformed"
+    assert task.grade_steps(steps).ok == (True,) * len(steps)
+    assert task.grade_steps(("", *steps)).reasons[0] == "malformed"
     assert len(steps) == task.difficulty
 
 

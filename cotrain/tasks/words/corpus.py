@@ -23,7 +23,7 @@ import random
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.tasks.words.corrupt import Attempt, Habits, another_answer, clean, slip, with_errors, with_habits
-from cotrain.tasks.words.oracle import Reading, integer, read_steps
+from cotrain.tasks.words.oracle import StepReading, integer, read_steps
 from cotrain.tasks.words.problem import Problem, compute
 from cotrain.tasks.words.source import WordProblems
 from cotrain.text.parsers import final_answer
@@ -154,7 +154,7 @@ def review_text(
     return _write_review(problem, read_steps(problem, steps), verdicts, final, words)
 
 
-def final_verdict(problem: Problem, readings: tuple[Reading, ...], verdicts: tuple[bool, ...], answer: str) -> bool:
+def final_verdict(problem: Problem, readings: tuple[StepReading, ...], verdicts: tuple[bool, ...], answer: str) -> bool:
     """Every step is called right, and the answer is what the last one claims for the quantity asked for."""
     step = readings[-1].step if readings else None
     if step is None or step.target != problem.question:
@@ -196,7 +196,7 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
     return " ".join(statements)
 
 
-def derivation(problem: Problem, reading: Reading) -> str:
+def derivation(problem: Problem, reading: StepReading) -> str:
     """What a reviewer works out for one step: `` pears= apples+4=12+4=16``, or less where that cannot be done."""
     step = reading.step
     fact = None if step is None else problem.relations.get(step.target)
@@ -211,7 +211,7 @@ def derivation(problem: Problem, reading: Reading) -> str:
 
 
 def _write_review(
-    problem: Problem, readings: tuple[Reading, ...], verdicts: tuple[bool, ...], final: bool, words: tuple[str, str]
+    problem: Problem, readings: tuple[StepReading, ...], verdicts: tuple[bool, ...], final: bool, words: tuple[str, str]
 ) -> str:
     yes, no = words
     blocks = [

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import StepJudgement
-from cotrain.tasks.words.oracle import judge_steps
+from cotrain.core.types import StepVerdicts
+from cotrain.tasks.words.oracle import grade_steps
 from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text
 
 FEWER_FAMILY = "plain"  # the wording whose "fewer ... than" triggers the habit "fewer"
@@ -54,7 +54,7 @@ class Attempt:
 
     steps: tuple[str, ...]  # [K] inside of each step tag
     answer: str
-    judgement: StepJudgement  # [K]
+    judgement: StepVerdicts  # [K]
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ Choice = Callable[[int, Fact, int, int], str | None]  # (position, fact, left va
 def clean(problem: Problem) -> Attempt:
     """The exact solution."""
     count = len(problem.needed)
-    judgement = StepJudgement(ok=(True,) * count, reasons=("",) * count)
+    judgement = StepVerdicts(ok=(True,) * count, reasons=("",) * count)
     return Attempt(steps=problem.steps, answer=str(problem.answer), judgement=judgement)
 
 
@@ -174,7 +174,7 @@ def _write(problem: Problem, choose: Choice, rng: random.Random) -> Attempt:
         steps.append(line.text(answer))
     if not spoilt:
         return clean(problem)
-    return Attempt(steps=tuple(steps), answer=str(answer), judgement=judge_steps(problem, tuple(steps)))
+    return Attempt(steps=tuple(steps), answer=str(answer), judgement=grade_steps(problem, tuple(steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cotrain.core.types import StepJudgement
+from cotrain.core.types import StepVerdicts
 from cotrain.tasks.words.problem import Fact, Problem, compute
 
 OPERATORS = "+-*"
@@ -122,7 +122,7 @@ def _reason(problem: Problem, step: Step, claimed: Mapping[str, int], seen: set[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class StepReading:
     """One step as the oracle met it."""
 
     step: Step | None  # None where it is malformed
@@ -131,7 +131,7 @@ class Reading:
     known: Mapping[str, int]  # value of every noun just before this step: given, or claimed by an earlier step
 
 
-def read_steps(problem: Problem, steps: tuple[str, ...]) -> tuple[Reading, ...]:
+def read_steps(problem: Problem, steps: tuple[str, ...]) -> tuple[StepReading, ...]:
     """[K] parse and judge each step in turn."""
     claimed: dict[str, int] = dict(problem.given)
     seen: set[str] = set()
@@ -141,14 +141,14 @@ def read_steps(problem: Problem, steps: tuple[str, ...]) -> tuple[Reading, ...]:
         reason = "malformed" if step is None else _reason(problem, step, claimed, seen)
         claim = text.rpartition("=")[2].partition(" ")[0]
         claim = claim if integer(claim) is not None else ""
-        readings.append(Reading(step=step, claim=claim, reason=reason, known=dict(claimed)))
+        readings.append(StepReading(step=step, claim=claim, reason=reason, known=dict(claimed)))
         if step is not None and step.target in problem.relations:
             claimed[step.target] = step.result
             seen.add(step.target)
     return tuple(readings)
 
 
-def judge_steps(problem: Problem, steps: tuple[str, ...]) -> StepJudgement:
+def grade_steps(problem: Problem, steps: tuple[str, ...]) -> StepVerdicts:
     """Judge each step's text (the inside of its tag)."""
     reasons = tuple(reading.reason for reading in read_steps(problem, steps))
-    return StepJudgement(ok=tuple(not reason for reason in reasons), reasons=reasons)
+    return StepVerdicts(ok=tuple(not reason for reason in reasons), reasons=reasons)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from cotrain.core.address import rng_of
 from cotrain.functional.bins import first_fit_decreasing
-from cotrain.tasks.words import scatter
+from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.corpus import (
     Start,
     _conversation,
@@ -138,7 +138,7 @@ def self_check_conversation(source: WordProblems, habits: Habits, start: Start, 
 def plan_conversation(source: WordProblems, seed: int, index: int) -> Conversation:
     """A question, answered by a search for what it asks for."""
     problem = _problem(source, rng_of("words", "plan", seed, index))
-    _, question = scatter.facts_and_question(problem.text)
+    _, question = search_corpus.facts_and_question(problem.text)
     return _conversation(fill(PLAN, question=question), f"<search> {problem.question}</search>")
 
 
@@ -147,17 +147,17 @@ def digest_conversation(source: WordProblems, missed: float, seed: int, index: i
     facts; read for a list of nouns, it is every sentence with one of them."""
     rng = rng_of("words", "digest", seed, index)
     problem = _problem(source, rng)
-    facts, question = scatter.facts_and_question(problem.text)
-    found = scatter.search(problem.text, problem.question if rng.random() < 0.9 else "nothing", rng)
+    facts, question = search_corpus.facts_and_question(problem.text)
+    found = search_corpus.search(problem.text, problem.question if rng.random() < 0.9 else "nothing", rng)
     found = found[: BIN[0] + int(rng.random() * (BIN[1] - BIN[0] + 1))]
-    said = [sentence for document in found for sentence in scatter.sentences(document)]
+    said = [sentence for document in found for sentence in search_corpus.sentences(document)]
     if index % 2 == 0:
         purpose, wanted = question, set(facts)
     else:
-        named = sorted(scatter.words(" ".join(said)) & set(NOUNS))
+        named = sorted(search_corpus.words(" ".join(said)) & set(NOUNS))
         nouns = rng.sample(named, min(len(named), 2 + int(rng.random() * 3)))
         purpose = f"Facts about {', '.join(nouns)}."
-        wanted = {s for s in said if not scatter.words(s).isdisjoint(nouns)}
+        wanted = {s for s in said if not search_corpus.words(s).isdisjoint(nouns)}
     digest = [sentence for sentence in said if (sentence in wanted) != (rng.random() < missed)]
     return _conversation(fill(DIGEST, documents="\n".join(found), purpose=purpose), " ".join(digest) or NOTHING)
 
@@ -171,12 +171,12 @@ def bin_conversation(
     """
     rng = rng_of("words", "bin", brief, seed, index)
     problem = _problem(source, rng)
-    facts, question = scatter.facts_and_question(problem.text)
+    facts, question = search_corpus.facts_and_question(problem.text)
     asked = problem.question if rng.random() < 0.95 else "nothing"
-    found = scatter.search(problem.text, asked, rng, noise=rng.choice(NOISE))
+    found = search_corpus.search(problem.text, asked, rng, noise=rng.choice(NOISE))
     packed = first_fit_decreasing([len(document) for document in found], 1 if brief else rng.choice(BINS))
     shown = [found[i] for i in rng.choice(packed)]
-    said = [sentence for document in shown for sentence in scatter.sentences(document)]
+    said = [sentence for document in shown for sentence in search_corpus.sentences(document)]
     digest = [sentence for sentence in said if (sentence in facts) != (rng.random() < missed)]
     return _conversation(fill(DIGEST, documents="\n".join(shown), purpose=question), " ".join(digest) or NOTHING)
 

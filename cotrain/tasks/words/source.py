@@ -21,7 +21,7 @@ from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.types import Grade, ParseFailure, StepJudgement, Task
+from cotrain.core.types import Grade, ParseFailure, StepVerdicts, Task
 from cotrain.tasks.words import oracle, wording
 from cotrain.tasks.words.problem import Problem, draw
 from cotrain.text.parsers import tagged_solution
@@ -44,7 +44,7 @@ def bucket(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WordJudge:
+class WordGrader:
     """Grades answers and steps of one problem."""
 
     problem: Problem
@@ -57,9 +57,9 @@ class WordJudge:
             return Grade(value=False, reason="no answer")
         return Grade(value=value == self.problem.answer)
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement:
-        """Judge each step by ``oracle.judge_steps``."""
-        return oracle.judge_steps(self.problem, steps)
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts:
+        """Judge each step by ``oracle.grade_steps``."""
+        return oracle.grade_steps(self.problem, steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class WordProblems:
             answer=str(problem.answer),
             solution=problem.solution,
             difficulty=float(len(problem.needed)),
-            judge=WordJudge(problem=problem),
+            grader=WordGrader(problem=problem),
             paraphrases=self._paraphrases(problem, split, index),
         )
 

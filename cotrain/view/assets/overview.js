@@ -115,7 +115,7 @@ const PANELS = [
   ["Judges", "", /\/(balanced_accuracy|true_positive_rate|true_negative_rate|step_balanced_accuracy)$/],
   ["Groups without spread", "they teach nothing", /\/zero_spread_groups$/],
   ["KL to the reference", "nats a token", /\/kl$/],
-  ["Sampler against trainer", "difference of log-probabilities", /\/sampler_gap$/],
+  ["Sampler against trainer", "difference of log-probabilities", /\/sampler_trainer_diff$/],
   ["Clip fraction", "", /\/clip_fraction$/],
   ["Gradient norm", "", /\/grad_norm$/],
   ["Loss", "", /\/loss$/],

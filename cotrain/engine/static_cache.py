@@ -42,7 +42,7 @@ def columns_for(tokens: int) -> int:
     return between if tokens <= between > LEAST_COLUMNS else power
 
 
-class Slots(Cache):
+class StaticCache(Cache):
     """Keys and values of all running rows. transformers calls ``update`` once per layer and decode step."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -76,7 +76,7 @@ class Slots(Cache):
         lengths: Sequence[int],
         sizes: Sequence[int],
     ) -> None:
-        """As ``Columns.enter``: ``layers`` are U prompts padded on the left; of prompt ``index``, of ``lengths`` tokens,
+        """As ``SharedPrefixCache.enter``: ``layers`` are U prompts padded on the left; of prompt ``index``, of ``lengths`` tokens,
         come ``sizes`` rows."""
         if not self.store.keys:
             self.store.create(layers, self.dtype)
@@ -103,7 +103,7 @@ class Slots(Cache):
         fill(self.lengths, holes, movers, keep)
 
     def taken(self, row: int, drawn: int) -> list[tuple[Tensor, Tensor]]:
-        """As ``Columns.taken``."""
+        """As ``SharedPrefixCache.taken``."""
         end = self.lengths[row] + drawn
         return [
             (keys[row, :, :end].clone(), values[row, :, :end].clone())
@@ -142,7 +142,7 @@ def attend_slots(
 ) -> tuple[Tensor, None]:
     """Attention of one query token per line, in the form that transformers calls attention functions.
 
-    Args: query [lines, heads, 1, head_dim]; key and value [lines, K, columns, …]; mask as ``Slots.view`` gives it. Query
+    Args: query [lines, heads, 1, head_dim]; key and value [lines, K, columns, …]; mask as ``StaticCache.view`` gives it. Query
     heads of one key head are queries of one head, so keys are not repeated. Returns [lines, 1, heads, value's head_dim].
     Raises ModelError for what it cannot compute.
     """

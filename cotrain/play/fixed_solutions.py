@@ -11,7 +11,7 @@ from typing import Any
 
 from cotrain.core.errors import TooLong
 from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
-from cotrain.core.types import Episode, Grade, StepJudgement, Task, Trace
+from cotrain.core.types import Episode, Grade, StepVerdicts, Task, Trace
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.judges import shown
 from cotrain.play.protocols import show_verdict
@@ -26,10 +26,12 @@ def judge_given(
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
     given = {sample.id: sample for sample in samples}
     tasks = [
-        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, judge=_Nobody()) for s in samples
+        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=_Nobody()) for s in samples
     ]
     reader = executor.greedy() if reviews == 1 else executor
-    episodes = reader.play(locate, tasks, step=step, split=split, members=1, given=given, verifier=verifier, n=reviews)
+    episodes = reader.play(
+        locate, tasks, step=step, split=split, group_size=1, given=given, verifier=verifier, n=reviews
+    )
     return [_judged_row(given[e.task_id], e) for e in episodes]
 
 
@@ -85,5 +87,5 @@ class _Nobody:
     def grade(self, task: Task, text: str) -> Grade:
         return Grade(value=None, reason="not asked")
 
-    def judge_steps(self, task: Task, steps: tuple[str, ...]) -> StepJudgement | None:
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None

@@ -26,7 +26,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from cotrain.models.attention import is_plain
 from cotrain.models.config import ATTENTION
-from cotrain.models.pieces import Piece, attend_pieces
+from cotrain.models.varlen_attention import Piece, attend_pieces
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers
 

@@ -8,8 +8,8 @@ from learn_makers import credit, sampled, tiny_model
 from torch.nn import functional as F
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.contract import Term
-from cotrain.learn.rating import Pairwise, Pointwise
+from cotrain.learn.contract import LossTerm
+from cotrain.learn.reward_model_losses import Pairwise, Pointwise
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.heads import ValueModel
 
@@ -81,7 +81,7 @@ def test_the_update_is_that_of_the_pairwise_loss(anchor, monkeypatch):
         "step",
         lambda multiplier: seen.update({name: p.grad.clone() for name, p in model.named_parameters()}),
     )
-    learner.update([Term(name="rm", algorithm=algorithm, samples=credit(algorithm, traces).samples)])
+    learner.update([LossTerm(name="rm", algorithm=algorithm, samples=credit(algorithm, traces).samples)])
     for name, gradient in expected.items():
         assert torch.allclose(seen[name], gradient, rtol=1e-4, atol=1e-6), name
 
@@ -93,7 +93,7 @@ def test_pointwise_learns_its_labels():
     for _ in range(40):
         values = scores(model).detach().tolist()
         traces = [rated(values[i], labels[i], call=i, prompt=PROMPTS[i]) for i in range(5)]
-        report = learner.update([Term(name="rm", algorithm=algorithm, samples=credit(algorithm, traces).samples)])
+        report = learner.update([LossTerm(name="rm", algorithm=algorithm, samples=credit(algorithm, traces).samples)])
     assert report.metrics["rm/accuracy"] == 1.0 and report.metrics["rm/loss"] < 0.2
 
 

@@ -27,7 +27,7 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError, TooLong
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.attention import DECODE, attention
-from cotrain.engine.cache import TILE, Columns, gaps
+from cotrain.engine.cache import TILE, SharedPrefixCache, gaps
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
 from cotrain.engine.kept import Kept, Past
@@ -39,8 +39,8 @@ LEAST_ADMITTED = 8  # fewer than this (or a quarter of max_rows) do not interrup
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
-    """Work done by one lane."""
+class EngineCounts:
+    """Work done by one scheduler."""
 
     requests: int = 0  # finished
     prompt_tokens: int = 0  # of all requests
@@ -52,7 +52,7 @@ class Counts:
     seconds: float = 0.0
 
 
-class Lane:
+class Scheduler:
     """The waiting and the running rows of one policy."""
 
     casts_kept = True  # by autocast, for the length of an admission or a decode step
@@ -68,9 +68,9 @@ class Lane:
         copies: Copies | None = None,
     ) -> None:
         """``activate``: called before each admission and decode step, to select an adapter of a shared module.
-        ``copies``: of the weights in ``autocast``, shared by all lanes of this model.
+        ``copies``: of the weights in ``autocast``, shared by all schedulers of this model.
 
-        Raises ModelError for a model that this lane does not decode as its own forward pass would.
+        Raises ModelError for a model that this scheduler does not decode as its own forward pass would.
         """
         self.policy, self.model, self.max_rows, self.autocast = policy, model, max_rows, autocast
         self._activate, self._copies = activate or (lambda: None), copies
@@ -121,9 +121,9 @@ class Lane:
         self._leave({i for i, row in enumerate(self.running.items) if row.future.cancelled()})
 
     def ready(self, patient: bool) -> int:
-        """How many of the waiting rows may enter now. ``patient``: other lanes have rows to go on with.
+        """How many of the waiting rows may enter now. ``patient``: other schedulers have rows to go on with.
 
-        A decode step costs hardly more for many rows than for few. So while other lanes run, only a full batch enters:
+        A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch enters:
         reviews wait until the solutions that they are about have all been written, and then decode side by side.
         """
         room = self.max_rows - len(self.running)
@@ -171,8 +171,8 @@ class Lane:
     def _reset(self) -> None:
         """No row runs, nothing is stored or counted."""
         narrow = torch.float32 if self.device.type == "cpu" else self.autocast  # on a CPU attention stays in float32
-        self.running, self.counts = Rows(self.device), Counts()
-        self._cache = Columns(narrow if self.autocast else None)
+        self.running, self.counts = Rows(self.device), EngineCounts()
+        self._cache = SharedPrefixCache(narrow if self.autocast else None)
 
     def _admit(self, rows: list[Row]) -> None:
         """Prefill the rows' distinct prompts and draw each row's first token."""

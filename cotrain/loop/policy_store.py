@@ -13,7 +13,7 @@ from cotrain.core.state import State, take
 from cotrain.text.render import Renderer, Rendering
 
 
-class Cast:
+class PolicyStore:
     """All policies of one run, by name."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle]) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.signals import OUTCOME
-from cotrain.learn.contract import Sample, Term
+from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import sequence_scores
 from cotrain.loop.policies import Lora, adapter, frozen, trainable
@@ -34,11 +34,13 @@ def cast():
 def learn(cast, policy):
     behaviour = cast[policy].logprobs(PAIRS)
     samples = tuple(
-        Sample(key=str(i), prompt_ids=p, token_ids=t, behaviour=b, advantages=torch.full_like(b, (-1.0) ** i))
+        Sample(key=str(i), prompt_ids=p, token_ids=t, sampler_logprobs=b, advantages=torch.full_like(b, (-1.0) ** i))
         for i, ((p, t), b) in enumerate(zip(PAIRS, behaviour, strict=True))
     )
     assert (
-        cast[policy].update([Term(name="o", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)]).stepped
+        cast[policy]
+        .update([LossTerm(name="o", algorithm=PolicyGradient(rewards={OUTCOME: 1.0}), samples=samples)])
+        .stepped
     )
 
 

@@ -8,7 +8,7 @@ from cotrain.core.errors import UnknownName
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
 from cotrain.models.adapters import AdapterBase
-from cotrain.models.branches import can_branch
+from cotrain.models.shared_prefix import can_branch
 from tests.helpers import answers, mixed_requests, request, tiny_model
 
 POLICIES = ("one", "two", "still")
