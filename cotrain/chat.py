@@ -97,7 +97,7 @@ def lines_for(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -
     lines = []
     for index, (_, _, text) in enumerate(steps):
         mark = {1.0: "✓", 0.0: "✗", None: "?" if review_verdicts else " "}[
-            majority([review_verdict[index] for review_verdict in review_verdicts])
+            majority([verdicts[index] for verdicts in review_verdicts])
         ]
         lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
     lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")

@@ -260,10 +260,10 @@ class Malformed(ValueError):
 
 def _ids_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Token ids [T] with their log-probabilities. Raises Malformed."""
-    ids, told = choice.get("token_ids"), choice.get("logprobs")
+    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     if not isinstance(ids, list) or not ids or not all(isinstance(i, int) and i >= 0 for i in ids):
         raise Malformed("no token ids")
-    said = told.get("token_logprobs") if isinstance(told, Mapping) else None
+    said = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
     if not isinstance(said, list) or len(said) != len(ids) or not all(isinstance(v, int | float) for v in said):
         raise Malformed("no log-probabilities")
     return tuple(ids), tuple(map(float, said))

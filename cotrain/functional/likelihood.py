@@ -41,9 +41,3 @@ def outcome_cross_entropy(
         raise ValueError(f"expected [B, T] and outcomes [B], found {tuple(logprobs.shape)}, {tuple(outcomes.shape)}")
     ratios = torch.where(mask > 0, logprobs - reference.detach(), torch.zeros_like(logprobs))
     return binary_cross_entropy(beta * ratios.sum(1), outcomes)
-
-
-def bradley_terry(chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
-    """−log σ(s⁺ − s⁻) for scores of the better and the worse of each pair (Bradley & Terry 1952). ``[N]`` → ``[N]``."""
-    check_same_shape(chosen=chosen, rejected=rejected)
-    return -F.logsigmoid(chosen - rejected)

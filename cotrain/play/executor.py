@@ -190,7 +190,7 @@ class RoleHandle:
         """Ask once: a conversation of one turn.
 
         Args:
-            group: pool key of the trace; by default all members' traces of this role on this task are one pool.
+            group: pool key of the trace; by default the traces of this role in the whole group on this task are one pool.
             parent: the turn that this one judges or answers.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 

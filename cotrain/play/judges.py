@@ -19,15 +19,13 @@ judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.functional.aggregate import aggregate
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
-from cotrain.play.idle_loop import together
 from cotrain.play.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
 from cotrain.text.nonce import wrap, wrap_all
@@ -72,45 +70,6 @@ def confidence(turn: Turn) -> float | None:
     score: float | None = turn.parsed.score
     found = probabilities(turn)
     return aggregate("product", found) if found else score
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BothOrders:
-    """Two judgements of one pair, with either response in front."""
-
-    turns: tuple[Turn, Turn]  # as (first, second), as (second, first)
-    agree: bool | None  # do they name the same response (or both a tie); None when one of them is no judgement
-    final: bool | None  # is the first better; None for a tie, for disagreement, and without judgement
-    score: float | None  # mean of both, 1 for the first; of the one there is when the other is no judgement
-
-
-async def both_orders(
-    judge: Callable[..., Coroutine[Any, Any, Turn]], mark: str, first: str, second: str, **fields: Any
-) -> BothOrders:
-    """Ask a comparing role twice at once, with the responses swapped the second time, and compare the verdicts.
-
-    Args:
-        judge: a role such as ``roles.judge``, made by ``pairwise``, ``thinkrm`` or ``gram``.
-        mark: the nonce of the markers.
-        first, second: texts of the responses, as they are.
-        fields: what else the role takes: ``problem``, ``group``, ``parent``, ``reference``.
-    """
-    ahead = judge(**fields, **shown(mark, first=first, second=second))
-    swapped = judge(**fields, **shown(mark, first=second, second=first))
-    one, two = await together([ahead, swapped])
-    finals, scores = [], []
-    for turn, turned in ((one, False), (two, True)):
-        said = turn.parsed
-        if said.ok:
-            finals.append((not said.final) if turned and said.final is not None else said.final)
-            scores.append(1.0 - said.score if turned else said.score)
-    agree = finals[0] == finals[1] if len(finals) == 2 else None
-    return BothOrders(
-        turns=(one, two),
-        agree=agree,
-        final=finals[0] if agree else None,
-        score=sum(scores) / len(scores) if scores else None,
-    )
 
 
 # -- the roles; ``reference`` adds a field of that name to the prompt

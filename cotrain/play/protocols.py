@@ -170,7 +170,7 @@ def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: st
     """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
     guarded = "nonce" in judge.fields
     fields = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}
-    return {"problem": task.prompt, "count": len(solution.parsed.steps), **told}
+    return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
 
 
 def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:

@@ -54,7 +54,9 @@ async def solve_and_revise(
     reference = f"\nReference: {task.answer}" if leak else ""
     revisions = await together(
         [
-            roles.refiner(group=s.group, parent=s, problem=task.prompt, solution=s.text, review=written[s.id] + told)
+            roles.refiner(
+                group=s.group, parent=s, problem=task.prompt, solution=s.text, review=written[s.id] + reference
+            )
             for s in revisable
         ]
     )

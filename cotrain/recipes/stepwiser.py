@@ -62,10 +62,10 @@ async def judge_steps(
     judged = [s for s in graded if s.id in drawn]
     review_turns = await review_all(task, roles, judged, n=reviews)
     for solution, turns in zip(judged, review_turns, strict=True):
-        mine, right = drawn[solution.id], found[solution.id]
+        counted, right = drawn[solution.id], found[solution.id]
         for turn in turns:
-            turn.show(COUNTED, mine)
-            turn.reward(MATCH, share_right(verdicts(turn), right, mine) if turn.parsed.ok else 0.0)
+            turn.show(COUNTED, counted)
+            turn.reward(MATCH, share_right(verdicts(turn), right, counted) if turn.parsed.ok else 0.0)
 
 
 @recipe(group_size=4)

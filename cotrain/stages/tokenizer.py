@@ -9,7 +9,7 @@ Left out: normalisation (it would break the round trip), and a vocabulary for an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -78,12 +78,6 @@ def train_tokenizer(
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
-
-
-def split_words(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> dict[str, int]:
-    """Those of ``words`` that need more than one token, with how many they need; write the leading space yourself."""
-    counts = {word: len(tokenizer.encode(word, add_special_tokens=False)) for word in words}
-    return {word: count for word, count in counts.items() if count != 1}
 
 
 def _without_tags(text: str) -> list[str]:

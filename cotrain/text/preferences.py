@@ -16,7 +16,6 @@ smoothing belongs to a loss (``learn/sft.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cotrain.core.types import ParseFailure, Span
@@ -133,11 +132,6 @@ def read_rmr1(text: str) -> Preference | Refused | ParseFailure:
     return Preference(margin=_BRACKETED[word.text], spans=(letter,), format_score=_clip(1.0 - 0.4 * missing))
 
 
-def write_rmr1(rubric: str, evaluation: str, first: bool) -> str:
-    """``read_rmr1`` reads it back, unless a text holds its tags or ends on a letter in brackets."""
-    return f"<rubric>{rubric}</rubric>\n<eval>{evaluation}</eval>\n<answer>[[{_letter(first)}]]</answer>"
-
-
 # -- Think-RM
 
 
@@ -160,14 +154,6 @@ def read_thinkrm(text: str, *, graded: bool = False) -> Preference | Refused | P
     if not graded and word.text in _LETTERS:
         return Preference(margin=_LETTERS[word.text], spans=(word,), format_score=score)
     return failure("bad answer", missing=1)
-
-
-def write_thinkrm(thought: str, margin: int, *, graded: bool = False) -> str:
-    """``read_thinkrm`` reads it back. Args: margin: r_first − r_second, ±1 or with ``graded`` −3 … 3. Raises
-    ValueError for another margin."""
-    if abs(margin) > 3 if graded else abs(margin) != 1:
-        raise ValueError(f"a margin is {'-3 ... 3' if graded else '1 or -1'}, not {margin}")
-    return f"<think>{thought}</think>\n<answer>{-margin if graded else _letter(margin > 0)}</answer>"
 
 
 # -- DeepSeek-GRM
@@ -206,13 +192,6 @@ def read_grm(text: str, count: int) -> Ratings | Refused | ParseFailure:
     if len(points) != count:
         return failure("score count", missing=1)
     return Ratings(points=points, principles=principles)
-
-
-def write_grm(principles: Sequence[tuple[str, int]], critique: str, points: Sequence[int]) -> str:
-    """``read_grm`` reads it back. Args: principles: (one line of text, per cent); points [N] 1 … 10."""
-    lines = "\n".join(f"{weight}% {name}" for name, weight in principles)
-    scores = ", ".join(map(str, points))
-    return f"<principles>\n{lines}\n</principles>\n<critique>{critique}</critique>\n<scores>[{scores}]</scores>"
 
 
 # -- GRAM

@@ -32,11 +32,3 @@ def char_to_tokens(offsets: Sequence[int], start: int, end: int) -> tuple[int, i
     if start == end:
         return first, first
     return first, bisect_left(offsets, end) + 1
-
-
-def end_token(offsets: Sequence[int], end: int) -> int:
-    """Index of the token that completes character ``end - 1``. Raises ValueError unless 1 <= end <= offsets[-1]."""
-    last = offsets[-1] if offsets else 0
-    if not 1 <= end <= last:
-        raise ValueError(f"character {end - 1} does not lie in a text of {last} characters")
-    return bisect_left(offsets, end)

@@ -24,7 +24,6 @@ declining never pays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -123,11 +122,6 @@ def read_genrm(text: str) -> Verdict | Refused | ParseFailure:
     return Verdict(final=final, score=float(final), spans=(word,))
 
 
-def write_genrm(rationale: str, final: bool) -> str:
-    """``read_genrm`` reads the verdict back; the rationale must not hold its tag."""
-    return f"{rationale}\n<verdict>{_yes_no(final)}</verdict>" if rationale else _yes_no(final)
-
-
 # -- GenPRM
 
 
@@ -162,34 +156,6 @@ def read_genprm(text: str, count: int) -> Verdict | Refused | ParseFailure:
     return Verdict(final=all(steps), score=float(all(steps)), steps=steps, spans=words)
 
 
-def first_program(text: str) -> Span | None:
-    """The inside of the first closed ``<verify>`` behind a thought that the text begins with; None where there is none.
-
-    What stands behind the closing tag changes nothing, so a text may be cut there. A thought without an end has none.
-    """
-    opened, end = text.lstrip().startswith(_OPEN), text.find(_CLOSE)
-    if opened and end < 0:
-        return None
-    start = end + len(_CLOSE) if opened else 0
-    programs = _scan(text[start:], ("analyze", "verify", "output")).of("verify")
-    if not programs:
-        return None
-    inside = programs[0]
-    return Span(start=start + inside.start, end=start + inside.end, text=inside.text)
-
-
-def write_genprm(analyses: Sequence[str], steps: Sequence[bool], codes: Mapping[int, str] | None = None) -> str:
-    """``read_genprm`` reads the verdicts back. Args: analyses [K]; steps [K]; codes: by 0-based step, where there is
-    any. No text may hold one of the three tags."""
-    written = codes or {}
-    return "\n".join(
-        f"<analyze>{analysis}</analyze>\n"
-        + (f"<verify>{written[k]}</verify>\n" if k in written else "")
-        + f"<output>\\boxed{{{_yes_no(right)}}}</output>"
-        for k, (analysis, right) in enumerate(zip(analyses, steps, strict=True))
-    )
-
-
 # -- a scalar
 
 
@@ -208,13 +174,6 @@ def read_score(text: str) -> Verdict | Refused | ParseFailure:
         return failure("bad score", missing=1)
     score = _SCORES[word]
     return Verdict(final=None if score == 0.5 else score == 1.0, score=score)
-
-
-def write_score(evaluation: str, score: float) -> str:
-    """``read_score`` reads it back. Raises ValueError unless the score is 0, 0.5 or 1."""
-    if score not in _SCORES.values():
-        raise ValueError(f"a score is 0, 0.5 or 1, not {score}")
-    return f"{evaluation}\n<score>{score:g}</score>"
 
 
 # -- what the formats share
@@ -303,7 +262,3 @@ def _negates(line: str) -> bool:
     words = line.rstrip("*_\"'([{ \t").rsplit(maxsplit=1)
     word = words[-1].lstrip("*_\"'([{").casefold() if words else ""
     return word in _HEDGES or word.endswith(("n't", "n’t"))
-
-
-def _yes_no(right: bool) -> str:
-    return "Yes" if right else "No"

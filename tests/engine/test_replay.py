@@ -30,7 +30,7 @@ ROLES = {"solver": Role(policy="a", prompt="{problem}:", sampling=Sampling(max_t
 
 def play(engine, roles=ROLES, tasks=3):
     executor = Executor(engine, {"a": CharRenderer()}, roles, seed=1)
-    return executor.play(ask_twice, letter_tasks(tasks), step=4, members=2)
+    return executor.play(ask_twice, letter_tasks(tasks), step=4, group_size=2)
 
 
 def recorded():

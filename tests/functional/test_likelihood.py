@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from cotrain.functional.likelihood import binary_cross_entropy, bradley_terry, cross_entropy, outcome_cross_entropy
+from cotrain.functional.likelihood import binary_cross_entropy, cross_entropy, outcome_cross_entropy
 
 
 def f64(*values):
@@ -36,14 +36,6 @@ def test_implicit_reward_starts_at_chance_when_policy_is_the_reference():
     assert losses.tolist() == pytest.approx([math.log(2)] * 2)
 
 
-def test_bradley_terry_by_hand():
-    assert bradley_terry(f64(1, 0), f64(0, 0)).tolist() == pytest.approx([math.log(1 + math.exp(-1)), math.log(2)])
-    scores = torch.randn(4, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: bradley_terry(s, torch.zeros_like(s)), (scores,))
-
-
 def test_refusals():
     with pytest.raises(ValueError, match=r"outcomes \[B\]"):
         outcome_cross_entropy(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(3), beta=1.0)
-    with pytest.raises(ValueError, match="one shape"):
-        bradley_terry(f64(1), f64(1, 2))

@@ -32,10 +32,10 @@ def cast():
 
 
 def learn(cast, policy):
-    behaviour = cast[policy].logprobs(PAIRS)
+    sampled = cast[policy].logprobs(PAIRS)
     samples = tuple(
         Sample(key=str(i), prompt_ids=p, token_ids=t, sampler_logprobs=b, advantages=torch.full_like(b, (-1.0) ** i))
-        for i, ((p, t), b) in enumerate(zip(PAIRS, behaviour, strict=True))
+        for i, ((p, t), b) in enumerate(zip(PAIRS, sampled, strict=True))
     )
     assert (
         cast[policy]

@@ -13,11 +13,11 @@ from cotrain.core.types import Completion
 from cotrain.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
 from cotrain.play import judges
 from cotrain.play.executor import Executor
-from cotrain.play.judges import both_orders, probabilities, shown
+from cotrain.play.judges import probabilities, shown
 from cotrain.text.nonce import nonce
 from cotrain.text.prompts import fields_of
-from cotrain.text.verdicts import write_genprm, write_genrm, write_score
 from tests.helpers import CharRenderer, letter_tasks
+from tests.verdict_writers import write_genprm, write_genrm, write_score
 
 MARK = nonce(0, "0:0:0:solver:0")
 
@@ -143,44 +143,6 @@ def prefers(letter_of):
         return letter_of(*texts)
 
     return say
-
-
-def compare(role, letter_of):
-    async def protocol(task, roles):
-        return await both_orders(roles.judge, MARK, "good", "bad", problem=task.prompt, group="pair")
-
-    both, prompts, episode = play(role, prefers(letter_of), protocol)
-    assert len(prompts) == 2 and [t.address.call for t in episode.traces] == [0, 1]
-    assert {t.group for t in episode.traces} == {"pair"}
-    return both
-
-
-@pytest.mark.parametrize(
-    ("letter_of", "agree", "final", "score"),
-    [
-        (lambda a, b: "A" if a == "good" else "B", True, True, 1.0),
-        (lambda a, b: "A" if a == "bad" else "B", True, False, 0.0),
-        (lambda a, b: "A", False, None, 0.5),  # whoever is first
-        (lambda a, b: "A" if a == "good" else "?", None, None, 1.0),
-        (lambda a, b: "A" if a == "bad" else "?", None, None, 0.0),
-        (lambda a, b: "?", None, None, None),
-    ],
-)
-def test_both_orders(letter_of, agree, final, score):
-    both = compare(judges.gram("v", "m"), letter_of)
-    assert (both.agree, both.final, both.score) == (agree, final, score)
-    assert [turn.text for turn in both.turns] == [letter_of("good", "bad"), letter_of("bad", "good")]
-
-
-def test_grades_in_both_orders():
-    role = judges.thinkrm("v", "m", graded=True)
-    grade = {"good": "-3", "bad": "1"}
-    both = compare(role, lambda a, b: f"</think><answer>{grade[a]}</answer>")
-    assert (both.agree, both.final, both.score) == (True, True, pytest.approx((1.0 + 2 / 3) / 2))
-    tie = compare(role, lambda a, b: "</think><answer>0</answer>")
-    assert (tie.agree, tie.final, tie.score) == (True, None, 0.5)
-    half = compare(role, lambda a, b: f"</think><answer>{0 if a == 'good' else 2}</answer>")
-    assert (half.agree, half.final) == (False, None)
 
 
 def test_margins_become_advantages():

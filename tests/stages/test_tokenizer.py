@@ -5,7 +5,7 @@ from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer
 
 from cotrain.core.errors import ConfigError
-from cotrain.stages.tokenizer import SPECIAL, TAGS, split_words, train_tokenizer
+from cotrain.stages.tokenizer import SPECIAL, TAGS, train_tokenizer
 
 TEXT = "There are 12 apples. <step> pears= apples+4=12+4=16|16 CORRECT</step><final>INCORRECT</final>"
 TRAINED = train_tokenizer([TEXT, "How many pears? Solve: CORRECT INCORRECT"] * 5, vocab_size=300)
@@ -37,7 +37,6 @@ def test_the_text_format_in_tokens():
     expected = "<step>,Ġpears,=,Ġapples,+,4,=,1,2,+,4,=,1,6,|,1,6,ĠCORRECT,</step>"
     assert pieces(step) == expected.split(",")
     assert pieces("4096") == list("4096"), "digits never merge"
-    assert split_words(TRAINED, [" apples", " INCORRECT", " plums"]) == {" plums": 6}
 
 
 def test_chat_template():

@@ -13,10 +13,8 @@ from cotrain.text.preferences import (
     read_rmr1,
     read_thinkrm,
     write_gram,
-    write_grm,
-    write_rmr1,
-    write_thinkrm,
 )
+from tests.verdict_writers import write_grm, write_rmr1, write_thinkrm
 
 # -- RM-R1
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.text.render import Renderer
-from cotrain.text.spans import char_to_tokens, end_token
+from cotrain.text.spans import char_to_tokens
 
 
 def test_by_hand():
@@ -18,13 +18,9 @@ def test_by_hand():
     assert char_to_tokens(offsets, 0, 6) == (0, 6)
     assert char_to_tokens(offsets, 3, 3) == (2, 2)
     assert char_to_tokens([], 0, 0) == (0, 0)
-    assert [end_token(offsets, e) for e in range(1, 7)] == [0, 0, 1, 3, 5, 5]
     for bad in ((-1, 1), (2, 1), (0, 7)):
         with pytest.raises(ValueError):
             char_to_tokens(offsets, *bad)
-    for bad_end in (0, 7):
-        with pytest.raises(ValueError):
-            end_token(offsets, bad_end)
 
 
 @given(widths=st.lists(st.integers(0, 4), max_size=12), cut=st.tuples(st.integers(0, 50), st.integers(0, 50)))
@@ -38,7 +34,6 @@ def test_ranges_hold_their_characters_and_no_more(widths, cut):
         assert t0 == t1
         return
     assert begins[t0] <= start and offsets[t1 - 1] >= end  # covers
-    assert t1 - 1 == end_token(offsets, end)
     assert begins[t1 - 1] < end  # the last token is needed
     assert offsets[t0] > start or begins[t0] == start  # and so is the first
 
@@ -56,6 +51,5 @@ def test_spans_of_text_are_found_in_tokens(tokenizer_with, kind):
             before = offsets[t0 - 1] if t0 else 0
             assert text[start:end] in renderer.decode(ids)[before : offsets[t1 - 1]]
     step = text.index("</step>")
-    assert renderer.tokenizer.decode([ids[end_token(offsets, step + 7)]]) == "</step>"
     t0, t1 = char_to_tokens(offsets, len("<step>"), step)
     assert renderer.decode(ids[t0:t1]).strip() == "naïve 日本= 12+🙂"

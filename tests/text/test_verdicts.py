@@ -13,14 +13,11 @@ from cotrain.text.verdicts import (
     MAX_CHARS,
     Refused,
     Verdict,
-    first_program,
     read_genprm,
     read_genrm,
     read_score,
-    write_genprm,
-    write_genrm,
-    write_score,
 )
+from tests.verdict_writers import write_genprm, write_genrm, write_score
 
 # -- GenRM
 
@@ -85,27 +82,6 @@ def test_written_verdicts_are_read_back(rationale, final):
 
 
 # -- GenPRM
-
-
-@pytest.mark.parametrize(
-    ("text", "program"),
-    [
-        ("<analyze>a</analyze><verify>x = 1</verify><verify>y</verify>", "x = 1"),
-        ("<think>t <verify>no</verify></think>\n<verify>x</verify> and </think>", "x"),
-        ("<think>t <verify>no</verify>", None),
-        ("<verify>never closed", None),
-        ("<verify>a <output> b</verify>", None),
-        ("verify", None),
-        ("", None),
-    ],
-)
-def test_the_first_program_of_a_review(text, program):
-    found = first_program(text)
-    assert (found and found.text) == program
-    if found is not None:  # and whatever stands behind it changes nothing
-        end = found.end + len("</verify>")
-        assert text[found.start : found.end] == program and text[found.end : end] == "</verify>"
-        assert first_program(text[:end]) == found
 
 
 def test_genprm():
