@@ -152,7 +152,12 @@ def trained(directory: Path | str, *, recipe: Recipe | None = None, device: str 
 
 
 def report(directory: Path | str) -> Path:
-    """Write ``report.html`` anew, from files that are as the run wrote them, and return its path."""
+    """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its path."""
+    from cotrain.view.report_together import write_again
+
+    together = write_again(Path(directory))
+    if together is not None:
+        return together
     folder = RunDirectory.open(directory)
     seal.verify(folder)
     seal.newest(folder)

@@ -14,6 +14,7 @@ from cotrain.loop.policies import Learning
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import check_problems
 from cotrain.recipes import make
+from cotrain.report.compare_words import slug_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Arm:
     @property
     def slug(self) -> str:
         """Its directory."""
-        return "".join(c if c.isalnum() or c in "-_." else "-" for c in self.label)
+        return slug_of(self.label)
 
     def flags(self) -> list[str]:
         words: list[str] = []

@@ -37,13 +37,13 @@ from cotrain.loop.costs import costs_of
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
 from cotrain.report.compare_markdown import comparison_markdown
-from cotrain.report.compare_page import write_compare_page
 from cotrain.report.compare_reach import json_of, levels
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import comparison_table, runs_of
 from cotrain.report.compare_words import AXES
 from cotrain.report.training_svg import training_svg
 from cotrain.tasks.sources import problems
+from cotrain.view.report_together import write_comparison
 
 Place = tuple[str, int]  # (arm's label, seed)
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
@@ -182,12 +182,12 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
         level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
     ]
     (out / "compare.json").write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
-    write_compare_page(result, out / "report.html")
     drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
     pictures = {name: svg for name, svg in drawn.items() if svg}
     for name, svg in pictures.items():
         (out / name).write_text(svg, encoding="utf-8")
     (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
+    write_comparison(out)
 
 
 def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[str, float, list[Place]]:

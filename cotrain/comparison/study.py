@@ -18,7 +18,9 @@ from cotrain.comparison.compare import Plan, compare
 from cotrain.comparison.study_file import Gate, Study, committed
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.statistics import Estimate
-from cotrain.report.study_page import write_study_page
+from cotrain.disk.files import replace_file
+from cotrain.report.study_words import study_markdown
+from cotrain.view.report_together import write_study
 
 Say = Callable[[str], None]
 
@@ -75,7 +77,8 @@ def _begin(study: Study) -> dict[str, Any]:
 
 def _write(study: Study, held: Mapping[str, Any]) -> None:
     """study.json last: what it counts on is there."""
-    write_study_page(held, study.out)
+    replace_file(study.out / "table.md", study_markdown(held).encode("utf-8"))
+    write_study(study.out, held)
     staging = study.out / ".study.json.staging"
     staging.write_text(json.dumps(held, indent=1, ensure_ascii=False), encoding="utf-8")
     staging.replace(study.out / "study.json")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from cotrain.core.statistics import LEAST, Estimate, paired_difference
 from cotrain.report.compare_table import Runs, SeedRun, band, in_reading_order
 from cotrain.report.compare_words import UNITS, amount
-from cotrain.report.svg import Points, ticks, value_at
+from cotrain.report.lines import Points, ticks, value_at
 
 ROUND = 4  # about so many round levels
 

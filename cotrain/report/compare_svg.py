@@ -1,13 +1,14 @@
-"""The curves of a comparison as SVG files that stand alone: beside a table, in a repository, in a browser.
+"""The curves of a comparison as SVG files that stand alone: beside ``table.md``, in a repository.
 
-The page's charts lean on its style sheet and on words beside the drawing; these carry their own colours and text on a
-white ground. Left out: anything to point at.
+A page of documentation runs no script, so the viewer's charts cannot stand there; these pictures carry their own colours
+and text on a white ground. Left out: anything to point at.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cotrain.metrics.table import limits_of
@@ -26,15 +27,33 @@ from cotrain.report.compare_table import (
 from cotrain.report.compare_words import AXES, UNITS
 from cotrain.report.escape import attribute
 from cotrain.report.guide import number, points
-from cotrain.report.svg import SIDE, Frame, Points, ticks
+from cotrain.report.lines import Points, ticks
 
 Band = tuple[Points, Sequence[tuple[float, float, float]]]  # (x, mean) and (x, low, high)
 PANELS = ("pass@1", "balanced_accuracy", "step_balanced_accuracy")  # a row of panels for each, where it was measured
-COLOURS = ("#2463b0", "#b4580a", "#0b7d74", "#8a3f8f", "#7a6a12", "#4d6680")  # the light palette of style.py
+COLOURS = ("#2463b0", "#b4580a", "#0b7d74", "#8a3f8f", "#7a6a12", "#4d6680")  # the light palette of the viewer
 DASHES = ("", "7 4", "2 4")
 WIDTH, HEIGHT = 380, 210  # of the drawing area of a panel, pixels
 ACROSS = 2  # panels beside each other
 LEFT, TOP, GAP, FOOT, LINE = 64, 34, 44, 46, 19  # margins of a panel, and the height of a line of the legend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The window of a panel."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def x(self, value: float) -> float:
+        """Pixels from the left edge."""
+        return WIDTH * (value - self.left) / (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Pixels from the upper edge."""
+        return HEIGHT * (self.high - min(max(value, self.low), self.high)) / (self.high - self.low)
 
 
 def curves_svg(runs: Runs) -> str:
@@ -124,7 +143,7 @@ def _panel(
     )
 
     def place(x: float, y: float) -> str:
-        return f"{left + frame.x(x) * WIDTH / SIDE:.1f} {top + frame.y(y) * HEIGHT / SIDE:.1f}"
+        return f"{left + frame.x(x):.1f} {top + frame.y(y):.1f}"
 
     unit, scale = _unit(axis, frame.right)
     parts = [f'<text x="{left}" y="{top - 10}" class="title">{attribute(label, 60)}</text>']

@@ -19,8 +19,8 @@ from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_prob
 from cotrain.metrics.table import meaning, rank
 from cotrain.report.compare_words import AXES, budget_in_words, difference_in_words
 from cotrain.report.guide import number, take_apart, where
+from cotrain.report.lines import Points, value_at
 from cotrain.report.read import estimates, in_order
-from cotrain.report.svg import Points, value_at
 
 GRID = 60  # points at which seeds are averaged
 VERDICTS = (  # what is told of a judging role at the end

@@ -18,6 +18,11 @@ UNITS = {"batches": "batches", "tokens": "tokens", "flops": "FLOPs", "seconds": 
 AT = {axis: f"after {{}} {unit}" for axis, unit in UNITS.items()} | {"end": "at the end of each run"}
 
 
+def slug_of(label: str) -> str:
+    """The directory of an arm, beside ``compare.json``."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
+
+
 def amount(value: float, axis: str) -> str:
     """``1.23e15`` of operations, else a whole number with thin spaces."""
     if not math.isfinite(value):

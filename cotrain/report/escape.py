@@ -1,8 +1,8 @@
 """Making text from models and files safe to show: in a page, and in a terminal.
 
-Everything a model wrote is hostile until shown otherwise. Markup is escaped; characters that would move the cursor,
-turn the reading direction or hide are replaced by something that can be seen. A page gets ``<span class="ctl">U+202E
-</span>``, a terminal ``<U+202E>``. Nothing is dropped silently: a text that is cut says by how much.
+Everything a model wrote is hostile until shown otherwise. Characters that would move the cursor, turn the reading direction
+or hide are replaced by something that can be seen: ``<U+202E>``. In a page the front-end does the same (``view/assets/words.js``);
+here markup is escaped only for the title. Nothing is dropped silently: a text that is cut says by how much.
 """
 
 from __future__ import annotations
@@ -19,23 +19,6 @@ BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180
 def hidden(char: str) -> bool:
     """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
     return char in BLANKS or unicodedata.category(char) in HIDDEN
-
-
-def page(text: object, limit: int = MAX_CHARS) -> str:
-    """HTML that shows ``str(text)`` literally, with hidden characters spelled out; newlines and tabs stay.
-
-    Fit for element content only; for attribute values see ``attribute``.
-    """
-    whole = str(text)
-    if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
-        return html.escape(whole, quote=True)
-    parts = [
-        f'<span class="ctl">{_name(c)}</span>' if hidden(c) and c not in "\n\t" else html.escape(c, quote=True)
-        for c in whole[:limit]
-    ]
-    if len(whole) > limit:
-        parts.append(f'<span class="ctl">… {len(whole) - limit} more characters</span>')
-    return "".join(parts)
 
 
 def attribute(text: object, limit: int = 300) -> str:

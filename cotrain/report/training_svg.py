@@ -16,7 +16,7 @@ from cotrain.loop.costs import costs_of
 from cotrain.report.compare_svg import drawing
 from cotrain.report.compare_table import band, label_of
 from cotrain.report.compare_words import AXES
-from cotrain.report.svg import Points
+from cotrain.report.lines import Points
 
 WINDOW = 4  # training steps that one point is the mean of
 SHOWN = (  # of any role; "gap" besides

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cotrain.core.flags import Parser, whole
-from cotrain.view.runs import find_runs
+from cotrain.view.places import find_places
 from cotrain.view.server import HOST, Viewer, listen
 
 
 def view(words: Sequence[str]) -> int:
-    """Show a run, or the runs of a folder, in a browser; a run that goes on is followed."""
+    """Show a run, a comparison, a study or all of a folder in a browser; a run that goes on is followed."""
     parser = Parser(prog="cotrain view", description=view.__doc__)
-    parser.add_argument("place", metavar="DIR", help="a run directory, or a folder of them")
+    parser.add_argument("place", metavar="DIR", help="of a run, comparison or study, or a folder of them")
     parser.add_argument("--port", type=whole(), default=0, metavar="N", help="0: any that is free (default: 0)")
     parser.add_argument("--open", action="store_true", help="open the browser of this machine")
     given = parser.strict(words)
     place = Path(given.place)
-    with Viewer(find_runs(place), place) as viewer, listen(viewer, given.port) as server:
+    with Viewer(find_places(place), place) as viewer, listen(viewer, given.port) as server:
         address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/"
         print(f"{address}  (this machine alone; Ctrl-C to leave)", flush=True)
         if given.open:

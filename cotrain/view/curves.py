@@ -6,6 +6,7 @@ objective (``generator/generator/loss``) is shown as its policy's. Infinite and 
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
 from collections.abc import KeysView, Mapping, Sequence
@@ -21,7 +22,7 @@ from cotrain.view.follow import Lines
 POINTS = 800  # of a curve
 LARGEST = 1e300  # a larger number is none
 SPENT = ("play", "annotate", "credit", "reference", "update")  # seconds of a step's stages
-AXES = ("step", "tokens", "flops")  # keys that always rise
+AXES = ("step", "tokens")  # keys that always rise
 
 Values = dict[str, float]
 
@@ -44,6 +45,8 @@ class Curves:
         self._seconds: dict[int, float] = {}
         self.names: set[str] = set()
         self._last_names: KeysView[str] = {}.keys()
+        self._operations: tuple[str, ...] = ()  # of these names, those that count floating-point operations
+        self._flops: list[float] = []  # of each row
 
     @property
     def damaged(self) -> int:
@@ -97,6 +100,8 @@ class Curves:
         if values.keys() != self._last_names:
             self._last_names = values.keys()
             self.names |= values.keys()
+            self._operations = tuple(name for name in values if "/flops/" in name)
+        self._flops.append(sum(values[name] for name in self._operations))
         self.last = dict(row)
         phase = row.get("phase")
         self.phases.append(phase if isinstance(phase, str) else "")
@@ -113,8 +118,10 @@ class Curves:
         every = max(1, math.ceil(count / POINTS))
         spans = [(at, min(count, at + every)) for at in range(0, count, every)]
         axes = [name for name in AXES if any(name in row for row in rows[:1])]
-        summed = [name for name in ("seconds", *sorted(self._policies("updates/"))) if sums and name in sums[0]]
-        series = sorted(name for name in self.names if name not in AXES)
+        summed = [
+            name for name in ("flops", "seconds", *sorted(self._policies("updates/"))) if sums and name in sums[0]
+        ]
+        series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
         policies = in_order(name.removeprefix("trained/") for name in self._policies("trained/"))
         return {
             "every": every,
@@ -130,27 +137,40 @@ class Curves:
         rows = self.held_out
         names = sorted({name for row in rows for name in row} - {"step", "tokens"})
         spans = [(at, at + 1) for at in range(len(rows))]
-        axes = {name: _ends(rows, spans, name) for name in ("step", "tokens") if any(name in row for row in rows)}
-        axes |= {name: _ends(rows, spans, name) for name in names if name.startswith("updates/")}
-        spent, seconds = 0.0, []
-        passed = sorted(self._seconds)
-        for row in rows:
-            while passed and passed[0] <= row["step"]:
-                spent += self._seconds[passed.pop(0)]
-            seconds.append(spent)
-        axes |= {"seconds": seconds} if self._seconds else {}
+        spent = self.spent_at([row["step"] for row in rows])
+        axes: dict[str, Any] = {"step": _ends(rows, spans, "step")} if rows else {}
+        axes |= {name: _ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
         shown = [name for name in names if not name.startswith("updates/")]
         return {"axes": axes, "series": {name: _means(rows, spans, name) for name in shown}}
+
+    def spent(self) -> list[Values]:
+        """For each row what had been spent after it, by the name of the axis."""
+        found = []
+        for at, (row, sums) in enumerate(zip(self.rows, self._sums(), strict=True)):
+            own = {name: value for name, value in sums.items() if not name.startswith("trained/")}
+            found.append({"batches": at + 1.0, **({"tokens": row["tokens"]} if "tokens" in row else {}), **own})
+        return found
+
+    def spent_at(self, steps: Sequence[float]) -> list[Values]:
+        """The same after each of these steps; step −1 is the start."""
+        spent, passed = self.spent(), [row["step"] for row in self.rows]
+        nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
+        return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
 
     def _policies(self, prefix: str) -> set[str]:
         own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
         return {prefix + policy for policy in own}
 
     def _sums(self) -> list[Values]:
-        """For each row what is summed from the first one on: seconds, updates of each policy; and whether it was trained."""
-        spent, made, found = 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policies("p/")), 0.0), []
-        for row in self.rows:
+        """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether it was
+        trained."""
+        flops, spent, made, found = 0.0, 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policies("p/")), 0.0), []
+        counted = any(self._flops)
+        for row, operations in zip(self.rows, self._flops, strict=True):
             sums: Values = {}
+            flops += operations
+            if counted:
+                sums["flops"] = flops
             if self._seconds:
                 spent += self._seconds.get(int(row["step"]), 0.0)
                 sums["seconds"] = spent

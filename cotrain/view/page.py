@@ -17,7 +17,19 @@ from cotrain.report.escape import attribute
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 VENDOR = {"preact": "preact/preact.mjs", "preact/hooks": "preact/hooks.mjs", "htm": "htm/htm.mjs"}
-MODULES = ("words", "source", "measures", "charts", "overview", "verifier", "rollouts", "rollout", "main")
+MODULES = (
+    "words",
+    "source",
+    "measures",
+    "charts",
+    "overview",
+    "verifier",
+    "rollouts",
+    "rollout",
+    "together",
+    "folder",
+    "main",
+)
 STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 CHARTS = "vendor/uplot/uPlot.iife.min.js"
 

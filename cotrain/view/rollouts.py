@@ -113,6 +113,16 @@ class Rollouts:
                 "damaged": self.damaged[:20],
             }
 
+    def known(self) -> tuple[list[list[Any]], list[str], int]:
+        """The rows that have been read, the problems that they name, and of how many steps they are."""
+        with self._lock:
+            return list(self.rows), list(self.problems), len(self._read)
+
+    def read_steps(self) -> int:
+        """How many steps have been read."""
+        with self._lock:
+            return len(self._read)
+
     def judged(self, windows: int = 60) -> dict[str, Any]:
         """judge → windows of steps with its counts, in order of steps."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""One run, or a folder of runs, as the documents that a page asks for: overview, verifier, rollouts, one rollout."""
+"""One run as the documents that a page asks for: overview, verifier, rollouts, one rollout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from cotrain.report.read import estimates, in_order
 from cotrain.view.curves import Curves, described
 from cotrain.view.detail import detail, models_of, weights_of
 from cotrain.view.follow import object_of
+from cotrain.view.places import RECIPE
 from cotrain.view.rollouts import Json, Rollouts
 
-RECIPE = "recipe.json"
 MOST_ALARMS = 40
-MOST_RUNS = 500
-DEEP = 3  # folders below the one that was named
 
 
 class Run:
@@ -145,25 +143,6 @@ def figures(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) ->
     order = in_order(str(entry["who"]) for entry in found)
     found.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], rank(e["name"])))
     return found
-
-
-def find_runs(place: Path) -> list[Path]:
-    """The run directories at or below a folder. Raises RunDirectoryError when there is none."""
-    if (place / RECIPE).is_file():
-        return [place]
-    if not place.is_dir():
-        raise RunDirectoryError(f"no run directory at {place}; give the directory that `cotrain run` printed")
-    found, level = [], [place]
-    for _ in range(DEEP):
-        try:
-            level = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
-        except OSError as error:
-            raise RunDirectoryError(f"{place}: {error.strerror}; choose another folder") from None
-        found += [child for child in level if (child / RECIPE).is_file()]
-        level = [child for child in level if child not in found]
-    if not found:
-        raise RunDirectoryError(f"{place} holds no run (no {RECIPE} in it or {DEEP} folders below it)")
-    return found[:MOST_RUNS]
 
 
 def opened(directory: Path) -> Run:

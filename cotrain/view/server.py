@@ -3,8 +3,10 @@
 ::
 
     GET /TOKEN/                               the page
-    GET /TOKEN/api/runs                       the runs of the folder
-    GET /TOKEN/api/N/stamp                    changes when run N has something new
+    GET /TOKEN/api/runs                       what the folder holds: runs, comparisons, studies
+    GET /TOKEN/api/folder                     the same, with how far each is
+    GET /TOKEN/api/N/stamp                    changes when place N has something new
+    GET /TOKEN/api/N/together, sides?seed=S   of a comparison, a study or the seeds of a recipe
     GET /TOKEN/api/N/overview, verifier       documents
     GET /TOKEN/api/N/rows?from=K              rows of rollouts from the K-th on
     GET /TOKEN/api/N/rollout?at=S:T:M         one rollout
@@ -30,10 +32,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.view.detail import dumped
 from cotrain.view.page import page, policy
+from cotrain.view.places import Place
 from cotrain.view.runs import Run, opened
+from cotrain.view.together import Together, folder_row, study_of
 
 HOST = "127.0.0.1"
 NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -58,14 +62,16 @@ class Refused(Exception):
 
 
 class Viewer:
-    """The runs of a folder; those that were asked for are read on in the background."""
+    """What a folder holds; runs that were asked for are read on in the background."""
 
-    def __init__(self, directories: Sequence[Path], root: Path) -> None:
+    def __init__(self, places: Sequence[Place], root: Path) -> None:
         self.token = secrets.token_urlsafe(24)
-        self._places = list(directories)
-        self._names = [str(path.relative_to(root)) if path != root else path.resolve().name for path in directories]
-        self._open: dict[int, Run] = {}
-        self._lock = threading.Lock()
+        self._places = list(places)
+        self._root = root
+        self._numbers = {place.path: number for number, place in enumerate(self._places) if place.kind == "run"}
+        self._open: dict[Path, Run] = {}
+        self._together: dict[int, Together] = {}
+        self._lock = threading.RLock()
         self._stop = threading.Event()
         self._reader = threading.Thread(target=self._read_on, daemon=True)
 
@@ -77,20 +83,58 @@ class Viewer:
         self._stop.set()
         self._reader.join(timeout=5)
 
-    def run(self, number: str) -> Run:
-        """Raises Refused for a number that no run has."""
+    def place(self, number: str) -> Place:
+        """Raises Refused for a number that nothing has."""
         if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < len(self._places)):
             raise Refused(HTTPStatus.NOT_FOUND)
+        return self._places[int(number)]
+
+    def run(self, number: str) -> Run:
+        """Raises Refused for a number that no run has."""
+        place = self.place(number)
+        if place.kind != "run":
+            raise Refused(HTTPStatus.NOT_FOUND)
+        return self._opened(place.path)
+
+    def _opened(self, path: Path) -> Run:
         with self._lock:
-            if int(number) not in self._open:
-                self._open[int(number)] = opened(self._places[int(number)])
-            return self._open[int(number)]
+            if path not in self._open:
+                self._open[path] = opened(path)
+            return self._open[path]
+
+    def together(self, number: str) -> Together:
+        """A comparison, or seeds. Raises Refused for a number that no such has."""
+        place = self.place(number)
+        if place.kind not in ("comparison", "seeds"):
+            raise Refused(HTTPStatus.NOT_FOUND)
+        with self._lock:
+            if int(number) not in self._together:
+                self._together[int(number)] = self._made(place)
+            return self._together[int(number)]
+
+    def _made(self, place: Place) -> Together:
+        arms = {arm: {seed: self._opened(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
+        return Together(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
         """What an address below ``api/`` shows. Raises Refused."""
         match list(path):
             case ["runs"]:
-                return {"runs": self._names}
+                found = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]
+                return {"places": found, "folder": all(place.path != self._root for place in self._places)}
+            case ["folder"]:
+                return {"places": [folder_row(place) for place in self._places]}
+            case [number, "stamp"] if self.place(number).kind == "study":
+                return [self.place(number).path.joinpath("study.json").stat().st_mtime]
+            case [number, "stamp"] if self.place(number).kind != "run":
+                return self.together(number).stamp()
+            case [number, "together"] if self.place(number).kind == "study":
+                return study_of(self.place(number), self._made)
+            case [number, "together"]:
+                return self.together(number).document()
+            case [number, "sides"]:
+                (seed,) = _whole(query, "seed", 1)
+                return self.together(number).sides(seed)
             case [number, "stamp"]:
                 return self.run(number).stamp()
             case [number, "overview"]:
@@ -101,9 +145,9 @@ class Viewer:
                 (start,) = _whole(query, "from", 1)
                 return self.run(number).rollouts.page(start, ROWS)
             case [number, "rollout"]:
-                found = self.run(number).rollout(*_whole(query, "at", 3))
-                if found is not None:
-                    return found
+                rollout = self.run(number).rollout(*_whole(query, "at", 3))
+                if rollout is not None:
+                    return rollout
         raise Refused(HTTPStatus.NOT_FOUND)
 
     def _read_on(self) -> None:
@@ -161,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(HTTPStatus.NOT_FOUND)
         except Refused as refused:
             self.send_error(refused.status)
-        except ValueError:  # an address that is none
+        except (ValueError, OSError, CotrainError):  # an address that is none, or a file that is gone
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def _allow(self) -> None:

@@ -8,18 +8,17 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from inspector import POISON, inspect
 
 from cotrain.comparison.arms import parse_arm
 from cotrain.comparison.compare import Plan, claim, compare
 from cotrain.core.errors import ConfigError
 from cotrain.loop.directory import RunDirectory
 from cotrain.report.compare_markdown import comparison_markdown
-from cotrain.report.compare_page import compare_page
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import comparison_table, open_label, runs_of
 from cotrain.report.escape import hidden
 
+POISON = "<script>alert(1)</script>'\">]]><b>|`*\x1b[2J\u202e\u200b\ud800"
 START = {"solver/pass@1": 0.3, "verifier/balanced_accuracy": 0.5, "verifier/step_balanced_accuracy": 0.6}
 END = {
     "grpo": {"solver/pass@1": 0.5},
@@ -128,18 +127,6 @@ def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compare
     assert "solver: pass@1, at the end of each run" in result["lines"]
 
 
-def test_the_page_holds_curves_levels_and_verdicts(compared):
-    out, _ = compared
-    page = inspect((out / "report.html").read_text())
-    words = re.sub(r"\s+", " ", "".join(page.text))
-    assert "against tango, the first that has it" in words
-    assert "solver: pass@1: difference to grpo" in words
-    assert "verifier: balanced accuracy: difference to tango" in words
-    assert "Needed to reach a level" in words and "what grpo has after 40 batches" in words
-    assert "Verdicts at the end" in words and "right verdict, wrong step blamed" in words
-    assert "verifier, on what the frozen start says" in words
-
-
 def test_updates_needed_are_read_off_the_mean_curve(compared):
     _, result = compared
     found = {(level["axis"], level["name"]): level for level in result["levels"] if level["name"]}
@@ -223,12 +210,3 @@ def test_training_is_drawn_from_its_own_rows(compared):
         panels
     )
     assert page.count("fill-opacity") == 3 * 4 * len(END)  # a band for each recipe in each panel
-
-
-def test_a_comparison_can_do_nothing() -> None:
-    run = {"seed": POISON, "curve": [[0, 0, {POISON: 0.1, "solver/pass@1": 0.2}], [5, 9, {POISON: 0.2}]],
-           "before": {POISON: 0.1}, "after": {POISON: 0.5, f"{POISON}/{POISON}/x": {"value": 0.5}}}  # fmt: skip
-    page = inspect(compare_page({"recipes": {POISON: {"seeds": [run]}, f"b{POISON}": {"seeds": [run]}}}))
-    assert "".join(page.text).count("<script>alert(1)</script>") > 5
-    for odd in ({}, {"recipes": None}, {"recipes": {"a": 3}}, {"recipes": {"a": {"seeds": [None, {"curve": [[1]]}]}}}):
-        inspect(compare_page(odd))

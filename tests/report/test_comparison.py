@@ -8,7 +8,6 @@ import pytest
 
 from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.report.compare_overview import costs, headlines, rates
-from cotrain.report.compare_page import compare_page
 from cotrain.report.compare_reach import crossing, levels
 from cotrain.report.compare_table import band, budgets_of, comparison_table, runs_of, tabled
 from cotrain.report.compare_words import difference_in_words
@@ -139,14 +138,6 @@ def test_seeds_that_never_reach_a_level_are_counted_and_break_the_pairing() -> N
     # base needs 2 and 2, new needs 1 and 8/3: differences −1 and 2/3
     change = low.reached[1].difference
     assert change is not None and change.value == pytest.approx(-1 / 6) and change.n == 2
-
-
-def test_the_page_shows_both_axes_and_refuses_the_word() -> None:
-    text = compare_page(two([0.3, 0.5, 0.4], [0.4, 0.45, 0.5]))
-    assert "At equal batches" in text and "At equal tokens" in text
-    assert "no difference is shown" in text and "better" not in text
-    assert "better by" in compare_page(two([0.3, 0.5, 0.4], [0.4, 0.6, 0.5001]))
-    assert "No run" in compare_page({}) or "<h1>" in compare_page({})
 
 
 def test_headlines_stand_beside_each_other_from_start_to_end() -> None:

@@ -15,8 +15,9 @@ from cotrain.disk.ledger import Ledger
 from cotrain.view.curves import POINTS
 from cotrain.view.detail import dumped
 from cotrain.view.follow import Lines
+from cotrain.view.places import find_places
 from cotrain.view.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TRUNCATED, UNREAD
-from cotrain.view.runs import Run, find_runs, opened
+from cotrain.view.runs import Run, opened
 
 AT = {name: place for place, name in enumerate(FIELDS)}
 
@@ -204,9 +205,9 @@ def test_garbage_in_every_file_is_told(tmp_path: Path) -> None:
 def test_runs_of_a_folder_are_found(tmp_path: Path) -> None:
     for name in ("a", "b/c"):
         write_fake_run(tmp_path / name, steps=1, episodes=1)
-    assert find_runs(tmp_path) == [tmp_path / "a", tmp_path / "b" / "c"]
-    assert find_runs(tmp_path / "a") == [tmp_path / "a"]
+    assert [place.path for place in find_places(tmp_path)] == [tmp_path / "a", tmp_path / "b" / "c"]
+    assert [place.path for place in find_places(tmp_path / "a")] == [tmp_path / "a"]
     (tmp_path / "empty").mkdir()
     for wrong in ("empty", "nothing"):
         with pytest.raises(RunDirectoryError, match="run"):
-            find_runs(tmp_path / wrong)
+            find_places(tmp_path / wrong)

@@ -15,7 +15,7 @@ import pytest
 from fake_run import write_fake_run
 
 from cotrain.core.errors import ConfigError
-from cotrain.view.runs import find_runs
+from cotrain.view.places import find_places
 from cotrain.view.server import HOST, Viewer, listen
 
 
@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     write_fake_run(place / "one", steps=6, episodes=3)
     write_fake_run(place / "two", steps=6, episodes=3)
     (place / "secret.txt").write_text("do not show this")
-    with Viewer(find_runs(place), place) as viewer, listen(viewer, 0) as made:
+    with Viewer(find_places(place), place) as viewer, listen(viewer, 0) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield Server(made.server_address[1], viewer.token)
@@ -74,8 +74,8 @@ def test_the_page_has_a_strict_policy_and_a_nonce_of_its_own(server: Server) -> 
 
 
 def test_documents_are_answered(server: Server) -> None:
-    names = json.loads(server.ask(f"/{server.token}/api/runs")[1])["runs"]
-    assert names == ["one", "two"]
+    found = json.loads(server.ask(f"/{server.token}/api/runs")[1])["places"]
+    assert [one["name"] for one in found] == ["one", "two"]
     for part in ("stamp", "overview", "verifier", "rows?from=0", "rollout?at=0:1:0"):
         status, content, headers = server.ask(f"/{server.token}/api/1/{part}")
         assert status == 200 and json.loads(content) is not None, part

@@ -1,10 +1,11 @@
-// A line chart: uPlot with our colours, the healthy range, the shaded gap and the schedule on its upper edge.
+// A line chart: uPlot with our colours, the healthy range, the shaded gap, bands over seeds, and the schedule under the curve.
 import { useEffect, useRef } from "preact/hooks";
 import { html, number, plain, clock } from "view/words";
 
 const uPlot = globalThis.uPlot;
 const TONES = ["--a", "--b", "--c", "--d", "--e", "--f"];
 const HEIGHT = 210;
+const STRIP = 6; // pixels of a lane of the schedule
 const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 export const tone = (at) => TONES[at % TONES.length];
@@ -17,9 +18,9 @@ function faded(name, alpha) {
   return `rgba(${red},${green},${blue},${alpha})`;
 }
 
-// lines: [{label, values, tone, truth, share}]; gap: [i, j] shades between two lines where i is above j;
-// lanes: [{label, tone, values}] tells at which points a policy was trained.
-export function Chart({ title, note, x, axis, lines, gap, healthy, lanes, range, height = HEIGHT }) {
+// lines: [{label, values, tone, truth, share, low, high}]; low and high make a band; gap: [i, j] shades between two lines where
+// i is above j; lanes: [{label, tone, x, values}] tells up to which x a policy was trained, and for which share of the time.
+export function Chart({ title, label, note, x, axis, lines, gap, healthy, lanes, range, zero, height = HEIGHT }) {
   const place = useRef(null), plot = useRef(null);
   const shown = lines.filter((line) => line.values.some((value) => value !== null));
   useEffect(() => {
@@ -27,8 +28,9 @@ export function Chart({ title, note, x, axis, lines, gap, healthy, lanes, range,
     const draw = () => {
       plot.current?.destroy();
       const width = Math.max(200, place.current.clientWidth);
-      const options = settings({ width, height, axis, shown, gap, healthy, lanes, range, count: x.length });
-      plot.current = new uPlot(options, [x, ...shown.map((line) => line.values)], place.current);
+      const banded = shown.flatMap((line, at) => (line.high?.length ? [[at, line]] : []));
+      const options = settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, banded, count: x.length });
+      plot.current = new uPlot(options, [x, ...shown.map((line) => line.values), ...banded.flatMap(([, line]) => [line.high, line.low])], place.current);
     };
     draw();
     const watcher = new ResizeObserver(() => {
@@ -44,9 +46,9 @@ export function Chart({ title, note, x, axis, lines, gap, healthy, lanes, range,
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [x, axis, JSON.stringify(shown.map((line) => [line.label, line.tone])), ...shown.map((line) => line.values), height]);
+  }, [x, axis, JSON.stringify(shown.map((line) => [line.label, line.tone])), ...shown.map((line) => line.values), height, lanes]);
   if (!shown.length) return null;
-  return html`<figure class="chart" role="img" aria-label=${plain(`${title}: ${shown.map(said).join("; ")}`)}>
+  return html`<figure class="chart" role="img" aria-label=${plain(`${label ?? (typeof title === "string" ? title : "chart")}: ${shown.map(said).join("; ")}`)}>
     <figcaption>${title}${note ? html` <small>${note}</small>` : null}</figcaption>
     <div ref=${place}></div>
   </figure>`;
@@ -57,7 +59,7 @@ function said(line) {
   return `${line.label} ${number(last, line.share)}`;
 }
 
-function settings({ width, height, axis, shown, gap, healthy, lanes, range, count }) {
+function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, banded, count }) {
   const line = (one) => ({
     label: plain(one.label, 60),
     stroke: colour(one.truth ? "--truth" : one.tone),
@@ -65,24 +67,28 @@ function settings({ width, height, axis, shown, gap, healthy, lanes, range, coun
     dash: one.dash,
     spanGaps: true,
     points: { show: count < 40, size: 5 },
-    value: (_, value) => number(value, one.share),
+    value: (plot, value, at) => number(value ?? (plot.cursor.idx === null || plot.cursor.idx === undefined ? plot.data[at].findLast((some) => some !== null) : null), one.share),
   });
   const text = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
-  const time = axis === "seconds";
+  const time = axis === "seconds", strip = STRIP * (lanes?.length ?? 0), first = shown.length + 1;
+  const edge = { label: "", stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
   return {
     width,
     height,
-    padding: [12 + 6 * (lanes?.length ?? 0), 10, 0, 0],
+    padding: [10, 12, 0, 0],
     cursor: { sync: { key: "run" }, drag: { x: true, y: false }, points: { size: 6 } },
     legend: { live: true },
     scales: { x: { time: false }, y: { range: range ? () => range : (_, low, high) => limits(low, high, shown.every((one) => one.share)) } },
     axes: [
-      { ...text, size: 30, incrs: time ? undefined : WHOLE, values: (_, ticks) => ticks.map((tick) => (time ? clock(tick) : short(tick))) },
-      { ...text, size: 52, values: (_, ticks) => ticks.map((tick) => number(tick, shown[0].share)) },
+      { ...text, size: 30 + strip, gap: 5 + strip, space: 60, incrs: time ? undefined : WHOLE, values: (_, ticks) => ticks.map((tick) => (time ? clock(tick) : short(tick))) },
+      { ...text, size: 58, values: (_, ticks) => level(ticks, shown[0].share, zero) },
     ],
-    series: [{ label: plain(named(axis)), value: (_, value) => (time ? clock(value) : number(value)) }, ...shown.map(line)],
-    bands: gap ? [{ series: [gap[0] + 1, gap[1] + 1], fill: faded("--gapfill", 0.22), dir: -1 }] : [],
-    hooks: { drawClear: [(plot) => underlay(plot, healthy)], draw: [(plot) => schedule(plot, lanes)] },
+    series: [{ label: plain(named(axis)), value: (_, value) => (time ? clock(value) : number(value)) }, ...shown.map(line), ...banded.flatMap(() => [edge, edge])],
+    bands: [
+      ...(gap ? [{ series: [gap[0] + 1, gap[1] + 1], fill: faded("--gapfill", 0.22), dir: -1 }] : []),
+      ...banded.map(([, one], at) => ({ series: [first + 2 * at, first + 2 * at + 1], fill: faded(one.tone, 0.16) })),
+    ],
+    hooks: { ready: [(plot) => plot.root.querySelectorAll(".u-legend .u-series").forEach((row, at) => { if (at > shown.length) row.style.display = "none"; }), last], setCursor: [(plot) => (plot.cursor.idx === null ? last(plot) : undefined)], drawClear: [(plot) => underlay(plot, healthy, zero)], draw: [(plot) => schedule(plot, lanes)] },
   };
 }
 
@@ -93,11 +99,46 @@ function limits(low, high, share) {
   return share && low >= 0 && high <= 1 ? [Math.max(-0.005, low - room), Math.min(1.005, high + room)] : [low - room, high + room];
 }
 
+// Lines with grids of their own on one grid, each within its own range.
+export function together(lines) {
+  const x = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
+  const onto = (from, values) => {
+    let at = 0;
+    return x.map((here) => {
+      if (!values.length || here < from[0] || here > from.at(-1)) return null;
+      while (from[at + 1] < here) at += 1;
+      if (from[at] === here || from.length === 1) return values[at];
+      const share = (here - from[at]) / (from[at + 1] - from[at]);
+      return values[at] + share * (values[at + 1] - values[at]);
+    });
+  };
+  return [x, lines.map((line) => ({ ...line, values: onto(line.x, line.mean), low: line.low.length ? onto(line.x, line.low) : [], high: line.high.length ? onto(line.x, line.high) : [] }))];
+}
+
 const short = (value) =>
-  Math.abs(value) >= 1e12 ? value.toExponential(1) : Math.abs(value) >= 1e6 ? `${value / 1e6}M` : Math.abs(value) >= 1e4 ? `${value / 1e3}k` : String(value);
+  Math.abs(value) >= 1e9 ? value.toExponential(1).replace("e+", "e") : Math.abs(value) >= 1e6 ? `${value / 1e6}M` : Math.abs(value) >= 1e4 ? `${value / 1e3}k` : String(value);
 export const named = (axis) => (axis === "seconds" ? "time" : axis.startsWith("updates/") ? `updates of ${axis.slice(8)}` : axis === "flops" ? "FLOPs" : axis);
 
-function underlay(plot, healthy) {
+// With no pointer in the chart the legend tells where each line ends.
+const last = (plot) => plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+
+// Ticks of one axis with as many digits as tell them apart.
+function level(ticks, share, zero) {
+  const scale = share ? 100 : 1, near = (digits) => ticks.every((tick) => Math.abs(Number((scale * tick).toFixed(digits)) - scale * tick) < 1e-9 * Math.max(1, Math.abs(scale * tick)));
+  const digits = [0, 1, 2, 3, 4, 5].find(near) ?? 6;
+  return ticks.map((tick) => {
+    const value = share ? 100 * tick : tick, size = Math.abs(value);
+    const text = size >= 1e4 ? short(value) : size && size < 1e-4 ? value.toExponential(0) : value.toFixed(digits);
+    return `${zero && value > 0 ? "+" : ""}${text.replace("-", "−")}${share && !zero ? "\u202f%" : ""}`;
+  });
+}
+
+function underlay(plot, healthy, zero) {
+  if (zero) {
+    const { ctx, bbox } = plot, at = plot.valToPos(0, "y", true);
+    ctx.fillStyle = colour("--soft");
+    if (at >= bbox.top && at <= bbox.top + bbox.height) ctx.fillRect(bbox.left, at, bbox.width, devicePixelRatio);
+  }
   if (!healthy || healthy.every((limit) => limit === null)) return;
   const { ctx, bbox } = plot, { min, max } = plot.scales.y;
   const at = (value) => Math.min(bbox.top + bbox.height, Math.max(bbox.top, plot.valToPos(value, "y", true)));
@@ -107,15 +148,16 @@ function underlay(plot, healthy) {
 }
 
 function schedule(plot, lanes) {
-  const { ctx, bbox } = plot, x = plot.data[0], unit = devicePixelRatio;
+  const { ctx, bbox } = plot, unit = devicePixelRatio, { min, max } = plot.scales.x;
   (lanes ?? []).forEach((lane, row) => {
+    const { x } = lane;
     ctx.fillStyle = colour(lane.tone);
     lane.values.forEach((value, at) => {
-      if (!value) return;
+      if (!value || x[at] < min || (at && x[at - 1] > max)) return;
       const before = at ? plot.valToPos(x[at - 1], "x", true) : bbox.left, here = plot.valToPos(x[at], "x", true);
       const left = Math.max(bbox.left, before), right = Math.min(bbox.left + bbox.width, Math.max(here, before + unit));
       ctx.globalAlpha = 0.25 + 0.75 * value;
-      if (right > left) ctx.fillRect(left, bbox.top - (row + 1) * 6 * unit, right - left, 4 * unit);
+      if (right > left) ctx.fillRect(left, bbox.top + bbox.height + (3 + row * STRIP) * unit, right - left, 4 * unit);
     });
     ctx.globalAlpha = 1;
   });

@@ -6,6 +6,8 @@ import { Overview, Setting, axesOf } from "view/overview";
 import { Verifier } from "view/verifier";
 import { Rollouts, listed } from "view/rollouts";
 import { Rollout } from "view/rollout";
+import { Together, Study, SCREENS as TOGETHER, screensOf } from "view/together";
+import { Folder } from "view/folder";
 import * as source from "view/source";
 
 const WAIT = 2000; // milliseconds between looks at a live run
@@ -37,35 +39,17 @@ class Guard extends Component {
   }
 }
 
-function Frame() {
-  const [here, go] = useState(place()), [document, setDocument] = useState(null), [judged, setJudged] = useState(null);
-  const [table, setTable] = useState(null), [error, setError] = useState(""), [runs, setRuns] = useState([]), [axis, setAxis] = useState("step");
-  const [view, setView] = useState({ kind: "all", sort: "latest", query: "", page: 0 });
-
+// Read whenever there is something new; in a report once.
+function useDocument(read) {
+  const [error, setError] = useState("");
   useEffect(() => {
-    const moved = () => {
-      const next = place();
-      go(next);
-      if (next.screen === "rollouts" && next.rest) setView((old) => ({ ...old, kind: next.rest, page: 0 }));
-      if (next.screen !== "rollouts") scrollTo(0, 0);
-    };
-    moved();
-    addEventListener("hashchange", moved);
-    return () => removeEventListener("hashchange", moved);
-  }, []);
-
-  useEffect(() => {
-    let known = null, last = "", timer = 0, gone = false;
+    let last = "", timer = 0, gone = false;
     const look = async () => {
       try {
         const stamp = JSON.stringify(await source.stamp());
         if (stamp !== last) {
+          await read(() => gone);
           last = stamp;
-          setDocument(await source.overview());
-          known = await source.rows(known);
-          while (source.live && !gone && known.rows.length < known.all) known = await source.rows(known);
-          setTable(known);
-          setJudged(await source.verifier());
         }
         setError("");
       } catch (problem) {
@@ -73,10 +57,84 @@ function Frame() {
       }
       if (source.live && !gone) timer = setTimeout(look, WAIT);
     };
-    source.runs().then(setRuns, () => setRuns([]));
     look();
     return () => { gone = true; clearTimeout(timer); };
   }, []);
+  return error;
+}
+
+// The address of the page, and what to do when it changes: `#open:N` goes to another place of the folder.
+function useHere() {
+  const [here, go] = useState(place());
+  useEffect(() => {
+    const moved = () => {
+      const next = place(), [number, ...more] = next.rest.split(":");
+      if (next.screen === "open" && source.live && /^\d{1,5}$/.test(number)) location.replace(`?run=${number}#${encodeURI(more.join(":"))}`);
+      else {
+        go(next);
+        if (next.screen !== "rollouts" && next.screen !== "sides") scrollTo(0, 0);
+      }
+    };
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  return here;
+}
+
+function App() {
+  const [found, set] = useState(null), [error, setError] = useState("");
+  useEffect(() => { source.places().then(set, (problem) => setError(String(problem.message))); }, []);
+  if (!found) return html`<p class="wait">${error ? html`Nothing could be read: <${Text} of=${error} />` : "reading …"}</p>`;
+  if (source.live && !source.named() && found.folder && found.places.length > 1) return html`<${FolderFrame} />`;
+  const kind = found.places[source.chosen()]?.kind ?? "run";
+  return kind === "run" ? html`<${Frame} places=${found.places} />` : html`<${TogetherFrame} places=${found.places} />`;
+}
+
+function FolderFrame() {
+  const [places, set] = useState(null);
+  useHere();
+  useEffect(() => { source.folder().then(set, () => set([])); }, []);
+  return html`<header class="top"><div><h1>Runs and comparisons</h1></div></header><main>${places ? html`<${Folder} places=${places} />` : html`<p class="wait">reading …</p>`}</main>`;
+}
+
+function TogetherFrame({ places }) {
+  const here = useHere(), [document, set] = useState(null), [axis, setAxis] = useState("batches");
+  const error = useDocument(async () => set(await source.together()));
+  if (!document) return html`<p class="wait">${error ? html`Nothing could be read: <${Text} of=${error} />` : "reading …"}</p>`;
+  const study = document.kind === "study", screens = study ? [] : screensOf(document);
+  const screen = screens.includes(here.screen) ? here.screen : screens[0];
+  const runs = study ? [] : document.arms.flatMap((arm) => arm.runs), ended = runs.filter((run) => run.ended).length;
+  const facts = study ? `study · ${document.name}` : [
+    document.kind === "comparison" ? "comparison" : "seeds of one recipe", document.name,
+    `${runs.length} ${runs.length === 1 ? "run" : "runs"}${ended < runs.length ? `, ${ended} ended` : ""}`,
+  ].filter(Boolean).join(" · ");
+  return html`<header class="top"><div><h1><${Text} of=${document.title} limit=${200} /></h1><p class="soft"><${Text} of=${facts} />${error ? html` · <b class="poor">no answer: <${Text} of=${error} /></b>` : null}</p><${Places} places=${places} /></div>
+    <nav>${screens.map((name) => html`<a href=${`#${name}`} aria-current=${screen === name ? "page" : undefined}>${TOGETHER[name]}</a>`)}</nav></header>
+    <main><${Guard} key=${screen ?? here.rest}>${study ? html`<${Study} ...${{ document, axis, setAxis, rest: here.rest }} />` : html`<${Together} ...${{ document, screen, axis, setAxis, rest: here.rest }} />`}</${Guard}></main>`;
+}
+
+function Places({ places }) {
+  return places.length > 1 ? html`<label>shown <select value=${source.chosen()} onChange=${(event) => { location.hash = `#open:${Number(event.target.value)}`; }}>
+        ${places.map((one, at) => html`<option value=${at}>${plain(`${one.kind === "run" ? "" : `${one.kind}: `}${one.name}`, 120)}</option>`)}</select></label>` : null;
+}
+
+function Frame({ places }) {
+  const here = useHere(), [document, setDocument] = useState(null), [judged, setJudged] = useState(null);
+  const [table, setTable] = useState(null), [axis, setAxis] = useState("step");
+  const [view, setView] = useState({ kind: "all", sort: "latest", query: "", page: 0 });
+  const error = useDocument(useMemo(() => {
+    let known = null;
+    return async (gone) => {
+      setDocument(await source.overview());
+      known = await source.rows(known);
+      while (source.live && !gone() && known.rows.length < known.all) known = await source.rows(known);
+      setTable(known);
+      setJudged(await source.verifier());
+    };
+  }, []));
+  useEffect(() => {
+    if (here.screen === "rollouts" && here.rest) setView((old) => ({ ...old, kind: here.rest, page: 0 }));
+  }, [here]);
 
   const list = useMemo(() => (table ? listed(table, view) : []), [table, view.kind, view.sort, view.query]);
   const key = useCallback((event) => {
@@ -96,7 +154,7 @@ function Frame() {
 
   if (!document) return html`<p class="wait">${error ? html`Nothing could be read: <${Text} of=${error} />` : "reading …"}</p>`;
   const shown = axesOf(document).includes(axis) ? axis : "step";
-  return html`<${Head} ...${{ document, here, runs, error }} /><main><${Guard} key=${here.screen + here.rest}>
+  return html`<${Head} ...${{ document, here, places, error }} /><main><${Guard} key=${here.screen + here.rest}>
     ${here.screen === "verifier" ? html`<${Verifier} document=${document} judged=${judged} axis=${shown} />`
       : here.screen === "made" ? html`<${Setting} document=${document} />`
       : here.screen === "rollouts" && table ? html`<${Rollouts} ...${{ table, view, setView, list }} />`
@@ -106,7 +164,7 @@ function Frame() {
   </${Guard}></main>`;
 }
 
-function Head({ document, here, runs, error }) {
+function Head({ document, here, places, error }) {
   const { run, training, alarms } = document, tokens = training.axes.tokens?.at(-1);
   const screen = here.screen === "r" ? "rollouts" : here.screen;
   const facts = [
@@ -117,12 +175,11 @@ function Head({ document, here, runs, error }) {
   return html`<header class="top"><div>
       <h1><${Text} of=${run.name} limit=${80} /></h1><p class="soft"><${Text} of=${run.directory} limit=${80} /> · <${Text} of=${facts.join(" · ")} />
         ${error ? html` · <b class="poor">no answer: <${Text} of=${error} /></b>` : null}</p>
-      ${runs.length > 1 ? html`<label>run <select value=${source.chosen()} onChange=${(event) => { location.search = `?run=${Number(event.target.value)}`; }}>
-        ${runs.map((name, at) => html`<option value=${at}>${plain(name, 120)}</option>`)}</select></label>` : null}</div>
+      <${Places} places=${places} /></div>
     <nav>${SCREENS.map(([name, label]) => html`<a href=${`#${name}`} aria-current=${screen === name ? "page" : undefined}>${label}${name === "overview" && alarms.length ? html` <b class="count">${alarms.length}</b>` : null}</a>`)}</nav>
   </header>`;
 }
 
 const root = globalThis.document.getElementById("page");
 root.textContent = "";
-render(html`<${Frame} />`, root);
+render(html`<${App} />`, root);

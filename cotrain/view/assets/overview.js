@@ -16,8 +16,9 @@ export function tones(document) {
   return found;
 }
 
-export function lanesOf(document, colours) {
-  return Object.entries(document.training.trained).map(([label, values]) => ({ label, tone: colours[label] ?? "--quiet", values }));
+export function lanesOf(document, colours, axis) {
+  const x = document.training.axes[axis] ?? document.training.axes.step ?? [];
+  return Object.entries(document.training.trained).map(([label, values]) => ({ label, tone: colours[label] ?? "--quiet", x, values }));
 }
 
 export function axesOf(document) {
@@ -26,7 +27,7 @@ export function axesOf(document) {
 
 export function Overview({ document, axis, setAxis }) {
   const colours = useMemo(() => tones(document), [document]);
-  const lanes = useMemo(() => lanesOf(document, colours), [document]);
+  const lanes = useMemo(() => lanesOf(document, colours, axis), [document, axis]);
   const x = document.training.axes[axis] ?? document.training.axes.step ?? [];
   const common = { x, axis, lanes };
   return html`
@@ -37,11 +38,11 @@ export function Overview({ document, axis, setAxis }) {
         ${axesOf(document).map((name, place) => html`<option value=${place}>${plain(named(name))}</option>`)}
       </select></label>
     </div>
-    ${lanes.length ? html`<p class="soft">On the upper edge of each chart: when a policy was trained.
+    ${lanes.length ? html`<p class="soft">Under each curve: when a policy was trained.
       ${lanes.map((lane) => html` <span class="swatch" style=${{ background: `var(${lane.tone})` }}></span> <${Text} of=${lane.label} />`)}
     </p>` : null}
     ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
-    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${Figures} figures=${document.figures} /><${HeldOut} ...${{ document, axis, colours }} />
+    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${Figures} figures=${document.figures} /><${HeldOut} ...${{ document, axis, lanes }} />
       <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} />` : html`<p>No step is finished yet.</p><${Figures} figures=${document.figures} />`}
   `;
 }
@@ -99,13 +100,13 @@ function Earned({ document, common, colours }) {
   return html`<div class="charts">${charts}</div>`;
 }
 
-function HeldOut({ document, axis, colours }) {
+function HeldOut({ document, axis, lanes }) {
   const { axes, series } = document.evaluations, x = axes[axis] ?? [];
   const wanted = /^[^/]+\/(pass@1|greedy|majority@\d+|balanced_accuracy|step_balanced_accuracy|f1)$/;
   const lines = Object.keys(series).filter((name) => wanted.test(name)).map((name, at) => ({
     label: name.replaceAll("_", " "), values: series[name], tone: tone(at), share: true,
   }));
-  return x.length > 1 ? html`<div class="charts"><${Chart} title="On held-out problems" x=${x} axis=${axis} lines=${lines} height=${260} /></div>` : null;
+  return x.length > 1 ? html`<div class="charts"><${Chart} title="On held-out problems" x=${x} axis=${axis} lines=${lines} lanes=${lanes} height=${260} /></div>` : null;
 }
 
 const PANELS = [

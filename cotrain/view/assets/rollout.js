@@ -45,20 +45,33 @@ function Screen({ found, at, group, table, list }) {
   </section>`;
 }
 
+// The first solution of a rollout in short: its steps with the verdicts, and its answer.
+export function Solution({ found }) {
+  const speech = found.traces.find((trace) => !trace.parent);
+  if (!speech) return html`<p class="soft">Nothing was said${found.failure ? html`: <${Text} of=${found.failure} />` : null}.</p>`;
+  const reviews = found.traces.filter((trace) => trace.parent === speech.address);
+  return html`<${Steps} speech=${speech} reviews=${reviews} review=${reviews[0]} /><${Answer} speech=${speech} reviews=${reviews} review=${reviews[0]} />
+    <details><summary>as it was written</summary><pre class="raw"><${Text} of=${speech.text} /></pre></details>`;
+}
+
+function Answer({ speech, reviews, review }) {
+  const truth = speech.truth ?? {}, right = flag(truth.correct), [css, mark, word] = TRUTH[right];
+  return html`<div class=${`step answer ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
+      <span class="text">${speech.parsed?.answer !== undefined && speech.parsed?.answer !== null ? html`answer <b><${Text} of=${speech.parsed.answer} /></b>` : "no answer"}
+        ${truth.gold !== undefined && truth.gold !== null ? html` <span class="soft">gold answer <b><${Text} of=${truth.gold} /></b></span>` : null}</span>
+      ${review ? html`<${Verdict} said=${flag(review.parsed?.final)} truth=${right} probability=${review.parsed?.score} votes=${tally(reviews, (one) => one.parsed?.final)} why=${review.parsed?.failure ?? review.failure} />` : null}</div>`;
+}
+
 function Speech({ speech, reviews }) {
   const [shown, show] = useState(0), [shade, shadeBy] = useState("logprob");
-  const review = reviews[Math.min(shown, reviews.length - 1)], truth = speech.truth ?? {};
-  const right = flag(truth.correct), [css, mark, word] = TRUTH[right];
+  const review = reviews[Math.min(shown, reviews.length - 1)];
   return html`
     ${reviews.length > 1 ? html`<div class="chips"><span class="soft">verdicts of review</span>${reviews.map((one, at) => {
       const said = flag(one.parsed?.final);
       return html`<button type="button" aria-pressed=${at === shown} onClick=${() => show(at)}>${at + 1} <i>${said === null ? "unread" : said ? "right" : "wrong"}</i></button>`;
     })}</div>` : null}
     <${Steps} speech=${speech} reviews=${reviews} review=${review} />
-    <div class=${`step answer ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
-      <span class="text">${speech.parsed?.answer !== undefined && speech.parsed?.answer !== null ? html`answer <b><${Text} of=${speech.parsed.answer} /></b>` : "no answer"}
-        ${truth.gold !== undefined && truth.gold !== null ? html` <span class="soft">gold answer <b><${Text} of=${truth.gold} /></b></span>` : null}</span>
-      ${review ? html`<${Verdict} said=${flag(review.parsed?.final)} truth=${right} probability=${review.parsed?.score} votes=${tally(reviews, (one) => one.parsed?.final)} why=${review.parsed?.failure ?? review.failure} />` : null}</div>
+    <${Answer} speech=${speech} reviews=${reviews} review=${review} />
     <${Trace} trace=${speech} shade=${shade} shadeBy=${shadeBy} open />
     ${review ? html`<${Trace} key=${review.address} trace=${review} shade=${shade} shadeBy=${shadeBy} />` : null}`;
 }

@@ -10,6 +10,7 @@ function kept(name) {
 
 export const live = Object.keys(inside).length === 0;
 const run = () => Number(new URLSearchParams(location.search).get("run") ?? 0) || 0;
+export const named = () => new URLSearchParams(location.search).has("run");
 
 async function ask(path) {
   const answer = await fetch(`api/${path}`, { cache: "no-store", credentials: "omit" });
@@ -17,7 +18,10 @@ async function ask(path) {
   return answer.json();
 }
 
-export const runs = async () => (live ? (await ask("runs")).runs : []);
+export const places = async () => (live ? ask("runs") : { places: [{ kind: inside.together ? "together" : "run", name: "" }], folder: false });
+export const folder = async () => (await ask("folder")).places;
+export const together = () => (live ? ask(`${run()}/together`) : Promise.resolve(kept("together")));
+export const sides = (seed) => (live ? ask(`${run()}/sides?seed=${seed}`) : Promise.resolve(kept("sides")));
 export const chosen = run;
 export const stamp = () => (live ? ask(`${run()}/stamp`) : Promise.resolve([0]));
 export const overview = () => (live ? ask(`${run()}/overview`) : Promise.resolve(kept("overview")));
@@ -28,6 +32,13 @@ export async function rollout(at) {
   if (live) return ask(`${run()}/rollout?at=${at}`);
   details ??= kept("details") ?? {};
   return Object.hasOwn(details, at) ? details[at] : null;
+}
+
+// Of one of several runs: by its number in the viewer, or by the place of its arm in this file.
+export async function rolloutOf(number, arm, at) {
+  if (live) return ask(`${number}/rollout?at=${at}`);
+  details ??= kept("details") ?? {};
+  return Object.hasOwn(details, `${arm}|${at}`) ? details[`${arm}|${at}`] : null;
 }
 
 // Which rollouts can be opened here: all of them beside a server.

@@ -1,33 +1,17 @@
-"""Charts, numbers in words, and escaping: hand-computed constants."""
+"""Lines, numbers in words, and escaping: hand-computed constants."""
 
 from __future__ import annotations
 
 import math
-import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import meaning, rank
-from cotrain.report.escape import attribute, hidden, page, terminal
+from cotrain.report.escape import attribute, hidden, terminal
 from cotrain.report.guide import Name, between, interval, number, points, split_key, take_apart
-from cotrain.report.svg import Line, chart, smooth, thin, ticks, value_at
-
-
-def test_smoothing_is_a_weighted_mean_without_a_pull_to_the_start() -> None:
-    # span 3: alpha = 1/2; second value (0.5*1 + 3) / (0.5 + 1) = 7/3, third (0.5*3.5 + 5) / (0.5*1.5 + 1) = 27/7
-    line = smooth([(0, 1.0), (1, 3.0), (2, 5.0)], span=3)
-    assert [x for x, _ in line] == [0, 1, 2]
-    assert [y for _, y in line] == pytest.approx([1.0, 7 / 3, 6.75 / 1.75])
-    assert smooth([(0, 1.0), (1, 3.0)], span=1) == [(0, 1.0), (1, 3.0)]
-    assert smooth([]) == []
-
-
-def test_thinning_takes_means_of_neighbours() -> None:
-    assert thin([(0, 1.0), (1, 3.0), (2, 5.0), (3, 7.0), (4, 9.0)], limit=3) == [(0.5, 2.0), (2.5, 6.0), (4.0, 9.0)]
-    assert thin([(0, 1.0)], limit=3) == [(0, 1.0)]
+from cotrain.report.lines import ticks, value_at
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -47,22 +31,6 @@ def test_ticks_never_leave_the_range_and_stay_few(low: float, span: float) -> No
 def test_interpolation() -> None:
     line = [(0.0, 0.0), (10.0, 5.0), (20.0, 25.0)]
     assert value_at(line, 10.0) == 5.0 and value_at(line, 15.0) == 15.0 and value_at(line, 0.0) == 0.0
-
-
-def test_a_chart_places_its_points_where_they_belong() -> None:
-    line = Line(label="a < b", points=[(0, 0.0), (100, 1.0)], tone="a", raw=False)
-    drawn = chart("T & U", [line], x_range=(0, 100), y_range=(0, 1), share=True)
-    assert '<path class="line a dash0" d="M0 1000L1000 0"/>' in drawn
-    assert "T &amp; U" in drawn and "a &lt; b" in drawn
-    assert "<title>step 100 · a &lt; b: 100.0\u202f%</title>" in drawn
-    assert [float(t) for t in re.findall(r'class="tick" style="top:([\d.]+)%"', drawn)] == [100, 75, 50, 25, 0]
-    assert chart("none", [Line(label="x", points=[], tone="a")], x_range=(0, 1), share=True) == ""
-
-
-def test_one_point_and_constant_lines_can_be_drawn() -> None:
-    for values in ([(3, 0.5)], [(3, 0.0), (4, 0.0)], [(3, -2.0), (4, -2.0)]):
-        drawn = chart("t", [Line(label="l", points=values, tone="a")], x_range=(3, 3), share=False)
-        assert "<svg" in drawn and "nan" not in drawn and "inf" not in drawn.replace("info", "")
 
 
 def test_numbers_as_a_reader_wants_them() -> None:
@@ -105,11 +73,8 @@ def test_what_is_known_of_metrics() -> None:
 
 
 def test_hidden_characters_are_spelled_out() -> None:
-    assert page("a<b>&\"'") == "a&lt;b&gt;&amp;&quot;&#x27;"
-    assert page("x\u202ey\x1b\n\t") == 'x<span class="ctl">U+202E</span>y<span class="ctl">U+001B</span>\n\t'
     assert terminal("x\u202ey\x1b]52;c;\x07\n") == "x<U+202E>y<U+001B>]52;c;<U+0007>⏎"
     assert attribute('"\x00>') == "&quot;&lt;U+0000&gt;&gt;"
-    assert page("abcdef", limit=2) == 'ab<span class="ctl">… 4 more characters</span>'
     assert terminal("abcdef", limit=2) == "ab… (4 more characters)"
     assert terminal("\ud800") == "<U+D800>"
     for char in "\u200b\u200d\u2066\ufeff\u00ad\u2028\U000e0041\ufe0f\U000e0101\x7f\x9b\u3164":
@@ -120,8 +85,5 @@ def test_hidden_characters_are_spelled_out() -> None:
 
 @given(st.text(st.characters()))
 def test_no_text_keeps_a_control_character_or_markup(text: str) -> None:
-    shown = page(text)
-    assert not any(hidden(c) for c in shown if c not in "\n\t")
-    assert re.fullmatch(r"(?:[^<>]|<span class=\"ctl\">|</span>)*", shown)
     assert not any(hidden(c) for c in terminal(text)) and "\n" not in terminal(text)
     assert not set(attribute(text)) & set("<>\"'")

@@ -1,48 +1,21 @@
-"""The page of a study: what was expected, whether that was written down before, the gate, and each part's verdicts."""
+"""What is said of a study: what was expected, whether that was written down before, the gate, and each part's verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.disk.files import replace_file
 from cotrain.report.compare_markdown import section, text
 from cotrain.report.compare_overview import Cells
-from cotrain.report.compare_page import cells_section
 from cotrain.report.compare_table import is_share
 from cotrain.report.compare_words import UNITS, amount
-from cotrain.report.escape import attribute, page
 from cotrain.report.guide import interval, number
-from cotrain.report.html import document
-
-
-def write_study_page(study: Mapping[str, Any], out: Path) -> None:
-    """``report.html`` and ``table.md``, for the content of study.json."""
-    replace_file(out / "report.html", study_page(study).encode("utf-8", errors="backslashreplace"))
-    replace_file(out / "table.md", study_markdown(study).encode("utf-8"))
-
-
-def study_page(study: Mapping[str, Any]) -> str:
-    parts = study["parts"]
-    links = "".join(
-        f'<li><a href="{attribute(part["page"], 300)}">{page(name, 100)}</a></li>' for name, part in parts.items()
-    )
-    return document(
-        "cotrain study",
-        f'<p class="kicker">cotrain study · {page(study["study"], 100)}</p><h1>{page(study["hypothesis"], 400)}</h1>'
-        f'<div class="say list">{"".join(f"<p>{page(line, 600)}</p>" for line in standing(study))}</div>'
-        + cells_section(f"{study['measure']}, start → end", "On test problems.", figures(study))
-        + cells_section("Verdicts", "Each arm against the first one of its part.", verdicts(study))
-        + cells_section("What it cost", "Means over seeds.", costs(study))
-        + (f"<section><h2>Each part</h2><ul>{links}</ul></section>" if links else ""),
-    )
 
 
 def study_markdown(study: Mapping[str, Any]) -> str:
-    """The same to be committed."""
+    """``table.md``, to be committed."""
     parts = [f"# {text(study['hypothesis'])}", "\n".join(f"- {text(line)}" for line in standing(study))]
     parts += section(f"{text(study['measure'])}, start → end, on test problems", figures(study))
     parts += section("Verdicts", verdicts(study)) + section("What it cost, means over seeds", costs(study))
