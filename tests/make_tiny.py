@@ -13,7 +13,8 @@ import torch
 
 from cotrain.models.config import new_model
 from cotrain.models.load import load_model, save_model
-from cotrain.stages.base import BaseSettings, mark, roles_of
+from cotrain.stages.base import mark
+from cotrain.stages.former import FormerSettings, roles_of
 from cotrain.stages.pretrain import config_for
 from cotrain.stages.sft import sft
 from tests.helpers import EASY
@@ -22,9 +23,9 @@ TOKENS = 6_000_000
 
 
 def main(out: Path) -> None:
-    _, tokenizer = load_model("embedded")
+    _, tokenizer = load_model("embedded-roles")
     save_model(new_model(config_for(tokenizer, depth=2, width=64), 0), tokenizer, out / "new")
-    settings = BaseSettings(focus=EASY)
+    settings = FormerSettings(focus=EASY)
     sft(
         out / "new",
         out / "tiny",

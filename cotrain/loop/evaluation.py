@@ -20,7 +20,11 @@ from cotrain.loop.schedule import Protocol
 from cotrain.metrics.heldout import Measure
 from cotrain.play.executor import TOO_LONG, Executor
 
-GREEDY = {"pass@1": "greedy", "balanced_accuracy": "greedy_balanced_accuracy"}  # figure → its name in the greedy play
+GREEDY = {
+    "pass@1": "greedy",
+    "balanced_accuracy": "greedy_balanced_accuracy",
+    "step_balanced_accuracy": "greedy_step_balanced_accuracy",
+}  # figure → its name in the greedy play
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 
@@ -83,11 +87,14 @@ def evaluate(
             evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, group_size=1, **evaluation.options
         )
         for measure in evaluation.measures:
-            for key, value in measure(single).items():
-                role, _, name = key.partition("/")
-                if name in GREEDY:
-                    figures[f"{role}/{GREEDY[name]}"] = value
+            figures |= greedy_names(measure(single))
     return figures, played
+
+
+def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Those figures of a greedy play that are kept, under their names there."""
+    split = ((*key.partition("/"), value) for key, value in figures.items())
+    return {f"{role}/{GREEDY[name]}": value for role, _, name, value in split if name in GREEDY}
 
 
 def evaluation_seed(seed: int) -> int:

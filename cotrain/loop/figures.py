@@ -16,7 +16,7 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
     if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("test", evaluation.tasks)
+        still, _ = trainer.evaluate_fixed("test", evaluation.tasks, greedy=evaluation.greedy)
         figures |= {_within("fixed", key): value for key, value in still.items() if "/" in key}
     for split in evaluation.splits:
         if not has_split(trainer.recipe.tasks, split):

@@ -23,7 +23,7 @@ from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
 from cotrain.learn.samples import sample_of
 from cotrain.learn.spoken import Given, spoken, woven
-from cotrain.loop.evaluation import evaluate, evaluation_seed, held_out
+from cotrain.loop.evaluation import evaluate, evaluation_seed, greedy_names, held_out
 from cotrain.loop.flops import Meter, Sequences, flops_of
 from cotrain.loop.guard import NotFinite
 from cotrain.loop.policy_store import PolicyStore
@@ -295,19 +295,30 @@ class CoTrainer:
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         return evaluate(evaluation, self.judge, tasks, split=split, group_size=group_size or evaluation.group_size)
 
-    def evaluate_fixed(self, split: str, count: int) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """The judging roles' figures on what frozen policies say: the same solutions before and after."""
+    def evaluate_fixed(
+        self, split: str, count: int, *, greedy: bool = False
+    ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+        """The judging roles' figures on what frozen policies say: the same solutions before and after. ``greedy``: also those
+        of greedy judges, on the same solutions, so that the two differ by the judges' temperature alone."""
         evaluation, swapped = self.recipe.evaluation, self.recipe.evaluation.fixed
-        roles = {
-            name: replace(role, policy=swapped[name]) if name in swapped else role
-            for name, role in self.recipe.roles.items()
-        }
-        still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
-        figures, played = evaluate(
-            evaluation, still, tasks, split=split, group_size=max(1, evaluation.group_size // 4), greedy=False
-        )
-        return {key: value for key, value in figures.items() if key.split("/")[0] not in swapped}, played
+
+        def judged(cold: bool) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+            roles = {
+                name: replace(role, policy=swapped[name])
+                if name in swapped
+                else replace(
+                    role, sampling=replace(role.sampling, temperature=0.0 if cold else role.sampling.temperature)
+                )
+                for name, role in self.recipe.roles.items()
+            }
+            still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
+            group_size = max(1, evaluation.group_size // 4)
+            found, played = evaluate(evaluation, still, tasks, split=split, group_size=group_size, greedy=False)
+            return {key: value for key, value in found.items() if key.split("/")[0] not in swapped}, played
+
+        figures, played = judged(False)
+        return figures | (greedy_names(judged(True)[0]) if greedy else {}), played
 
     def set_aside(self) -> dict[str, str]:
         """Problems that did not fit a context so far, by id, and why."""

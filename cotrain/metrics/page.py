@@ -47,7 +47,8 @@ and maj@k what a vote makes of it.""",
         JUDGE,
         """Right is the positive class. An unreadable review is a wrong judgement of either class, as in ProcessBench.
 The greedy figure is measured on the greedy solutions of the same problems, one each, and so on other solutions than the
-sampled one.""",
+sampled one. With `fixed` it is measured on the same sampled solutions of the start as the figure at the roles' temperature: what a judge
+gains there is skill, and what it gains beyond at temperature 1 is lower entropy.""",
     ),
     ("Credit, by objective", CREDIT, ""),
     ("Learning, by policy", LEARNING, ""),

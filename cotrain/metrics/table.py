@@ -168,7 +168,7 @@ JUDGE = (
     ),
     Metric(
         key="{role}/greedy_balanced_accuracy", label="greedy balanced accuracy", better=1, at=HELD_OUT, headline=FIRST,
-        trend="above 0.5, rising", meaning="the same at temperature 0, on greedy solutions",
+        trend="above 0.5, rising", meaning="the same at temperature 0, on greedy solutions; with `fixed` on the start's sampled ones",
     ),
     Metric(
         key="{role}/true_positive_rate", headline=MAIN, label="right solutions accepted", better=1, at=BOTH,
@@ -193,6 +193,10 @@ JUDGE = (
     Metric(
         key="{role}/step_balanced_accuracy", headline=MAIN, label="balanced accuracy on steps", better=1, at=BOTH,
         trend="above 0.5, rising", meaning="balanced accuracy over steps",
+    ),
+    Metric(
+        key="{role}/greedy_step_balanced_accuracy", label="greedy balanced accuracy on steps", better=1, at=HELD_OUT,
+        trend="above 0.5, rising", meaning="the same at temperature 0, on the same solutions as the greedy figure of answers",
     ),
     Metric(
         key="{role}/step_true_positive_rate", label="right steps accepted", better=1, at=BOTH,

@@ -1,9 +1,9 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Five names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-format``, the
-same after supervised training on the formats alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``,
-which can copy what matters out of documents, and ``embedded-rater``, a reward model. They are stored as bfloat16 and loaded
-as float32 like any other.
+Five names belong to the package itself: ``embedded``, the base that ships with it, which solves and checks, ``embedded-format``,
+which knows the formats of solutions and reviews alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``,
+which can copy what matters out of documents, and ``embedded-rater``, a reward model. The last four come from an older base
+(docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations

@@ -1,195 +1,182 @@
-"""``cotrain base``: from nothing to the embedded models, by one command.
+"""``cotrain base``: the embedded base from nothing, by one command.
 
-    tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
-      → practice: clean solutions, and checks with the words true and false, replies learned → supervised starts:
-      base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
-      base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
-      base-rater   a reward model: says "CORRECT" or "INCORRECT" of a solution beside the reference answer, as one number
-      base-roles   as base, and revises, judges reviews, checks itself, searches and digests (``words/roles_corpus.py``)
-      base-digest  base-roles, gone on with: digests of short bins, and solutions from digests, on problems of 2 to 4 steps
+    tokenizer → practice: exact solutions and true reviews in equal numbers, lengths rising from 2 to 9 steps, a constant rate
+      → settling: more of the same at all lengths, the rate falling to zero → sharpening of the logits
 
-Like any real base, all *can* check when they are asked in the words of their practice ("Check:"), where worked
-statements were rightly said to be true or false; asked for a review, as the role of the verifier is, none does it
-reliably. What a verifier gains over its start, it gains from reinforcement learning.
+The base solves ("Solve:") and checks ("Review:"). No error was ever taught to it (``tasks/words/practice.py``): where it is wrong, it
+lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the practice (SIGTERM leaves a
+checkpoint), and ``--settle`` goes on from there (warm-up, stable, decay; arXiv 2404.06395). What a model of a size can do is
+measured by ``benchmarks/base_table.py``. The models of further roles come from the former base (``stages/former.py``).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cotrain.models.heads import rating_by_words
+from cotrain.core.errors import RunDirectoryError
+from cotrain.disk import transaction
+from cotrain.models.config import new_model
 from cotrain.models.load import describe_model, load_model, save_model
+from cotrain.models.sharpen import sharpen
 from cotrain.play.common_roles import FORMAT_MARK
-from cotrain.stages.corpora import Corpus, Item, procedural
-from cotrain.stages.pretrain import config_for, pretrain, sample_texts
-from cotrain.stages.sft import sft
+from cotrain.stages.corpora import Corpus, procedural
+from cotrain.stages.pretrain import config_for, fit, make_plan, sample_texts
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.tasks.words.corpus import (
-    RATED,
-    Start,
-    practice_conversation,
-    pretraining_text,
-    rate_conversation,
-    review_conversation,
-    solver_conversation,
-)
-from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.roles_corpus import (
-    bin_conversation,
-    digest_conversation,
-    gathered_conversation,
-    meta_conversation,
-    plan_conversation,
-    refine_conversation,
-    self_check_conversation,
-)
+from cotrain.stages.trainer import CHECKPOINTS
+from cotrain.tasks.words.practice import check_practice, solve_practice
 from cotrain.tasks.words.source import WordProblems, study_problems
 
-LENGTH = 512  # tokens of a row: every in-distribution conversation fits
+LENGTH = 512  # tokens of a row: every conversation of practice fits
 BATCH = 8192  # tokens of one optimiser step
+SIZES = {
+    "1M": {"depth": 4, "width": 128, "heads": 4, "kv_heads": 2, "feed_forward": 384},
+    "3M": {"depth": 6, "width": 192, "heads": 6, "kv_heads": 3, "feed_forward": 576},
+    "8M": {"depth": 10, "width": 256, "heads": 8, "kv_heads": 4, "feed_forward": 768},
+}  # name → the sizes of ``small_config``
+SETTLED_FILES = (
+    FORMAT_MARK,
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)  # of a model that ships
+
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSettings:
-    """Everything the embedded models depend on."""
+    """Everything the base depends on."""
 
     seed: int = 0
-    operations: tuple[int, int] = (2, 7)  # of the texts for tokenizer and pretraining
+    size: str = "1M"  # of ``SIZES``
     vocabulary: int = 640
-    depth: int = 4
-    width: int = 128
-    pretraining_tokens: int = 500 * BATCH
-    pretraining_lr: float = 0.01  # of Muon
-    practice_tokens: int = 3500 * BATCH
-    practice_lr: float = 0.01  # of Muon
-    focus: WordProblems = field(
-        default_factory=lambda: study_problems((2, 7))
-    )  # the problems that later stages are about
-    focus_tokens: int = 2400 * BATCH
-    focus_lr: float = 0.006  # of Muon
-    tuning_tokens: int = 250 * BATCH
-    tuning_lr: float = 1e-3  # of AdamW
-    flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
-    roles_tokens: int = 800 * BATCH  # of base-roles
-    roles_lr: float = 0.004  # of Muon
-    rater_tokens: int = 600 * BATCH  # of base-rater
-    rater_lr: float = 0.004  # of Muon
-    digest_operations: tuple[int, int] = (2, 4)  # of the problems of base-digest
-    digest_tokens: int = 1500 * BATCH  # of base-digest
-    digest_lr: float = 0.006  # of Muon
-    missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
-    habits: Habits = field(default_factory=Habits)
+    problems: WordProblems = field(default_factory=lambda: study_problems((1, 9)))
+    practice_tokens: int = 1433 * BATCH
+    settle_tokens: int = 1100 * BATCH
+    lr: float = 0.01  # of Muon
+    rise: int = 2500  # problems of a kind after which practice brings one step more
+    sharpened: float = 2.0  # factor of the logits
 
 
-def build_base(
-    out: Path, settings: BaseSettings, *, resume: bool = False, report: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Train the starts into ``out/base``, ``out/base-format``, ``out/base-roles``, ``out/base-digest`` and
-    ``out/base-rater``, described in ``out/base.json``. A stage whose model is there already is passed over."""
-    source = WordProblems(operations=settings.operations)
-    text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
-    conversations = {
-        "base": conversations_of(settings, ("noisy", settings.flipped)),
-        "base-format": conversations_of(settings, "format"),
-    }
+def build_base(out: Path, settings: BaseSettings, *, resume: bool = False, report: Report = print) -> dict[str, Any]:
+    """Train the base into ``out/base``, described in ``out/base.json``. A stage whose model is there already is passed over."""
+    practised = out / "practised"
     out.mkdir(parents=True, exist_ok=True)
-    trunk = out / "pretrained"
-    if not (trunk / "model.safetensors").exists():
+    if not (practised / "model.safetensors").exists():
         report("tokenizer …")
-        tokenizer = train_tokenizer(sample_texts([(text, 4), *conversations["base"]]), settings.vocabulary)
-        report(f"pretraining on {settings.pretraining_tokens:,} tokens …")
-        done = pretrain(
-            trunk,
-            corpus=text,
-            tokens=settings.pretraining_tokens,
-            tokenizer=tokenizer,
-            config=config_for(tokenizer, depth=settings.depth, width=settings.width),
-            batch_tokens=BATCH,
-            length=LENGTH,
-            lr=settings.pretraining_lr,
-            optimizer="muon",
-            seed=settings.seed,
-            validation=64,
-            resume=resume and trunk.exists(),
-            report=lambda row: report(_line(row)),
-        )
-        if not done.finished:
-            return {"finished": False, "stage": "pretraining"}
-    broad = procedural("practice", lambda i: practice_conversation(source, settings.seed, i, broad=True))
-    near = procedural("focus", lambda i: practice_conversation(settings.focus, settings.seed, i, broad=False))
-    for name, corpus, tokens, lr, start in (
-        ("practised", broad, settings.practice_tokens, settings.practice_lr, trunk),
-        ("focused", near, settings.focus_tokens, settings.focus_lr, out / "practised"),
-    ):
-        if (out / name / "model.safetensors").exists():
-            continue
-        report(f"practice {name!r} on {tokens:,} tokens …")
-        done = sft(
-            start,
-            out / name,
-            conversations=corpus,
-            tokens=tokens,
-            batch_tokens=BATCH,
-            length=LENGTH,
-            lr=lr,
-            optimizer="muon",
-            warmup=50,
-            decay_fraction=0.6 if name == "practised" else 1.0,
-            seed=settings.seed,
-            validation=64,
-            resume=resume and (out / name).exists(),
-            report=lambda row: report(_line(row)),
-        )
-        if not done.finished:
-            return {"finished": False, "stage": name}
-    described = {}
-    tuned = [(name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()]
-    digest = ("base-digest", digests_of(settings), settings.digest_tokens, settings.digest_lr)
-    for name, parts, tokens, lr, optimizer, begun, batch in (
-        *((*given, "adamw", "focused", BATCH) for given in tuned),
-        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon", "focused", BATCH),
-        (*digest, "muon", "base-roles", BATCH // 2),
-        ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon", "focused", BATCH),
-    ):
-        if not (out / name / "model.safetensors").exists():
-            report(f"supervised start {name!r} …")
-            done = sft(
-                out / begun,
-                out / name,
-                conversations=parts,
-                tokens=tokens,
-                batch_tokens=batch,
-                length=LENGTH,
-                lr=lr,
-                optimizer=optimizer,
-                seed=settings.seed,
-                save_dtype=torch.bfloat16,
-                resume=resume and (out / name).exists(),
-                report=lambda row: report(_line(row)),
-            )
-            if not done.finished:
-                return {"finished": False, "stage": name}
-        name = rater(out) if name == "rated" else name
-        mark(out / name)
-        described[name] = describe_model(out / name)
-    result = {"finished": True, "settings": asdict(settings), "models": described}
+        network, tokenizer = beginning(settings)
+        report(f"practice on {settings.practice_tokens:,} tokens …")
+        if not _fit(network, tokenizer, practised, settings, "practice", "new", resume, report):
+            return {"finished": False, "stage": "practice"}
+    return settle(out, settings, resume=resume, report=report)
+
+
+def settle(out: Path, settings: BaseSettings, *, resume: bool = False, report: Report = print) -> dict[str, Any]:
+    """The last stage alone, from the end of the practice in ``out`` or from its newest checkpoint."""
+    settled = out / "settled"
+    start, practised = practised_so_far(out / "practised", settings)
+    if not (settled / "model.safetensors").exists():
+        network, tokenizer = load_model(start)
+        report(f"settling on {settings.settle_tokens:,} tokens …")
+        if not _fit(network, tokenizer, settled, settings, "settle", start.name, resume, report):
+            return {"finished": False, "stage": "settling"}
+    network, tokenizer = load_model(settled)
+    sharpen(network, settings.sharpened)
+    save_model(network, tokenizer, out / "base", torch.bfloat16)
+    mark(out / "base")
+    result = {
+        "finished": True,
+        "settings": asdict(settings),
+        "tokens": {"practice": practised * BATCH, "settling": settings.settle_tokens},
+        "models": {"base": describe_model(out / "base")},
+    }
     (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 
-def rater(out: Path) -> str:
-    """The model that answers with one word, ``out/rated``, as a reward model; returns the name of its directory in ``out``."""
-    model, tokenizer = load_model(out / "rated")
-    made = rating_by_words(model, tokenizer, *RATED)
-    save_model(made, tokenizer, out / "base-rater", torch.bfloat16)
-    return "base-rater"
+def practised_so_far(practised: Path, settings: BaseSettings) -> tuple[Path, int]:
+    """The model directory of a practice and its optimiser steps: the result, or one made from the newest checkpoint, beside it."""
+    if (practised / "model.safetensors").exists():
+        return practised, math.ceil(settings.practice_tokens / BATCH)
+    found = transaction.latest(practised / CHECKPOINTS)
+    if found is None:
+        raise RunDirectoryError(f"{practised}: no practice that could be settled; leave out --settle first")
+    tensors, documents = found.load()
+    step = int(documents["state"]["step"])
+    made = practised.with_name(f"practised-{step}")
+    if not (made / "model.safetensors").exists():
+        network, tokenizer = beginning(settings)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter.copy_(tensors["model"][name])
+        save_model(network, tokenizer, made)
+    return made, step
+
+
+def beginning(settings: BaseSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """New weights, and the tokenizer, which is learned from what will be practised."""
+    tokenizer = train_tokenizer(sample_texts(practice_of(settings, "settle")), settings.vocabulary)
+    return new_model(config_for(tokenizer, **SIZES[settings.size]), settings.seed), tokenizer
+
+
+def practice_of(settings: BaseSettings, stage: str) -> list[tuple[Corpus, int]]:
+    """Solutions and reviews in equal numbers; "practice" begins with short problems, "settle" has all lengths."""
+    source, seed, rise = settings.problems, settings.seed, settings.rise if stage == "practice" else 0
+    solve = procedural("solve", lambda i: solve_practice(source, stage, seed, i, rise))
+    check = procedural("check", lambda i: check_practice(source, stage, seed, i, rise))
+    return [(solve, 1), (check, 1)]
+
+
+def _fit(
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    out: Path,
+    settings: BaseSettings,
+    stage: str,
+    start: str,
+    resume: bool,
+    report: Report,
+) -> bool:
+    """One stage of training; False when it was interrupted."""
+    settling = stage == "settle"
+    plan = make_plan(
+        settings.settle_tokens if settling else settings.practice_tokens,
+        BATCH,
+        {"autocast": False, "save_every": 100},  # float32: at this size twice as fast as bfloat16
+        length=LENGTH,
+        lr=settings.lr,
+        seed=settings.seed,
+        optimizer="muon",
+        weight_decay=0.0,
+        warmup=20 if settling else 50,
+        decay_fraction=1.0 if settling else 0.0,
+    )
+    done = fit(
+        network,
+        tokenizer,
+        practice_of(settings, stage),
+        out,
+        plan,
+        replies_only=True,
+        validation=64 if settling else 0,  # the first items of practice are short ones
+        start=start,
+        resume=resume and out.exists(),
+        save_dtype=None,
+        report=lambda row: report(line_of(row)),
+    )
+    return done.finished
 
 
 def mark(model: Path) -> None:
@@ -198,73 +185,22 @@ def mark(model: Path) -> None:
 
 
 def install(out: Path, assets: Path) -> None:
-    """Copy the model directories that there are into the package."""
-    for name in ("base", "base-format", "base-roles", "base-digest", "base-rater"):
-        if not (out / name).is_dir():
-            continue
-        target = assets / name
-        shutil.rmtree(target, ignore_errors=True)
-        keep = (
-            FORMAT_MARK,
-            "config.json",
-            "generation_config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "chat_template.jinja",
-        )
-        target.mkdir(parents=True)
-        for file in keep:
-            if (out / name / file).exists():
-                shutil.copyfile(out / name / file, target / file)
+    """Copy the base into the package."""
+    put(out / "base", assets / "base")
     shutil.copyfile(out / "base.json", assets / "base.json")
 
 
-def conversations_of(settings: BaseSettings, start: Start) -> list[tuple[Corpus, int]]:
-    """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
-    source = settings.focus
-    solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
-    review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
-    return [(solve, 1), (review, 1)]
+def put(model: Path, target: Path) -> None:
+    """A model's files in the place of those in ``target``."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for file in SETTLED_FILES:
+        if (model / file).exists():
+            shutil.copyfile(model / file, target / file)
 
 
-def rates_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
-    """Solutions beside the reference answer, and three times as often the answer alone."""
-    source, habits, seed = settings.focus, settings.habits, settings.seed
-    whole = procedural("rate", lambda i: rate_conversation(source, habits, seed, i))
-    brief = procedural("brief rate", lambda i: rate_conversation(source, habits, seed, i, brief=True))
-    return [(whole, 1), (brief, 3)]
-
-
-def roles_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
-    """The conversations of ``base``, and those of further roles beside them."""
-    source, habits, start, seed = settings.focus, settings.habits, ("noisy", settings.flipped), settings.seed
-    further: dict[str, tuple[int, Callable[[int], Item]]] = {
-        "refine": (2, lambda i: refine_conversation(source, habits, start, seed, i)),
-        "meta": (1, lambda i: meta_conversation(source, habits, start, seed, i)),
-        "self check": (2, lambda i: self_check_conversation(source, habits, start, seed, i)),
-        "plan": (1, lambda i: plan_conversation(source, seed, i)),
-        "digest": (2, lambda i: digest_conversation(source, settings.missed, seed, i)),
-        "gathered": (1, lambda i: gathered_conversation(source, habits, seed, i)),
-    }
-    shared = [(corpus, 2 * weight) for corpus, weight in conversations_of(settings, start)]
-    return [*shared, *((procedural(name, get), weight) for name, (weight, get) in further.items())]
-
-
-def digests_of(settings: BaseSettings) -> list[tuple[Corpus, int]]:
-    """Digests of single documents and of whole bins, solutions from facts in any order, and plans."""
-    source = replace(settings.focus, operations=settings.digest_operations)
-    seed, missed = settings.seed, settings.missed
-    kinds: dict[str, tuple[int, Callable[[int], Item]]] = {
-        "brief bin": (4, lambda i: bin_conversation(source, missed, seed, i, brief=True)),
-        "bin": (3, lambda i: bin_conversation(source, missed, seed, i)),
-        "gathered": (4, lambda i: gathered_conversation(source, settings.habits, seed, i)),
-        "plan": (1, lambda i: plan_conversation(source, seed, i)),
-    }
-    return [(procedural(name, get), weight) for name, (weight, get) in kinds.items()]
-
-
-def _line(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
+    """A row of metrics in one line."""
     return "  ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
     )

@@ -153,10 +153,10 @@ def _text(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[A
 
 def _vocabulary(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[Any, int]]:
     """What a tokenizer learns from: the text, and for the procedural one also what roles say to each other."""
-    from cotrain.stages.base import BaseSettings, conversations_of
+    from cotrain.stages.base import BaseSettings, practice_of
 
     text = _text(file, seed, aside)
-    return text if file is not None else [(text[0][0], 4), *conversations_of(BaseSettings(seed=seed), "clean")]
+    return text if file is not None else [(text[0][0], 4), *practice_of(BaseSettings(seed=seed), "settle")]
 
 
 def pretrain(argv: Sequence[str]) -> int:
@@ -221,9 +221,6 @@ def sft(argv: Sequence[str]) -> int:
     _common(parser, lr=None, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
     _file(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
-    parser.add_argument(
-        "--reviews", default="0.3", help="without --data: 'format', 'clean', or the share of flipped verdicts"
-    )
     parser.add_argument("--role", choices=("solver",), help="build what this role will see and say from --data")
     parser.add_argument("--answer", metavar="FORMAT", help="with --role: tags, boxed, hash, phrase … (default: tags)")
     parser.add_argument("--prompt", metavar="FILE", help="with --role: how it is asked, a text with the mark {problem}")
@@ -241,7 +238,7 @@ def sft(argv: Sequence[str]) -> int:
     _begin(given.threads)
     from cotrain.play.common_roles import speaks_short
     from cotrain.stages import sft as stage
-    from cotrain.stages.base import BaseSettings, conversations_of, mark
+    from cotrain.stages.base import BaseSettings, mark, practice_of
     from cotrain.stages.corpora import corpus_file
 
     aside, samples = _aside(given), list[dict[str, Any]]()
@@ -252,8 +249,7 @@ def sft(argv: Sequence[str]) -> int:
         parts = [(corpus_file(given.data, aside), 1)]
         _say(aside, given.out)
     else:
-        start: Any = given.reviews if given.reviews in ("format", "clean") else ("noisy", _share(given.reviews))
-        parts = conversations_of(BaseSettings(seed=given.seed), start)
+        parts = practice_of(BaseSettings(seed=given.seed), "settle")
     outcome = stage.sft(
         given.model,
         given.out,
@@ -298,39 +294,43 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     return [(corpus, 1)], rows
 
 
-def _share(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"--reviews {text!r}: expected 'format', 'clean' or a share such as 0.3") from None
-
-
 def base(argv: Sequence[str]) -> int:
-    """Make the embedded models from nothing: tokenizer, pretraining, supervised starts."""
+    """Make the embedded base from nothing: tokenizer, practice, settling, sharpening."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
-    parser.add_argument(
-        "--tokens", type=whole(1), metavar="N", help="pretraining tokens (default: those of the shipped models)"
-    )
+    parser.add_argument("--size", choices=("1M", "3M", "8M"), default="1M", help="parameters: 1M, 3M or 8M")
+    parser.add_argument("--tokens", type=whole(1), metavar="N", help="of practice (default: those of the shipped base)")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
     parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
+    parser.add_argument("--settle", action="store_true", help="end the practice in --out where it was interrupted")
+    parser.add_argument("--former", action="store_true", help="make the base that shipped before, and further roles")
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     _threads(parser)
     given = parser.strict(argv)
-    if not given.resume or Path(given.out).is_file():
+    if not (given.resume or given.settle) or Path(given.out).is_file():
         _refuse_used(given.out, resumable=True)
+    if given.former and (given.settle or given.size != "1M"):
+        parser.error("--former has one size and no --settle; leave them out")
     _begin(given.threads)
     import cotrain
-    from cotrain.stages.base import BaseSettings, build_base, install
+    from cotrain.stages import base as stage
+    from cotrain.stages import former
 
-    settings = BaseSettings(seed=given.seed)
-    if given.tokens is not None:
-        settings = replace(settings, pretraining_tokens=given.tokens)
-    made = build_base(Path(given.out), settings, resume=given.resume, report=lambda text: print(text, flush=True))
+    out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
+    say = functools.partial(print, flush=True)
+    if given.former:
+        past = former.FormerSettings(seed=given.seed)
+        past = past if given.tokens is None else replace(past, practice_tokens=given.tokens)
+        made = former.build_former(out, past, resume=given.resume, report=say)
+    else:
+        settings = stage.BaseSettings(seed=given.seed, size=given.size)
+        settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)
+        make = stage.settle if given.settle else stage.build_base
+        made = make(out, settings, resume=given.resume, report=say)
     if not made["finished"]:
         print(f"stopped during {made['stage']}; nothing is lost. Go on with the same command and --resume")
         return 130
     if given.install:
-        install(Path(given.out), Path(cotrain.__file__).parent / "assets")
-    print(f"models: {given.out}/base, base-format, base-roles, base-digest and base-rater")
+        (former.install_further if given.former else stage.install)(out, assets)
+    print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0

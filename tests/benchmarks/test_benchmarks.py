@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from pathlib import Path
 
@@ -9,9 +11,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import base_table
 from floors import Ceilings, Cost, Shape, costs
 from harness import alternate, ask, check_same, ratio
 from work import Work, reward
+
+from cotrain.core.statistics import Estimate
+from tests.helpers import TINY
 
 MEBI = 2**20
 
@@ -88,3 +94,19 @@ def test_a_floor_is_what_takes_longer_at_the_bandwidth_of_its_size() -> None:
     assert Cost(flops=200.0, traffic=50.0, held=MEBI).floor(ceilings) == 2.0  # 2 s against 1 s
     assert Cost(flops=200.0, traffic=50.0, held=2 * MEBI).floor(ceilings) == 5.0  # 2 s against 5 s
     assert Cost(flops=0.0, traffic=50.0, held=9 * MEBI).floor(ceilings) == 5.0  # larger than any: the largest's
+
+
+def test_the_table_of_a_base_is_measured_and_written(capsys: pytest.CaptureFixture[str]) -> None:
+    base_table.main([TINY, "--lengths", "2", "2", "--problems", "6"])
+    *shown, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)[TINY]["2"]
+    assert found["solver/pass@1"]["n"] == found["made/right"]["n"] == 6
+    assert found["made/right"]["value"] in {n / 6 for n in range(7)} and found["made/parsed"]["value"] > 0.5
+    assert any(line.startswith("| 2 | ") for line in shown) and f"{TINY}, checking made solutions" in shown
+
+
+def test_a_figure_that_is_not_known_is_a_dash() -> None:
+    unknown = Estimate(value=math.nan, low=-math.inf, high=math.inf, n=0)
+    row = dict.fromkeys((key for keys in base_table.SHOWN.values() for key in keys), unknown)
+    row["solver/greedy"] = Estimate(value=0.754, low=0.7, high=0.8, n=99)
+    assert "| 3 | – | 0.75 | – |" in base_table.table("m", {3: row})

@@ -1,15 +1,19 @@
 """Held-out problems are played at the roles' own temperature and once more greedily; the figures stand side by side."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pytest
 
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.loop.evaluation import Evaluation, evaluate
+from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.heldout import solving, verifying
 from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
 from cotrain.play.protocols import solve_then_verify
 from cotrain.play.role import Role
-from tests.helpers import CharRenderer
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY, CharRenderer
 
 
 @dataclass(frozen=True)
@@ -64,5 +68,20 @@ def test_greedy_figures_stand_beside_the_sampled_ones():
 
 def test_nothing_else_is_taken_from_the_greedy_play():
     with_greedy, without = measured(), measured(greedy=False)
-    assert set(with_greedy) - set(without) == {"solver/greedy", "verifier/greedy_balanced_accuracy"}
+    assert set(with_greedy) - set(without) <= {
+        "solver/greedy", "verifier/greedy_balanced_accuracy", "verifier/greedy_step_balanced_accuracy",
+    }  # fmt: skip
     assert {name: with_greedy[name] for name in without} == without
+
+
+@pytest.mark.whole
+def test_greedy_judges_see_the_start_s_sampled_solutions():
+    warm = tango(model=TINY, tasks=EASY, steps=1, verifier="frozen")
+    judge = warm.roles["verifier"]
+    calm = replace(judge, sampling=replace(judge.sampling, temperature=0.0))
+    cold = replace(warm, roles={**warm.roles, "verifier": calm})
+    found, _ = CoTrainer(warm).evaluate_fixed("test", 12, greedy=True)
+    same, _ = CoTrainer(cold).evaluate_fixed("test", 12, greedy=True)
+    for name in ("balanced_accuracy", "step_balanced_accuracy"):
+        assert found[f"verifier/greedy_{name}"] == same[f"verifier/{name}"] == same[f"verifier/greedy_{name}"]
+    assert not any("greedy" in key for key in CoTrainer(warm).evaluate_fixed("test", 1)[0])

@@ -1,4 +1,4 @@
-"""The whole chain from nothing to the embedded models, with models of one layer and two updates each."""
+"""From nothing to the embedded base, with a model of one layer and few updates."""
 
 import json
 from dataclasses import replace
@@ -6,37 +6,69 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.models.heads import reward_model
+from cotrain.core.errors import RunDirectoryError
+from cotrain.disk import transaction
+from cotrain.models.config import new_model
 from cotrain.models.load import load_model
 from cotrain.play.common_roles import speaks_short
-from cotrain.stages.base import BATCH, BaseSettings, build_base, install
+from cotrain.stages.base import BATCH, SIZES, BaseSettings, beginning, build_base, install, practice_of, settle
+from cotrain.stages.pretrain import config_for
+from cotrain.tasks.words.source import study_problems
+from tests.helpers import TINY
 
-NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")
+BRIEF = BaseSettings(practice_tokens=2 * BATCH, settle_tokens=BATCH, problems=study_problems((1, 3)))
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setitem(SIZES, "1M", {"depth": 1, "width": 32})
 
 
 @pytest.mark.whole
-def test_from_nothing_to_the_embedded_models(tmp_path):
-    brief = {
-        f"{stage}_tokens": 2 * BATCH
-        for stage in ("pretraining", "practice", "focus", "tuning", "roles", "digest", "rater")
-    }
-    settings = replace(BaseSettings(depth=1, width=32), **brief)
+def test_from_nothing_to_the_base(tmp_path):
     said: list[str] = []
-    made = build_base(tmp_path / "out", settings, report=said.append)
-    assert made["finished"] and sorted(made["models"]) == sorted(NAMES)
+    made = build_base(tmp_path / "out", BRIEF, report=said.append)
+    assert made["finished"] and made["tokens"] == {"practice": 2 * BATCH, "settling": BATCH}
     assert json.loads((tmp_path / "out/base.json").read_text())["models"] == made["models"]
-    for name in NAMES[:4]:
-        model, tokenizer = load_model(tmp_path / "out" / name)
-        assert (
-            model.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and speaks_short(str(tmp_path / "out" / name))
-        )
-    rater = reward_model(tmp_path / "out/base-rater")
-    word, _ = load_model(tmp_path / "out/rated")
-    assert torch.equal(rater.body(torch.arange(9)[None])[0], word.model(torch.arange(9)[None])[0])
-    assert rater.head.weight.any()
-    again = build_base(tmp_path / "out", settings, resume=True, report=said.append)
-    assert again["models"] == made["models"] and sum("supervised start" in line for line in said) == 5  # not done twice
+    settled, tokenizer = load_model(tmp_path / "out/settled")
+    base, _ = load_model(tmp_path / "out/base")
+    assert base.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and speaks_short(str(tmp_path / "out/base"))
+    ids = torch.arange(9)[None]
+    ratio = base(ids).logits / settled(ids).logits
+    assert ratio.median().item() == pytest.approx(2.0, abs=0.02)  # sharpened, and stored as bfloat16
+    again = build_base(tmp_path / "out", BRIEF, resume=True, report=said.append)
+    assert again["models"] == made["models"] and sum("settling" in line for line in said) == 1  # not done twice
     install(tmp_path / "out", tmp_path / "assets")
-    for name in NAMES:
-        assert (tmp_path / "assets" / name / "model.safetensors").is_file()
-    assert (tmp_path / "assets/base.json").is_file()
+    assert (tmp_path / "assets/base/model.safetensors").is_file() and (tmp_path / "assets/base.json").is_file()
+
+
+@pytest.mark.whole
+def test_a_practice_that_was_stopped_can_be_settled(tmp_path):
+    whole = replace(BRIEF, practice_tokens=9 * BATCH)
+    with pytest.raises(RunDirectoryError, match="no practice that could be settled"):
+        settle(tmp_path / "out", whole)
+    network, _ = beginning(whole)
+    weights = {name: parameter.detach() + 1 for name, parameter in network.named_parameters()}
+    checkpoints = tmp_path / "out/practised/checkpoints"
+    transaction.save(checkpoints, 3, {"model": weights}, {"state": {"step": 3, "cursor": 0}}, keep=1)
+    made = settle(tmp_path / "out", whole)
+    assert made["finished"] and made["tokens"]["practice"] == 3 * BATCH
+    begun, _ = load_model(tmp_path / "out/practised-3")
+    assert all(torch.equal(parameter, weights[name]) for name, parameter in begun.named_parameters())
+
+
+def test_practice_begins_with_short_problems_and_settling_has_all_lengths():
+    settings = replace(BRIEF, rise=10, problems=study_problems((1, 9)))
+    first, later, settled = (
+        [part.get(i)[1]["content"].count("<step>") for part, _ in practice_of(settings, name) for i in places]
+        for name, places in (("practice", range(10)), ("practice", range(90, 130)), ("settle", range(40)))
+    )
+    assert max(first) <= 3 and max(later) >= 9 and max(settled) >= 9  # an unneeded step may stand in a checked solution
+    assert practice_of(settings, "practice")[0][0].get(95) != practice_of(settings, "settle")[0][0].get(95)
+
+
+@pytest.mark.parametrize(("size", "least", "most"), [("3M", 2.5e6, 3.5e6), ("8M", 7e6, 9e6)])
+def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
+    _, tokenizer = load_model(TINY)
+    count = sum(p.numel() for p in new_model(config_for(tokenizer, **SIZES[size]), 0).parameters())
+    assert least < count < most

@@ -1,0 +1,243 @@
+"""``cotrain base --former``: the base that shipped before, and the models of further roles, which still come from it.
+
+    tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
+      → practice: clean solutions, and checks with the words true and false, replies learned → supervised starts:
+      former       solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
+      base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
+      base-rater   a reward model: says "CORRECT" or "INCORRECT" of a solution beside the reference answer, as one number
+      base-roles   as former, and revises, judges reviews, checks itself, searches and digests (``words/roles_corpus.py``)
+      base-digest  base-roles, gone on with: digests of short bins, and solutions from digests, on problems of 2 to 4 steps
+
+Its solver imitates one that makes a random error in 12 % of the steps, so that whatever lowers entropy pays; the present base
+(``stages/base.py``) has no such noise. All *can* check when they are asked in the words of their practice ("Check:"), where worked
+statements were rightly said to be true or false; asked for a review, as the role of the verifier is, none does it
+reliably. What a verifier gains over its start, it gains from reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotrain.models.heads import rating_by_words
+from cotrain.models.load import describe_model, load_model, save_model
+from cotrain.stages.base import BATCH, LENGTH, line_of, mark, put
+from cotrain.stages.corpora import Corpus, Item, procedural
+from cotrain.stages.pretrain import config_for, pretrain, sample_texts
+from cotrain.stages.sft import sft
+from cotrain.stages.tokenizer import train_tokenizer
+from cotrain.tasks.words.corpus import (
+    RATED,
+    Start,
+    practice_conversation,
+    pretraining_text,
+    rate_conversation,
+    review_conversation,
+    solver_conversation,
+)
+from cotrain.tasks.words.corrupt import Habits
+from cotrain.tasks.words.roles_corpus import (
+    bin_conversation,
+    digest_conversation,
+    gathered_conversation,
+    meta_conversation,
+    plan_conversation,
+    refine_conversation,
+    self_check_conversation,
+)
+from cotrain.tasks.words.source import WordProblems, study_problems
+
+FURTHER = ("base-format", "base-roles", "base-digest", "base-rater")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerSettings:
+    """Everything these models depend on."""
+
+    seed: int = 0
+    operations: tuple[int, int] = (2, 7)  # of the texts for tokenizer and pretraining
+    vocabulary: int = 640
+    depth: int = 4
+    width: int = 128
+    pretraining_tokens: int = 500 * BATCH
+    pretraining_lr: float = 0.01  # of Muon
+    practice_tokens: int = 3500 * BATCH
+    practice_lr: float = 0.01  # of Muon
+    focus: WordProblems = field(
+        default_factory=lambda: study_problems((2, 7))
+    )  # the problems that later stages are about
+    focus_tokens: int = 2400 * BATCH
+    focus_lr: float = 0.006  # of Muon
+    tuning_tokens: int = 250 * BATCH
+    tuning_lr: float = 1e-3  # of AdamW
+    flipped: float = 0.25  # share of step verdicts that are wrong in the noisy demonstrations
+    roles_tokens: int = 800 * BATCH  # of base-roles
+    roles_lr: float = 0.004  # of Muon
+    rater_tokens: int = 600 * BATCH  # of base-rater
+    rater_lr: float = 0.004  # of Muon
+    digest_operations: tuple[int, int] = (2, 4)  # of the problems of base-digest
+    digest_tokens: int = 1500 * BATCH  # of base-digest
+    digest_lr: float = 0.006  # of Muon
+    missed: float = 0.1  # share of sentences that a demonstrated digest takes for what they are not
+    habits: Habits = field(default_factory=Habits)
+
+
+def build_former(
+    out: Path, settings: FormerSettings, *, resume: bool = False, report: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Train the starts into ``out/former``, ``out/base-format``, ``out/base-roles``, ``out/base-digest`` and
+    ``out/base-rater``, described in ``out/former.json``. A stage whose model is there already is passed over."""
+    source = WordProblems(operations=settings.operations)
+    text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
+    conversations = {
+        "former": conversations_of(settings, ("noisy", settings.flipped)),
+        "base-format": conversations_of(settings, "format"),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    trunk = out / "pretrained"
+    if not (trunk / "model.safetensors").exists():
+        report("tokenizer …")
+        tokenizer = train_tokenizer(sample_texts([(text, 4), *conversations["former"]]), settings.vocabulary)
+        report(f"pretraining on {settings.pretraining_tokens:,} tokens …")
+        done = pretrain(
+            trunk,
+            corpus=text,
+            tokens=settings.pretraining_tokens,
+            tokenizer=tokenizer,
+            config=config_for(tokenizer, depth=settings.depth, width=settings.width),
+            batch_tokens=BATCH,
+            length=LENGTH,
+            lr=settings.pretraining_lr,
+            optimizer="muon",
+            seed=settings.seed,
+            validation=64,
+            resume=resume and trunk.exists(),
+            report=lambda row: report(line_of(row)),
+        )
+        if not done.finished:
+            return {"finished": False, "stage": "pretraining"}
+    broad = procedural("practice", lambda i: practice_conversation(source, settings.seed, i, broad=True))
+    near = procedural("focus", lambda i: practice_conversation(settings.focus, settings.seed, i, broad=False))
+    for name, corpus, tokens, lr, start in (
+        ("practised", broad, settings.practice_tokens, settings.practice_lr, trunk),
+        ("focused", near, settings.focus_tokens, settings.focus_lr, out / "practised"),
+    ):
+        if (out / name / "model.safetensors").exists():
+            continue
+        report(f"practice {name!r} on {tokens:,} tokens …")
+        done = sft(
+            start,
+            out / name,
+            conversations=corpus,
+            tokens=tokens,
+            batch_tokens=BATCH,
+            length=LENGTH,
+            lr=lr,
+            optimizer="muon",
+            warmup=50,
+            decay_fraction=0.6 if name == "practised" else 1.0,
+            seed=settings.seed,
+            validation=64,
+            resume=resume and (out / name).exists(),
+            report=lambda row: report(line_of(row)),
+        )
+        if not done.finished:
+            return {"finished": False, "stage": name}
+    described = {}
+    tuned = [(name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()]
+    digest = ("base-digest", digests_of(settings), settings.digest_tokens, settings.digest_lr)
+    for name, parts, tokens, lr, optimizer, begun, batch in (
+        *((*given, "adamw", "focused", BATCH) for given in tuned),
+        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon", "focused", BATCH),
+        (*digest, "muon", "base-roles", BATCH // 2),
+        ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon", "focused", BATCH),
+    ):
+        if not (out / name / "model.safetensors").exists():
+            report(f"supervised start {name!r} …")
+            done = sft(
+                out / begun,
+                out / name,
+                conversations=parts,
+                tokens=tokens,
+                batch_tokens=batch,
+                length=LENGTH,
+                lr=lr,
+                optimizer=optimizer,
+                seed=settings.seed,
+                save_dtype=torch.bfloat16,
+                resume=resume and (out / name).exists(),
+                report=lambda row: report(line_of(row)),
+            )
+            if not done.finished:
+                return {"finished": False, "stage": name}
+        name = rater(out) if name == "rated" else name
+        mark(out / name)
+        described[name] = describe_model(out / name)
+    result = {"finished": True, "settings": asdict(settings), "models": described}
+    (out / "former.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def rater(out: Path) -> str:
+    """The model that answers with one word, ``out/rated``, as a reward model; returns the name of its directory in ``out``."""
+    model, tokenizer = load_model(out / "rated")
+    made = rating_by_words(model, tokenizer, *RATED)
+    save_model(made, tokenizer, out / "base-rater", torch.bfloat16)
+    return "base-rater"
+
+
+def install_further(out: Path, assets: Path) -> None:
+    """Copy the models of further roles into the package; the former base itself does not ship."""
+    for name in FURTHER:
+        put(out / name, assets / name)
+    shutil.copyfile(out / "former.json", assets / "former.json")
+
+
+def conversations_of(settings: FormerSettings, start: Start) -> list[tuple[Corpus, int]]:
+    """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
+    source = settings.focus
+    solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
+    review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
+    return [(solve, 1), (review, 1)]
+
+
+def rates_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
+    """Solutions beside the reference answer, and three times as often the answer alone."""
+    source, habits, seed = settings.focus, settings.habits, settings.seed
+    whole = procedural("rate", lambda i: rate_conversation(source, habits, seed, i))
+    brief = procedural("brief rate", lambda i: rate_conversation(source, habits, seed, i, brief=True))
+    return [(whole, 1), (brief, 3)]
+
+
+def roles_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
+    """The conversations of ``former``, and those of further roles beside them."""
+    source, habits, start, seed = settings.focus, settings.habits, ("noisy", settings.flipped), settings.seed
+    further: dict[str, tuple[int, Callable[[int], Item]]] = {
+        "refine": (2, lambda i: refine_conversation(source, habits, start, seed, i)),
+        "meta": (1, lambda i: meta_conversation(source, habits, start, seed, i)),
+        "self check": (2, lambda i: self_check_conversation(source, habits, start, seed, i)),
+        "plan": (1, lambda i: plan_conversation(source, seed, i)),
+        "digest": (2, lambda i: digest_conversation(source, settings.missed, seed, i)),
+        "gathered": (1, lambda i: gathered_conversation(source, habits, seed, i)),
+    }
+    shared = [(corpus, 2 * weight) for corpus, weight in conversations_of(settings, start)]
+    return [*shared, *((procedural(name, get), weight) for name, (weight, get) in further.items())]
+
+
+def digests_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
+    """Digests of single documents and of whole bins, solutions from facts in any order, and plans."""
+    source = replace(settings.focus, operations=settings.digest_operations)
+    seed, missed = settings.seed, settings.missed
+    kinds: dict[str, tuple[int, Callable[[int], Item]]] = {
+        "brief bin": (4, lambda i: bin_conversation(source, missed, seed, i, brief=True)),
+        "bin": (3, lambda i: bin_conversation(source, missed, seed, i)),
+        "gathered": (4, lambda i: gathered_conversation(source, settings.habits, seed, i)),
+        "plan": (1, lambda i: plan_conversation(source, seed, i)),
+    }
+    return [(procedural(name, get), weight) for name, (weight, get) in kinds.items()]

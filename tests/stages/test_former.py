@@ -1,0 +1,43 @@
+"""The chain that made the former base and the models of further roles, with models of one layer and two updates each."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cotrain.models.heads import reward_model
+from cotrain.models.load import load_model
+from cotrain.play.common_roles import speaks_short
+from cotrain.stages.base import BATCH
+from cotrain.stages.former import FURTHER, FormerSettings, build_former, install_further
+
+NAMES = ("former", "base-format", "base-roles", "base-digest", "base-rater")
+
+
+@pytest.mark.whole
+def test_from_nothing_to_the_former_models(tmp_path):
+    brief = {
+        f"{stage}_tokens": 2 * BATCH
+        for stage in ("pretraining", "practice", "focus", "tuning", "roles", "digest", "rater")
+    }
+    settings = replace(FormerSettings(depth=1, width=32), **brief)
+    said: list[str] = []
+    made = build_former(tmp_path / "out", settings, report=said.append)
+    assert made["finished"] and sorted(made["models"]) == sorted(NAMES)
+    assert json.loads((tmp_path / "out/former.json").read_text())["models"] == made["models"]
+    for name in NAMES[:4]:
+        model, tokenizer = load_model(tmp_path / "out" / name)
+        assert (
+            model.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and speaks_short(str(tmp_path / "out" / name))
+        )
+    rater = reward_model(tmp_path / "out/base-rater")
+    word, _ = load_model(tmp_path / "out/rated")
+    assert torch.equal(rater.body(torch.arange(9)[None])[0], word.model(torch.arange(9)[None])[0])
+    assert rater.head.weight.any()
+    again = build_former(tmp_path / "out", settings, resume=True, report=said.append)
+    assert again["models"] == made["models"] and sum("supervised start" in line for line in said) == 5  # not done twice
+    install_further(tmp_path / "out", tmp_path / "assets")
+    for name in FURTHER:
+        assert (tmp_path / "assets" / name / "model.safetensors").is_file()
+    assert (tmp_path / "assets/former.json").is_file()
