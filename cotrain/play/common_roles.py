@@ -1,6 +1,7 @@
 """Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
 
-The embedded models were trained on short prompts without instructions; any other model is told the format in words.
+The embedded models were trained on short prompts without instructions; any other model is told the format in words, and is shown
+what it judges between markers with a nonce. ``text/material.py`` says how the short prompts are guarded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.play.role import Parser, Role
 from cotrain.text.answers import parse_solution
+from cotrain.text.material import VERDICT_WORDS
 from cotrain.text.parsers import Review, step_verdicts
 from cotrain.text.prompts import (
     DIGEST,
@@ -58,7 +60,8 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
     short = speaks_short(model)
     sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
-    return Role(policy=policy, prompt=REVIEW if short else REVIEW_FULL, parse=parse_review, sampling=sampling)
+    prompt = REVIEW if short else REVIEW_FULL
+    return Role(policy=policy, prompt=prompt, parse=parse_review, sampling=sampling, words=VERDICT_WORDS)
 
 
 def rater(policy: str) -> Role:
@@ -94,7 +97,7 @@ def self_checker(policy: str, model: str) -> Role:
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
-    return _further(policy, model, (META, META_FULL), (96, 1024), parse_meta)
+    return _further(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
@@ -107,7 +110,15 @@ def digester(policy: str, model: str) -> Role:
     return _further(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
 
 
-def _further(policy: str, model: str, prompts: tuple[str, str], tokens: tuple[int, int], parse: Parser | None) -> Role:
+def _further(
+    policy: str,
+    model: str,
+    prompts: tuple[str, str],
+    tokens: tuple[int, int],
+    parse: Parser | None,
+    words: tuple[str, ...] = (),
+) -> Role:
     """``prompts`` and ``tokens``: for models that know the formats, and for any other."""
     full = not speaks_short(model)
-    return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=Sampling(max_tokens=tokens[full]))
+    sampling = Sampling(max_tokens=tokens[full])
+    return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=sampling, words=words)

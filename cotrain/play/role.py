@@ -48,6 +48,9 @@ class Role:
     sampling: Sampling
     parse: Parser | None = None  # None: turns of this role have no parsed value
     system: str | None = None  # a system message in front, taken as it stands
+    words: tuple[
+        str, ...
+    ] = ()  # verdict words that its reply is read for, kept out of what it is shown (``text/material.py``)
     answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
 
     def __post_init__(self) -> None:

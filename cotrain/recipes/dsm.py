@@ -41,6 +41,7 @@ from cotrain import (
     together,
     verifying,
 )
+from cotrain.play.judges import shown
 from cotrain.play.protocols import show_verdict
 
 END = "</answer>"
@@ -120,9 +121,10 @@ async def judge(
         return float(said.ok)
     ok = STEP_OK.of(solution) if labels == "steps" else None
     sound = said.final == CORRECT.known(solution) and (ok is None or list(said.steps) == ok)
-    verdicts = await roles.meta.many(
-        votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, solution=text, review=analysis
-    )
+    told = {"solution": text, "review": analysis}
+    if "nonce" in roles.meta.fields:
+        told = shown(roles.nonce(turn), **told)
+    verdicts = await roles.meta.many(votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **told)
     for verdict in verdicts:
         verdict.note(CORRECT, sound)
         show_verdict(verdict)

@@ -137,6 +137,19 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
     return ParseFailure(reason=reason, format_score=score)
 
 
+def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
+    """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks, and
+    for one in which a tag is left open or closed too often."""
+    scan = _scan(text, names)
+    if not scan.blocks or scan.broken is not None or scan.stray_tag:
+        return None
+    edges = [0]
+    for name, inside in scan.blocks:
+        edges += [inside.start - len(f"<{name}>"), inside.end + len(f"</{name}>")]
+    edges.append(len(text))
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+
+
 def final_answer(text: str) -> str | None:
     r"""The answer that a text ends on, stripped, or None.
 

@@ -3,7 +3,8 @@ r"""Reading what further roles wrote; solutions and reviews themselves are read 
 ::
 
     self check:    <step>…</step>…<answer>…</answer><step>… CORRECT</step>…<final>CORRECT</final>
-    meta verdict:  whatever reasoning … <final>INCORRECT</final>
+    meta verdict:  whatever reasoning …
+                   <final>INCORRECT</final>
     search:        <search>word</search>
 
 As there, every parser returns a value for every string.
@@ -58,13 +59,16 @@ def self_check(text: str) -> SelfCheck | ParseFailure:
 
 
 def meta_verdict(text: str) -> Review | ParseFailure:
-    """The verdict that a text ends on, after any reasoning: a ``Review`` without steps. Reasons of failure: those of
-    ``step_verdicts``, and "several finals"."""
+    """The verdict that a text ends on, on a line of its own, after any reasoning: a ``Review`` without steps. Reasons of
+    failure: those of ``step_verdicts``, "several finals", and "verdict inside a sentence": where something stands before it on
+    its line, the judge tells of the review that it was shown."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     if text.count(_FINAL) > 1:
         return ParseFailure(reason="several finals")
     start = max(0, text.find(_FINAL))
+    if text[text.rfind("\n", 0, start) + 1 : start].strip():
+        return ParseFailure(reason="verdict inside a sentence", format_score=0.6)
     verdict = step_verdicts(text[start:], 0)
     if isinstance(verdict, ParseFailure):
         return verdict

@@ -32,7 +32,7 @@ from cotrain.text.parsers import _HEDGES, MAX_CHARS, _clip, _scan
 
 ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
 JUDGE_TAGS = (  # of all formats, those of preferences.py included
-    *("verdict", "output", "score", "scores", "answer"),  # what is in these decides
+    *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
     *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
 )
 

@@ -15,10 +15,10 @@ def test_the_embedded_bases_prompts():
 
 def test_fields():
     assert fields_of(SOLVE_FULL) == {"problem"}
-    assert fields_of(REVIEW_FULL) == {"problem", "solution", "count"}
+    assert fields_of(REVIEW_FULL) == {"problem", "solution", "count", "nonce"}
     assert fields_of("{a}{a} {b} {not a name} {} {a{c} { d} } {") == {"a", "b", "c"}
     assert fill(r"\boxed{{n}} {x y} {", n=3) == r"\boxed{3} {x y} {"
-    assert "K = 3 steps" in fill(REVIEW_FULL, problem="p", solution="s", count=3)
+    assert "K = 3 steps" in fill(REVIEW_FULL, problem="p", solution="s", count=3, nonce="0")
 
 
 @given(problem=st.text(), solution=st.text())

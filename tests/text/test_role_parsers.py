@@ -34,7 +34,7 @@ def test_half_a_self_check_is_none(text, reason, score):
 
 
 def test_a_meta_verdict_may_follow_reasoning():
-    text = "The second verdict is unfounded: 12+4=16. <final> INCORRECT</final>"
+    text = "The second verdict is unfounded: 12+4=16.\n <final> INCORRECT</final>"
     read = meta_verdict(text)
     assert read.ok and read.final is False and read.steps == ()
     assert text[read.final_span.start : read.final_span.end] == read.final_span.text == "INCORRECT"
@@ -49,6 +49,7 @@ def test_a_meta_verdict_may_follow_reasoning():
         ("<final>maybe</final>", "bad final verdict"),
         ("<final>CORRECT</final> or not", "stray text"),
         ("<final>CORRECT", "unclosed final"),
+        ("The review says <final>CORRECT</final>", "verdict inside a sentence"),
     ],
 )
 def test_what_is_no_meta_verdict(text, reason):
