@@ -20,7 +20,7 @@ from cotrain.core.state import State, take
 from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.learn.contract import Learner, LossTerm, UpdateReport
-from cotrain.learn.scorer import sequence_scores
+from cotrain.learn.scorer import Scorer
 from cotrain.learn.spoken import Given
 from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, save_model
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt_ids [P], token_ids [T])
 Ranked = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
+SCORING_SHORT = "scoring_out_of_memory"  # how often a pass that scores was halved
 _SLICE = 2**24  # logits that are normalised at a time
 
 
@@ -165,6 +166,8 @@ class ModelHandle(PolicyHandle):
         """``activate``: called before each forward pass, to select an adapter of a module that others share, or none."""
         super().__init__(name, spec, renderer)
         self.model, self.activate = model, activate
+        self.micro_tokens = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
+        self._shortages = 0
 
     async def sample(self, request: Request) -> Completion:
         return await self.engine.sample(request)
@@ -172,16 +175,17 @@ class ModelHandle(PolicyHandle):
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
-        return sequence_scores(
-            self.model,
-            sequences,
-            head=self.spec.head,
-            micro_tokens=self.spec.micro_tokens,
-            temperature=temperature,
-            autocast=bool(self.spec.autocast),
-            activate=self.activate,
-            given=given,
+        if self.activate is not None:
+            self.activate()
+        scorer = Scorer(
+            self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
         )
+        found = scorer.logprobs(sequences, temperature=temperature, given=given)
+        self.micro_tokens, self._shortages = scorer.micro_tokens, self._shortages + scorer.shortages
+        return found
+
+    def counts(self) -> dict[str, float]:
+        return {f"{self.name}/{SCORING_SHORT}": float(self._shortages)}
 
     @torch.inference_mode()
     def ranked(self, ids: Sequence[int], *, first: int, top: int) -> Ranked:

@@ -169,7 +169,8 @@ class EmbeddedEngine:
     def counts(self) -> dict[str, float]:
         """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
         ``…/reused_tokens`` (kept from the turn before),
-        ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``; on a GPU
+        ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``,
+        ``…/out_of_memory`` (how often rows began again, half as many at a time); on a GPU
         also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
         return {
             f"{policy}/{name}": float(count)

@@ -34,6 +34,8 @@ from cotrain.engine.kept import Kept, Past
 from cotrain.engine.prefill import go_on, prefill
 from cotrain.engine.rows import Row, Rows
 from cotrain.engine.sampling import draw
+from cotrain.models.memory import SHORT, give_back, out_of_memory
+from cotrain.text.stops import StopWatch
 
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of max_rows) do not interrupt running rows
 
@@ -50,6 +52,7 @@ class EngineCounts:
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps
     seconds: float = 0.0
+    out_of_memory: int = 0  # how often all rows began again, half as many at a time
 
 
 class Scheduler:
@@ -81,6 +84,7 @@ class Scheduler:
         self.version = 0
         self.waiting: list[Row] = []
         self._kept = Kept()
+        self._most = 0  # rows at a time, so far
         self._reset()
         self._verify()
 
@@ -135,19 +139,38 @@ class Scheduler:
 
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
-        """Admit so many of the waiting rows, decode one token of every running one, and return what has finished."""
+        """Admit so many of the waiting rows, decode one token of every running one, and return what has finished.
+
+        Where memory runs out, nothing has: all rows wait again, and from now on half as many run at a time. They draw
+        what they would have drawn, as draws depend on a row's seed alone. Raises ConfigError where one row is too many.
+        """
         started = time.perf_counter()
-        with self._speaking():
-            if entering:
-                self.waiting.sort(key=lambda row: row.order)
-                self._admit(self.waiting[:entering])
-                del self.waiting[:entering]
-            else:
-                self._decode()
-        finished = self.running.finished()
-        rows = [self.running.items[i] for i in finished]
-        self._keep(finished)
-        self._leave(set(finished))
+        self._most = max(self._most, len(self.running) + entering)
+        rows: list[Row] | None = None
+        try:
+            with self._speaking():
+                if entering:
+                    self.waiting.sort(key=lambda row: row.order)
+                    self._admit(self.waiting[:entering])
+                    del self.waiting[:entering]
+                else:
+                    self._decode()
+            finished = self.running.finished()
+            rows = [self.running.items[i] for i in finished]
+            self._keep(finished)
+            self._leave(set(finished))
+        except SHORT as error:
+            if not out_of_memory(error):
+                raise
+            rows = None
+            if self._most == 1:
+                raise ConfigError(
+                    f"policy {self.policy!r}: the memory of {self.device} does not hold one answer ({len(self._first().prompt_ids)} "
+                    f"tokens of prompt, max_tokens {self._first().sampling.max_tokens}); lower max_tokens, or take a smaller model"
+                ) from error
+        if rows is None:
+            self._begin_again()
+            rows = []
         self.counts.requests += len(rows)
         self.counts.seconds += time.perf_counter() - started
         return rows
@@ -167,6 +190,24 @@ class Scheduler:
         )
 
     # -- inside
+
+    def _first(self) -> Request:
+        return (self.running.items or self.waiting)[0].request
+
+    def _begin_again(self) -> None:
+        """All rows wait, as if they had drawn nothing; at most half as many run at a time from now on."""
+        waiting = {id(row) for row in self.waiting}
+        self.waiting += [row for row in self.running.items if id(row) not in waiting]
+        for row in self.waiting:
+            row.token_ids, row.logprobs = (), ()
+            if row.watch is not None and row.request.decode is not None:
+                row.watch = StopWatch(row.request.sampling.stop, row.request.decode)
+        counts = self.counts
+        self._reset()
+        self._kept.clear()
+        give_back(self.device)
+        self.counts, self.max_rows, self._most = counts, self._most // 2, 0
+        counts.out_of_memory += 1
 
     def _reset(self) -> None:
         """No row runs, nothing is stored or counted."""

@@ -17,6 +17,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import EngineCounts
+from cotrain.models.memory import SHORT, give_back, out_of_memory
 
 BATCH_TOKENS = 16384  # padded tokens of one forward pass
 
@@ -34,6 +35,7 @@ class ScoringScheduler:
         self.waiting: list[Row] = []
         self.running: list[Row] = []  # always empty: a score takes one step
         self.counts = EngineCounts()
+        self.batch_tokens = BATCH_TOKENS  # fewer once memory ran out
 
     def check(self, request: Request) -> None:
         """Raise ConfigError when the request cannot be answered by this policy."""
@@ -55,29 +57,50 @@ class ScoringScheduler:
 
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
-        """Score so many of the waiting requests, in the order of their addresses; all of them have finished."""
+        """Score so many of the waiting requests, in the order of their addresses; all of them have finished. A batch that
+        does not fit in memory is halved, and so are those after it; raises ConfigError for one prompt that does not."""
         started = time.perf_counter()
         self.waiting.sort(key=lambda row: row.order)
         rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
         prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))
         scores: dict[tuple[int, ...], float] = {}
         while prompts:
-            count = max(1, BATCH_TOKENS // len(prompts[0]))
-            batch, prompts = prompts[:count], prompts[count:]
-            ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.int64, device=self.device)
-            for b, prompt in enumerate(batch):
-                ids[b, : len(prompt)] = torch.tensor(prompt)
-            last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
-            with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():
-                found = self.model(input_ids=ids).gather(1, last[:, None])[:, 0]
-            scores |= dict(zip(batch, found.tolist(), strict=True))
+            batch = prompts[: max(1, self.batch_tokens // len(prompts[0]))]
+            found: list[float] | None = None
+            try:
+                found = self._scores(batch)
+            except SHORT as error:
+                if not out_of_memory(error):
+                    raise
+                if len(batch) == 1:
+                    raise ConfigError(
+                        f"policy {self.policy!r}: the memory of {self.device} does not hold one prompt of {len(batch[0])} tokens; "
+                        "shorten the prompts, or take a smaller model"
+                    ) from error
+            if found is None:
+                self.batch_tokens = len(batch) // 2 * len(batch[0])
+                self.counts.out_of_memory += 1
+                give_back(self.device)
+                continue
+            scores |= dict(zip(batch, found, strict=True))
             self.counts.prefill_tokens += sum(map(len, batch))
+            prompts = prompts[len(batch) :]
         for row in rows:
             row.score = scores[row.request.prompt_ids]
             self.counts.prompt_tokens += len(row.request.prompt_ids)
         self.counts.requests += len(rows)
         self.counts.seconds += time.perf_counter() - started
         return rows
+
+    def _scores(self, batch: list[tuple[int, ...]]) -> list[float]:
+        """Of prompts of falling length, in one forward pass."""
+        ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.int64, device=self.device)
+        for b, prompt in enumerate(batch):
+            ids[b, : len(prompt)] = torch.tensor(prompt)
+        last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
+        with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():
+            scores: list[float] = self.model(input_ids=ids).gather(1, last[:, None])[:, 0].tolist()
+        return scores
 
     def completion(self, row: Row) -> Completion:
         return Completion(

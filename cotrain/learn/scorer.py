@@ -28,6 +28,7 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import Rows, Sequences, move, rows_of
 from cotrain.learn.spoken import Given, woven
 from cotrain.learn.update_plan import batches_of
+from cotrain.models.memory import SHORT, give_back, out_of_memory
 from cotrain.models.recompute import check_recompute, recomputing
 from cotrain.models.shared_prefix import branching, can_branch
 
@@ -66,6 +67,7 @@ class Scorer:
         self.model = model.eval()
         self.head = head
         self.micro_tokens = micro_tokens
+        self.shortages = 0  # how often memory ran out and a pass was halved
         self.autocast = autocast
         self.logits_at_once = logits_at_once
         self.recompute = recompute
@@ -105,18 +107,47 @@ class Scorer:
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
-        what stands between the tokens of each."""
+        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve``)."""
+        while (found := self._logprobs_of(sequences, temperature, given)) is None:
+            pass
+        return found
+
+    def halve(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+        """After ``error``, for want of memory in one of these passes: let later ones have half of the tokens of the largest. Raises
+        ``error`` where it was another one, ConfigError where each pass is one sequence already."""
+        if not out_of_memory(error):
+            raise error
+        if max(map(len, sequences)) == 1:
+            longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
+            raise ConfigError(
+                f"the memory of {self.device} does not hold one sequence of {longest} tokens; set gradient_checkpointing=true for "
+                "this policy, lower max_tokens, or take a smaller model"
+            ) from error
+        largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
+        self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)
+        self.shortages += 1
+
+    def _logprobs_of(
+        self, sequences: Sequences, temperature: float, given: Sequence[Given]
+    ) -> list[torch.Tensor] | None:
+        """None where memory ran out."""
         between = given or [()] * len(sequences)
+        plan = self.plan([(p, woven(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
         results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
         self.model.eval()
-        with torch.no_grad():
-            for indices in self.plan([(p, woven(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)]):
-                chosen, own = [sequences[i] for i in indices], [between[i] for i in indices]
-                rows = move(rows_of(chosen, [temperature] * len(chosen), given=own, shared=self.shared), self.device)
-                predictions = self.predict(rows)[0].float().cpu()
-                for b, i in enumerate(indices):
-                    results[i] = predictions[b, : len(sequences[i][1])].clone()
-        return results
+        try:
+            with torch.no_grad():
+                for indices in plan:
+                    chosen, own = [sequences[i] for i in indices], [between[i] for i in indices]
+                    rows = rows_of(chosen, [temperature] * len(chosen), given=own, shared=self.shared)
+                    predictions = self.predict(move(rows, self.device))[0].float().cpu()
+                    for b, i in enumerate(indices):
+                        results[i] = predictions[b, : len(sequences[i][1])].clone()
+            return results
+        except SHORT as error:
+            self.halve([[sequences[i] for i in indices] for indices in plan], error)
+        give_back(self.device)
+        return None
 
     def _hidden(self, rows: Rows) -> torch.Tensor:
         """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""

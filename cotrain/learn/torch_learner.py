@@ -2,6 +2,7 @@
 
 Each term is cut into micro-batches of its own and divided by its own totals (``update_plan.py``); gradients add up, then
 one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the update count.
+Where memory runs out, the update is made in smaller micro-batches.
 
 Weights are changed in place, so an embedded engine that shares them has them at once. State is a count and named
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, combinations_with_replacement, pairwise
 from time import perf_counter
 
@@ -28,8 +30,9 @@ from cotrain.core.state import State, take
 from cotrain.learn.collate import Sequences, collate, move
 from cotrain.learn.contract import LossTerm, UpdateReport
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.spoken import Given
+from cotrain.learn.spoken import Given, woven
 from cotrain.learn.update_plan import PlannedTerm, plan_update
+from cotrain.models.memory import SHORT, give_back
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
@@ -99,12 +102,35 @@ class TorchLearner:
         return self._updates
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head."""
+        """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head.
+
+        Where memory runs out the update begins again with micro-batches of half the size, which later updates keep. Totals
+        come from the whole update, so the gradient is the same but for rounding.
+        """
         for term in terms:
             wanted = term.algorithm.needs().head
             if wanted != self.head:
                 raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
-        return self.apply(plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared))
+        while (report := self._tried(terms)) is None:
+            give_back(self.scorer.device)
+        return report
+
+    def _tried(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
+        """None where memory ran out; nothing has changed then."""
+        plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
+        try:
+            report = self.apply(plan)
+        except SHORT as error:
+            samples = [[p.term.samples[i] for i in batch] for p in plan for batch in p.batches]
+            self.scorer.halve(
+                [[(s.prompt_ids, woven(s.token_ids, s.given)[0]) for s in batch] for batch in samples], error
+            )
+            return None
+        short, self.scorer.shortages = self.scorer.shortages, 0
+        if short:
+            told = {"out_of_memory": float(short), "micro_tokens": float(self.scorer.micro_tokens)}
+            return replace(report, metrics={**report.metrics, **told})
+        return report
 
     def apply(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
         """The micro-batches of a planned update, then the optimiser step. Totals are taken from the plan alone."""

@@ -43,8 +43,10 @@ from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
 from cotrain.loop.recipe import Recipe, check_due
-from cotrain.loop.stopping import stop_on_signal
-from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
+from cotrain.loop.shortage import Room
+from cotrain.loop.shortage import told as short_of
+from cotrain.loop.stopping import Interrupted, stop_on_signal
+from cotrain.loop.trainer import CoTrainer, StepResult
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
@@ -176,17 +178,17 @@ def _continue(
     directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer
 ) -> Outcome:
     with stop_on_signal() as stopping:
-        trainer, record = build(stopping), seal.Record(directory)
+        trainer, record, room = build(stopping), seal.Record(directory), Room(stopping, observer)
         checkpoint = seal.newest(directory)
         for damage in checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            before = _start(directory, trainer, checkpoint, observer)
+            before = _start(directory, trainer, checkpoint, observer, room)
             _remember(directory, trainer, checkpoint)
             _restore(directory, trainer, checkpoint, observer)
             while True:
                 try:
-                    return _work(directory, trainer, before, record, checkpoint_every, observer)
+                    return _work(directory, trainer, before, record, checkpoint_every, observer, room)
                 except NotFinite as error:
                     _go_back(directory, trainer, error, observer)
                     record = seal.Record(directory)
@@ -204,7 +206,7 @@ def _continue(
 
 
 def _start(
-    directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer
+    directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer, room: Room
 ) -> dict[str, dict[str, Any]]:
     """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
     held = directory.read("before.json")
@@ -220,7 +222,7 @@ def _start(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
         )
-    directory.keep(made)
+    room(directory.keep, made)
     return made["before.json"]
 
 
@@ -294,6 +296,7 @@ def _work(
     record: seal.Record,
     checkpoint_every: int,
     observer: Observer,
+    room: Room,
 ) -> Outcome:
     recipe = trainer.recipe
     told_of: set[str] = set()
@@ -312,7 +315,7 @@ def _work(
             due = recipe.evaluate_every and (trainer.finished % recipe.evaluate_every == 0 or trainer.done)
             if due and measured < step + 1:
                 row = curve_row(trainer, step=step)
-                metrics.append(row)
+                room(metrics.append, row)
                 observer.update(row)
                 measured = step + 1
             if trainer.done:
@@ -324,23 +327,25 @@ def _work(
             ):
                 metrics.sync()
                 ledger.sync()
-                _save(directory, trainer, record)
+                room(_save, directory, trainer, record)
             result = trainer.step()
             _name_set_aside(trainer, told_of, observer)
-            ledger.append(int(result.row["step"]), result.episodes)
-            metrics.append(result.row)
-            timings.append({"step": result.row["step"], **result.seconds, **result.engine_seconds})
+            room(ledger.append, int(result.row["step"]), result.episodes)
+            room(metrics.append, result.row)
+            room(timings.append, {"step": result.row["step"], **result.seconds, **result.engine_seconds})
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:
                     for batch in result.skipped:
                         skipped.append(batch)
+            for line in short_of(result.row):
+                observer.message(line)
             for alarm in monitor.add(result.row):
                 observer.message(with_examples(alarm, ledger.read).line())
             guard.add(result.row)
     for alarm in monitor.end():
         observer.message(alarm.line())
-    _save(directory, trainer, record)
+    room(_save, directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
     after, counts = final_figures(trainer), directory.read("before_counts.json")
     _name_set_aside(trainer, told_of, observer)
@@ -356,7 +361,7 @@ def _work(
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
         "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
     }
-    directory.keep({AFTER: problems_json(after), "summary.json": summary}, record.files())
+    room(directory.keep, {AFTER: problems_json(after), "summary.json": summary}, record.files())
     return Outcome(directory=directory.path, summary=summary)
 
 

@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Interrupted(Exception):
+    """The run was asked to stop; its state is that of the last finished step."""
+
+    def __init__(self, signal: int = 0) -> None:
+        self.signal = signal  # number of the signal that asked, 0 when it was none
+        super().__init__(f"asked to stop (signal {signal})")
+
+
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], int]]:
     """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from cotrain.backend.contract import Backend
+from cotrain.backend.handles import SCORING_SHORT
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.state import State, take
@@ -30,6 +31,8 @@ from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.refusals import refuse_idleness, refuse_lonely, refuse_mass_failure, refuse_silence
 from cotrain.loop.schedule import Phase
+from cotrain.loop.shortage import SHORT
+from cotrain.loop.stopping import Interrupted
 from cotrain.metrics.starved import MARK
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor
@@ -38,14 +41,6 @@ from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 
 STATE = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; its state is that of the last finished step."""
-
-    def __init__(self, signal: int = 0) -> None:
-        self.signal = signal  # number of the signal that asked, 0 when it was none
-        super().__init__(f"asked to stop (signal {signal})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +154,7 @@ class CoTrainer:
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
         group_size = phase.group_size or self.recipe.group_size
-        before, asked = self.engine.counts(), self._outside()
+        before, asked, short = self.engine.counts(), self._outside(), self._shortages()
         episodes = self.executor.play(phase.protocol, tasks, step=step, group_size=group_size, **phase.options)
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
@@ -180,6 +175,9 @@ class CoTrainer:
             row |= self._learn(due, episodes, clock, skipped)
         speaking = {handle.name for handle in self.policies if handle.spec.speaks}
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
+        for key, count in self._shortages().items():
+            if count > short[key]:
+                row[key] = row.get(key, 0.0) + count - short[key]
         row |= {"tokens": self.tokens, **self.meter.row()}
         self.flops += flops_of(row)
         self.seconds += sum(clock.laps.values())
@@ -285,7 +283,15 @@ class CoTrainer:
 
     def _outside(self) -> dict[str, float]:
         """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
-        return {key: value for handle in self.policies for key, value in handle.counts().items()}
+        counts = [(key, value) for handle in self.policies for key, value in handle.counts().items()]
+        return {key: value for key, value in counts if not key.endswith(SCORING_SHORT)}
+
+    def _shortages(self) -> dict[str, float]:
+        """How often memory ran out while a policy spoke or scored; a learner reports its own. Of each policy."""
+        counts, names = self.engine.counts(), [handle.name for handle in self.policies]
+        return {
+            name + SHORT: counts.get(name + SHORT, 0.0) + counts.get(f"{name}/{SCORING_SHORT}", 0.0) for name in names
+        }
 
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None

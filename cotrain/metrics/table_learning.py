@@ -75,6 +75,12 @@ LEARNING = (
         key="{policy}/skipped/{reason}", unit=COUNT, trend="absent",
         meaning='1 where it was for this reason; of batches that were "non-finite", `skipped.jsonl` has the addresses',
     ),
+    Metric(
+        key="{policy}/out_of_memory", unit=COUNT, trend="absent",
+        meaning="how often memory ran out in the step, so that an update, a pass that scores or a batch of answers was computed "
+        "again in parts of half the size",
+    ),
+    Metric(key="{policy}/micro_tokens", unit=COUNT, meaning="tokens of a micro-batch from then on, where an update ran out"),
     Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady", meaning="gradient norm before clipping"),
     Metric(key="{policy}/lr", unit=NUMBER, meaning="learning rate"),
     Metric(key="{policy}/learned_tokens", unit=COUNT, meaning="tokens of the update"),

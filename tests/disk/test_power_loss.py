@@ -7,6 +7,7 @@ the directory; before, any subset may be there, and a file may hold a part of it
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -125,6 +126,11 @@ def cut(node: File | Folder, path: Path, draw: random.Random) -> None:
 
 
 def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path) -> None:
+    assert power_cuts(memory_path, each=4) > 500
+
+
+def power_cuts(memory_path: Path, *, each: int) -> int:
+    """After every file operation of six saves, ``each`` of the states that a power cut may leave; how many there were."""
     recorder = Recorder(memory_path)
     saved: list[tuple[int, int]] = []
     plan = [(1, 0), (2, 0), (3, 0), (3, 1), (2, 2), (4, 0)]  # again in place, then back, then on
@@ -140,7 +146,7 @@ def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path) ->
         else:
             happen(root, event)
         allowed = {None if done == 0 else plan[done - 1]} | set(plan[done : done + 1])
-        for _ in range(4):
+        for _ in range(each):
             states += 1
             disk = memory_path / f"disk-{states}"
             cut(root, disk, draw)
@@ -154,4 +160,5 @@ def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path) ->
             edition = documents["loop"]["edition"]
             assert (found.step, edition) in allowed, (event, found.path.name)
             assert torch.equal(tensors["a"]["w"], torch.full((4,), float(10 * found.step + edition)))
-    assert states > 500
+            shutil.rmtree(disk)
+    return states

@@ -1,45 +1,49 @@
 """Mutation testing: one fault at a time is put into the core; the tests that run the line must see it.
 
-    python -m tests.torture.mutation --mutants 200          one table, and every mutant that no test saw
-    python -m tests.torture.mutation --near --mutants 12 --least 0.7     the short form: no coverage, only files whose
-                                                                         tests stand in a file of the same name
+    python -m tests.torture.mutation --mutants 200           one table, and every mutant that no test saw
+    python -m tests.torture.mutation --by own --mutants 12   the short form
 
 A mutant is one changed operator, comparison, constant, condition, return value or dropped call. Which line it changes
-follows from the seed and the source, so the same commit gives the same mutants. All tests run once under coverage,
-which notes the tests that reach each line; a mutant is killed when one of these fails. The fastest ones run, up to
-``BUDGET_S`` seconds for a mutant.
+follows from the seed and the source, so the same commit gives the same mutants. It is killed when a test fails:
 
-Left out: docstrings, error messages, annotations, names at module level and lines that no test reaches, which are
-counted apart ("not reached").
+    --by folder      of the tests of its folder: first those in the file of its name
+    --by own         of those alone; only files that have such tests are changed
+    --by coverage    of all tests that run the line, the fastest ones up to 40 seconds. All tests run once
+                     under coverage before, which takes long; a line that no test runs is "not reached"
+
+Tests marked ``whole`` run in no other form than the last. A server imports torch once and forks a child for every mutant;
+each child has the changed file in a copy of the package. The log has one line a mutant: where the script is stopped, the
+next call goes on behind it. What ``EQUIVALENT`` names can be seen by no test and is left out of the score.
+
+Left out: docstrings, error messages, annotations and names at module level.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import json
 import os
 import random
 import shutil
-import sqlite3
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from coverage.numbits import numbits_to_nums
+from tests.torture.reached import Reached, reached
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("functional", "learn", "play", "text", "disk", "loop", "metrics")
-BUDGET_S = 40.0  # of tests for one mutant, by how long they took without a fault; at least one runs
-DEADLINE_S = 180.0  # of one mutant's tests; a mutant that hangs is killed
+FOLDERS = ("functional", "learn", "play", "text", "disk", "loop")
+DEADLINE_S = 900.0  # of one mutant's tests; a mutant that hangs is killed
 AIM = 0.9
 
 _COMPARE = {
@@ -60,21 +64,29 @@ class Mutant:
     line: int
     what: str  # such as "< to <="
     source: str  # of the whole file with the fault
+    number: int  # among the mutants of its file
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}: {self.what} (mutant {self.number})"
 
 
-def mutants_of(file: Path) -> Iterator[Mutant]:
-    """Every mutant of a file, in the order of the source."""
+def mutants_of(file: Path, wanted: Container[int]) -> Iterator[Mutant]:
+    """The mutants of a file with these numbers, in the order of the source."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    skipped = _skipped(tree)
+    skipped, number = _skipped(tree), -1
     for index, node in enumerate(ast.walk(tree)):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
         for what, change in _changes(node):
+            number += 1
+            if number not in wanted:
+                continue
             copy = deepcopy(tree)
             target = next(n for i, n in enumerate(ast.walk(copy)) if i == index)
             change(target)
             source = ast.unparse(ast.fix_missing_locations(copy))
-            yield Mutant(file=str(file.relative_to(ROOT)), line=node.lineno, what=what, source=source)
+            yield Mutant(file=str(file.relative_to(ROOT)), line=node.lineno, what=what, source=source, number=number)
 
 
 def _changes(node: ast.AST):
@@ -138,8 +150,8 @@ def own_tests(file: str | Path) -> Path:
 
 
 def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
-    """``count`` mutants, as many of each folder as its share of all, drawn by the seed; ``near``: of files with tests of
-    their own."""
+    """``count`` mutants, as many of each folder as its share of all, in an order drawn by the seed; ``near``: of files with
+    tests of their own."""
     chance = random.Random(seed)
     places = [
         (file, number)
@@ -152,7 +164,9 @@ def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
     wanted: dict[Path, set[int]] = {}
     for i in drawn:
         wanted.setdefault(places[i][0], set()).add(places[i][1])
-    return [m for file, numbers in wanted.items() for n, m in enumerate(mutants_of(file)) if n in numbers]
+    found = [m for file, numbers in wanted.items() for m in mutants_of(file, numbers)]
+    chance.shuffle(found)
+    return found
 
 
 def _count(file: Path) -> int:
@@ -163,65 +177,13 @@ def _count(file: Path) -> int:
     )
 
 
-# -- which tests reach a line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """What the tests run without a fault."""
-
-    lines: dict[str, dict[int, list[str]]]  # file → line → tests
-    seconds: dict[str, float]  # of each test
-
-    def tests(self, mutant: Mutant) -> list[str]:
-        """The fastest tests that run the line."""
-        found, spent = list[str](), 0.0
-        for test in sorted(self.lines.get(mutant.file, {}).get(mutant.line, ()), key=lambda t: (self.seconds[t], t)):
-            spent += self.seconds[test]
-            if found and spent > BUDGET_S:
-                break
-            found.append(test)
-        return found
-
-
-def reached(cache: Path) -> Reached:
-    """Of this source; found once and kept in ``cache``."""
-    digest = hashlib.sha256()
-    for file in sorted([*(ROOT / "cotrain").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
-        digest.update(file.read_bytes())
-    kept = cache / f"reached-{digest.hexdigest()[:16]}.json"
-    if not kept.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        lines, seconds = _measure(cache)
-        kept.write_text(json.dumps([lines, seconds]), encoding="utf-8")
-    lines, seconds = json.loads(kept.read_text(encoding="utf-8"))
-    return Reached(lines={f: {int(n): t for n, t in found.items()} for f, found in lines.items()}, seconds=seconds)
-
-
-def _measure(cache: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    data, settings, durations = cache / "coverage", cache / "coveragerc", cache / "durations.json"
-    settings.write_text(f"[run]\nsource = cotrain\ndata_file = {data}\n", encoding="utf-8")
-    words = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p", "tests.torture.contexts"]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "COTRAIN_TEST_DURATIONS": str(durations)}
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the tests fail without any fault:\n{done.stdout[-2000:]}")
-    found: dict[str, dict[int, list[str]]] = {}
-    with sqlite3.connect(data) as base:
-        rows = base.execute(
-            "select file.path, context.context, line_bits.numbits from line_bits "
-            "join file on file.id = line_bits.file_id join context on context.id = line_bits.context_id"
-        )
-        for path, context, bits in rows:
-            if not context:
-                continue
-            lines = found.setdefault(str(Path(path).relative_to(ROOT)), {})
-            for line in numbits_to_nums(bits):
-                lines.setdefault(line, []).append(context)
-    return found, json.loads(durations.read_text(encoding="utf-8"))
-
-
 # -- running
+
+PRELOADED = (
+    "torch", "transformers", "transformers.models.llama.modeling_llama", "transformers.models.qwen3.modeling_qwen3",
+    "pytest", "hypothesis.strategies", "safetensors.torch", "peft", "sympy", "math_verify",
+)  # fmt: skip
+EQUIVALENT: dict[str, str] = {}  # name of a mutant → why no test can see it
 
 
 class Copy:
@@ -234,67 +196,153 @@ class Copy:
         for name in ("tests", "docs", "benchmarks", "README.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile"):
             (directory / name).symlink_to(ROOT / name)
 
-    def killed(self, mutant: Mutant, tests: Sequence[str]) -> bool:
+    def killed(self, mutant: Mutant, words: Sequence[str]) -> bool:
         place = self.root / mutant.file
         original = place.read_text(encoding="utf-8")
         place.write_text(mutant.source, encoding="utf-8")
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
-        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
         try:
-            done = subprocess.run(words, cwd=self.root, env=env, capture_output=True, timeout=DEADLINE_S, check=False)
-            return done.returncode != 0
-        except subprocess.TimeoutExpired:
-            return True
+            return not self.passes(words)
         finally:
             place.write_text(original, encoding="utf-8")
+
+    def passes(self, words: Sequence[str]) -> bool:
+        """Do these tests pass, and end in time? In a child of this process, which has imported neither package nor tests."""
+        child = os.fork()
+        if child == 0:
+            _test(self.root, words)
+        until = time.monotonic() + DEADLINE_S
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if time.monotonic() > until:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return False
+            time.sleep(0.05)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what a test left behind
+        return ended[1] == 0
+
+
+def _test(root: Path, words: Sequence[str]) -> None:
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(root)
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "cotrain")]:
+            del sys.modules[name]
+        sys.path.insert(0, str(root))
+        sys.dont_write_bytecode = True
+        os.environ |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        import pytest
+
+        code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words]))
+    finally:
+        os._exit(code)
+
+
+def words_for(mutant: Mutant, by: str, tested: Reached | None) -> list[list[str]]:
+    """Arguments of pytest, one call after the other; none where no test reaches the line."""
+    if tested is not None:
+        found = tested.tests(mutant.file, mutant.line)
+        return [found] if found else []
+    own = own_tests(mutant.file)
+    calls = [[own]] if own.exists() else []
+    if by == "folder":
+        calls.append([file for file in sorted(own.parent.glob("test_*.py")) if file != own])
+    return [["-m", "not whole", *(str(file.relative_to(ROOT)) for file in files)] for files in calls]
+
+
+def work(part: int, given: argparse.Namespace, mutants: Sequence[Mutant], tested: Reached | None) -> None:
+    """Every ``workers``-th mutant that the log does not have."""
+    began, done, fine = time.monotonic(), {line["mutant"] for line in lines(given.log)}, set[tuple[str, ...]]()
+    with tempfile.TemporaryDirectory(prefix="torture-mutation-") as place:
+        copy = Copy(Path(place) / "copy")
+        for mutant in mutants[part :: given.workers]:
+            if mutant.name in done or mutant.name in EQUIVALENT:
+                continue
+            if time.monotonic() - began > given.seconds:
+                return
+            started, calls = time.monotonic(), words_for(mutant, given.by, tested)
+            verdict = "survived" if calls else "not reached"
+            for words in calls:
+                if copy.killed(mutant, words):
+                    if tuple(words) not in fine and not copy.passes(words):
+                        raise SystemExit(f"these tests fail without any fault: {' '.join(words)}")
+                    fine.add(tuple(words))
+                    verdict = "killed"
+                    break
+            line = {"mutant": mutant.name, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
+            with given.log.open("ab") as file:
+                os.write(file.fileno(), json.dumps(line).encode() + b"\n")
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def told(mutants: Sequence[Mutant], log: Path) -> tuple[str, float]:
+    """The table of these mutants, and the share that was killed of those that tests could see."""
+    verdicts = {line["mutant"]: line["verdict"] for line in lines(log)}
+    counts: dict[str, Counter[str]] = {folder: Counter() for folder in (*FOLDERS, "all")}
+    seen = []
+    for mutant in mutants:
+        verdict = "equivalent" if mutant.name in EQUIVALENT else verdicts.get(mutant.name, "left out")
+        for group in (Path(mutant.file).parts[1], "all"):
+            counts[group][verdict] += 1
+        if verdict in ("survived", "not reached"):
+            seen.append(f"{verdict}: {mutant.name}")
+    columns = ("killed", "survived", "not reached", "equivalent", "left out")
+    rows = [f"| folder | {' | '.join(columns)} | score |", "|---|---|---|---|---|---|---|"]
+    share = 0.0
+    for folder, found in counts.items():
+        tried = found["killed"] + found["survived"] + found["not reached"]
+        share = found["killed"] / tried if tried else 0.0
+        rows.append(f"| {folder} | {' | '.join(str(found[c]) for c in columns)} | {share:.1%} |")
+    return "\n".join([*seen, *rows]), share
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new mutant is begun after this")
-    parser.add_argument("--near", action="store_true", help="files with tests of their own, and only these tests")
+    parser.add_argument("--by", choices=("folder", "own", "coverage"), default="folder", help="which tests run")
     parser.add_argument("--least", type=float, default=AIM, help="score below which the command fails")
-    parser.add_argument("--cache", type=Path, default=ROOT / ".make" / "mutation")
+    parser.add_argument("--cache", type=Path, default=ROOT / ".make" / "mutation", help="of what tests reach")
+    parser.add_argument("--log", type=Path, default=None, help="to go on from; none: one that is thrown away")
+    parser.add_argument("--told", action="store_true", help="only the table of what the log has")
     given = parser.parse_args(argv)
-    began = time.monotonic()
-    tested = None if given.near else reached(given.cache)
-    mutants = chosen(given.mutants, given.seed, near=given.near)
-    survived: list[Mutant] = []
-    counts: Counter[str] = Counter()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    mutants = chosen(given.mutants, given.seed, near=given.by == "own")
+    with tempfile.TemporaryDirectory(prefix="torture-mutation-") as place:
+        given.log = given.log or Path(place) / "log.jsonl"
+        given.log.parent.mkdir(parents=True, exist_ok=True)
+        codes = [] if given.told else _work(given, mutants)
+        table, share = told(mutants, given.log)
+    print(table)
+    return 0 if share >= given.least and not any(codes) else 1
 
-    with tempfile.TemporaryDirectory() as place:
-        copies = [Copy(Path(place) / str(n)) for n in range(given.workers)]
-        free = list(copies)
 
-        def judge(mutant: Mutant) -> tuple[Mutant, str]:
-            tests = [str(own_tests(mutant.file).relative_to(ROOT))] if tested is None else tested.tests(mutant)
-            if not tests:
-                return mutant, "not reached"
-            if time.monotonic() - began > given.seconds:
-                return mutant, "left out"
-            copy = free.pop()
+def _work(given: argparse.Namespace, mutants: Sequence[Mutant]) -> list[int]:
+    """In forked workers; their exit codes."""
+    tested = reached(given.cache) if given.by == "coverage" else None
+    for name in PRELOADED:
+        with suppress(ImportError):
+            __import__(name)
+    workers = []
+    for part in range(given.workers):
+        if (worker := os.fork()) == 0:
+            code = 1
             try:
-                return mutant, "killed" if copy.killed(mutant, tests) else "survived"
+                work(part, given, mutants, tested)
+                code = 0
+            except BaseException:  # noqa: BLE001 - the worker ends
+                traceback.print_exc()
             finally:
-                free.append(copy)
-
-        with ThreadPoolExecutor(given.workers) as pool:
-            for mutant, verdict in pool.map(judge, mutants):
-                counts[verdict] += 1
-                if verdict == "survived":
-                    survived.append(mutant)
-                    print(f"survived: {mutant.file}:{mutant.line}: {mutant.what}", flush=True)
-                elif verdict == "not reached":
-                    print(f"not reached: {mutant.file}:{mutant.line}: {mutant.what}", flush=True)
-    tried = counts["killed"] + counts["survived"] + counts["not reached"]
-    share = counts["killed"] / tried if tried else 0.0
-    print(f"| mutants | killed | survived | not reached | left out | score |\n|{'---|' * 6}")
-    row = (tried, counts["killed"], counts["survived"], counts["not reached"], counts["left out"], f"{share:.1%}")
-    print("| " + " | ".join(map(str, row)) + " |")
-    return 0 if share >= given.least else 1
+                os._exit(code)
+        workers.append(worker)
+    return [os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+"""Out of memory, told from other errors: what ran out may be computed again in smaller parts.
+
+A GPU says so by ``torch.OutOfMemoryError``. On a CPU torch's allocator raises a plain RuntimeError, Python a MemoryError. Who
+sees one drops what it holds first, and begins again only after the ``except`` block, as the traceback keeps tensors alive.
+
+Left out: a kernel that ends the process before an allocation fails (Linux overcommits), which nobody can catch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+ALLOCATOR = "DefaultCPUAllocator: "  # before "can't allocate memory" or "not enough memory"
+SHORT = (RuntimeError, MemoryError)  # what to catch; then ask ``out_of_memory``
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Was it memory that was missing?"""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and ALLOCATOR in str(error)
+    )
+
+
+def give_back(device: torch.device) -> None:
+    """What torch keeps of a GPU's memory for later, so that parts of another size find room."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
