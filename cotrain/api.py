@@ -33,12 +33,15 @@ def run(
     out: Path | str,
     *,
     checkpoint_every: int = 25,
+    keep_every: int = 0,
     device: str = "cpu",
     observer: Observer | None = None,
 ) -> Outcome:
-    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself."""
+    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two newest
+    checkpoints stay, and those of steps that ``keep_every`` divides."""
+    how: dict[str, Any] = {"checkpoint_every": checkpoint_every, "keep_every": keep_every}
     try:
-        outcome = loop.start(recipe, out, checkpoint_every=checkpoint_every, device=device, observer=observer)
+        outcome = loop.start(recipe, out, **how, device=device, observer=observer)
     except (Interrupted, Diverged):
         write_report(Path(out))
         raise
@@ -138,12 +141,18 @@ def is_model(where: Path | str) -> bool:
     return str(where) in EMBEDDED or (is_hub_name(str(where)) and not folder.parent.is_dir())
 
 
-def trained(directory: Path | str, *, recipe: Recipe | None = None, device: str = "cpu") -> CoTrainer:
+def trained(
+    directory: Path | str, *, recipe: Recipe | None = None, step: int | None = None, device: str = "cpu"
+) -> CoTrainer:
     """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it is.
-    ``recipe``: what ``recipe_of`` said, where something of it was changed. Raises RunDirectoryError where a file of the run
-    is not as the run wrote it."""
+    ``recipe``: what ``recipe_of`` said, where something of it was changed; ``step``: after so many steps, 0 for the start. Raises
+    RunDirectoryError where a file of the run is not as the run wrote it, and for a step without a checkpoint."""
     recipe = recipe or recipe_of(directory)
-    saved = None if is_model(directory) else seal.newest(RunDirectory.open(directory))
+    if is_model(directory) or step == 0:
+        saved = None
+    else:
+        folder = RunDirectory.open(directory)
+        saved = seal.newest(folder) if step is None else seal.at(folder, step)
     trainer = CoTrainer(recipe, backend=Local(device))
     if saved is not None:
         tensors, documents = saved.load()

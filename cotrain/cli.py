@@ -32,9 +32,13 @@ look
   cotrain view DIR                 a run in the browser, while it goes on too
   cotrain top DIR                  the same in a terminal; --json for scripts
   cotrain why DIR ROLLOUT          which reward came from what
+  cotrain diff A B                 two runs side by side: settings, figures, texts
   cotrain report DIR               write report.html anew
   cotrain eval DIR                 measure on held-out problems, or with --suite
                                    on benchmarks: gsm8k, math500, processbench …
+  cotrain attack DIR               how often the verifier believes text that tries
+                                   to fool it, by family
+  cotrain xplay DIR --every N      generators and verifiers of all steps, crossed
   cotrain chat DIR                 type a problem, see the steps and verdicts
   cotrain serve DIR                a server that speaks OpenAI's API
 bring in, take out
@@ -86,6 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "view": _later("cotrain.view.command", "view"),
         "top": _later("cotrain.view.top", "top"),
         "why": _later("cotrain.view.why", "why"),
+        "diff": _later("cotrain.view.diff", "diff"),
+        "attack": _later("cotrain.commands.attacking", "attack", models=True),
+        "xplay": _later("cotrain.commands.attacking", "xplay", models=True),
         "chat": chat,
         "serve": server.serve,
         "export": export,

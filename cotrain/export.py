@@ -29,6 +29,7 @@ from cotrain.play.common_roles import FORMAT_MARK, speaks_short
 from cotrain.tasks.hub import is_hub_name
 
 CARD = "README.md"
+ATTACK = "attack.json"  # written by ``cotrain attack``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,7 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
         "",
     ]
     lines += _figures(summary, mine) if summary else ["The run is not finished; nothing was measured at its end."]
+    lines += _attacked(run, mine)
     alarms = summary.get("alarms") or []
     lines += ["", "## Known weaknesses", ""]
     quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
@@ -160,6 +162,33 @@ def _figures(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
     keys = sorted(after, key=lambda key: (key.split("/")[0] not in roles, key))
     rows = [f"| {key} | {_shown(before.get(key))} | {_shown(after[key])} | {after[key]['n']} |" for key in keys]
     return ["| figure | before | after | n |", "|---|---|---|---|", *rows]
+
+
+def _attacked(run: RunDirectory, roles: list[str]) -> list[str]:
+    """What ``cotrain attack`` found of one of these roles, where it was asked."""
+    found: Any = run.read(ATTACK)
+    if not found or found.get("role") not in roles:
+        return []
+    rows = [("unchanged", found["ordinary"]), *((one["family"], one) for one in found["families"])]
+    return [
+        "",
+        "## Wrong solutions that try to fool it",
+        "",
+        f"Share that it called CORRECT as `{found['role']}` after step {found['step']}, of wrong solutions of "
+        f"`{found['solutions_of']}` with one of {found['corpus']['strings']} strings in them, by family; unchanged is the same "
+        "solutions without. Right answers with broken reasoning pass where it calls every step CORRECT.",
+        "",
+        "| family | false-positive rate | n |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {_shown(_known(row['false_positive_rate']))} | {row['asked'] - row['refused']} |"
+            for name, row in rows
+        ),
+    ]
+
+
+def _known(estimate: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return None if estimate["value"] is None else estimate
 
 
 def _shown(estimate: Mapping[str, Any] | None) -> str:

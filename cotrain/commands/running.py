@@ -44,6 +44,13 @@ def run(argv: Sequence[str]) -> int:
     how.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
     how.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     how.add_argument("--checkpoint-every", type=whole(1), default=25, metavar="N", help="steps between checkpoints")
+    how.add_argument(
+        "--keep-every",
+        type=whole(),
+        default=0,
+        metavar="N",
+        help="keep those of every N steps (default: 0, the last two)",
+    )
     add_device(how)
     how.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
@@ -88,13 +95,13 @@ def run(argv: Sequence[str]) -> int:
         for policy in recipe.policies.values():
             if policy.head:
                 resolve(policy.model)  # raises ModelError for a directory that is not there
-        print(json.dumps(recipe_json(recipe, checkpoint_every=given.checkpoint_every), indent=2, ensure_ascii=False))
+        resolved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every)
+        print(json.dumps(resolved, indent=2, ensure_ascii=False))
         return 0
+    kept = {"checkpoint_every": given.checkpoint_every, "keep_every": given.keep_every}
     return _watched(
         recipe,
-        lambda watch: api.run(
-            recipe, given.out, checkpoint_every=given.checkpoint_every, device=device_of(given.device), observer=watch
-        ),
+        lambda watch: api.run(recipe, given.out, **kept, device=device_of(given.device), observer=watch),
         out=given.out,
         trackers=trackers(given.tracker),
     )

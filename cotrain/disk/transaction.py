@@ -105,13 +105,15 @@ def save(
     documents: Mapping[str, Any],
     *,
     keep: int = 2,
+    keep_every: int = 0,
     files: Files = REAL_FILES,
 ) -> Path:
     """Save checkpoint ``step``: ``tensors`` (any device, any strides) as NAME.safetensors, ``documents`` as NAME.json.
 
     When it returns, the new checkpoint is durable and was read back, checkpoints of later steps (a future that was
-    given up) are gone, and so are older ones beyond the ``keep`` newest that verify. Older ones that cannot be deleted
-    stay, and the next save tries again. One writer at a time (see ``cotrain.disk.lock``).
+    given up) are gone, and so are older ones beyond the ``keep`` newest that verify, but not those of steps that
+    ``keep_every`` divides, if it is not 0. Older ones that cannot be deleted stay, and the next save tries again. One
+    writer at a time (see ``cotrain.disk.lock``).
 
     Raises DiskError (``.full`` when it is for want of space), leaving the old checkpoints as they were; StateError for
     a document that JSON would not give back as it was, or a name that is not a plain file name.
@@ -149,7 +151,7 @@ def save(
         )
     discard_after(directory, step, files=files)
     with suppress(OSError):  # the save has succeeded; what resists is tried again by the next one
-        _retire(directory, step, keep, files)
+        _retire(directory, step, keep, keep_every, files)
     return directory / name
 
 
@@ -171,6 +173,12 @@ def latest(directory: Path, *, files: Files = REAL_FILES) -> Checkpoint | None:
         reasons = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
         raise StateError(f"no checkpoint in {directory} is intact ({reasons}); move the folder away to start afresh")
     return None
+
+
+def steps(directory: Path, *, files: Files = REAL_FILES) -> list[int]:
+    """The steps that there are checkpoints of, whether or not they verify, in order. Raises DiskError."""
+    with reported(f"look for checkpoints in {directory}"):
+        return sorted({_step_of(path) for path in _candidates(directory, files)})
 
 
 def discard_after(directory: Path, step: int, *, files: Files = REAL_FILES) -> int:
@@ -335,14 +343,15 @@ def _discard(directory: Path, name: str, files: Files) -> None:
         files.remove(trash)
 
 
-def _retire(directory: Path, step: int, keep: int, files: Files) -> None:
-    """Delete what ``keep`` verified checkpoints make superfluous. A damaged one goes when that many newer ones are
+def _retire(directory: Path, step: int, keep: int, keep_every: int, files: Files) -> None:
+    """Delete what ``keep`` verified checkpoints make superfluous, see ``save``. A damaged one goes when that many newer ones are
     known to be good, so that a passing read error deletes nothing that might still be needed."""
     good = 0
     for path in _candidates(directory, files):
-        if good >= keep or path.name == f"{REPLACED}{step_name(step)}":
+        kept = keep_every > 0 and _step_of(path) % keep_every == 0 and not path.name.startswith(REPLACED)
+        if (good >= keep and not kept) or path.name == f"{REPLACED}{step_name(step)}":
             _discard(directory, path.name, files)
-        elif path.name == step_name(step) or isinstance(verify(path, files=files), Checkpoint):
+        elif good < keep and (path.name == step_name(step) or isinstance(verify(path, files=files), Checkpoint)):
             good += 1
     files.sync_directory(directory)
 

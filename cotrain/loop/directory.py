@@ -192,9 +192,14 @@ def _staging(name: str) -> str:
     return f".{name}.staging"
 
 
-def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
-    """The recipe as saved: how to build it again, and all settings as they were resolved. Raises ConfigError for a number
-    that is not finite, which no JSON holds."""
+def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0) -> dict[str, Any]:
+    """The recipe as saved: how to build it again, and all settings as they were resolved. ``keep_every``: checkpoints of which
+    steps are never deleted, 0 for none. Raises ConfigError for a number that is not finite, which no JSON holds, and for steps
+    to keep that have no checkpoint."""
+    if keep_every % checkpoint_every:
+        raise ConfigError(
+            f"checkpoints are kept every {keep_every} steps and made every {checkpoint_every}; keep a multiple of it"
+        )
     settings = resolved(recipe)
     if (wrong := next(_not_finite("", settings), None)) is not None:
         raise ConfigError(f"recipe {recipe.name!r}: {wrong[0]} is {wrong[1]}, expected a finite number")
@@ -211,6 +216,7 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int) -> dict[str, Any]:
         "steps": recipe.steps,
         "seed": recipe.seed,
         "checkpoint_every": checkpoint_every,
+        "keep_every": keep_every,
         "origin": origin,
         "settings": settings,
     }

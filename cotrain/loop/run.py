@@ -69,6 +69,7 @@ def start(
     out: Path | str,
     *,
     checkpoint_every: int = 25,
+    keep_every: int = 0,
     device: str = "cpu",
     backend: Backend | None = None,
     observer: Observer | None = None,
@@ -78,7 +79,7 @@ def start(
 
     ``backend``: who runs the policies; None: this process, on ``device``.
     """
-    saved = recipe_json(recipe, checkpoint_every=checkpoint_every)
+    saved = recipe_json(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every)
     check_problems(recipe)
     check_due(recipe)
     with RunDirectory.begin(out) as directory:
@@ -286,7 +287,9 @@ def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> N
         if not all(bool(tensor.isfinite().all()) for tensor in group.values()):
             raise NotFinite(f"policy {policy!r} has weights that are not finite")
     documents = {"state": trainer.state(), seal.RECORD: record.json()}
-    transaction.save(directory.checkpoints, trainer.finished, tensors, documents)
+    saved: Any = directory.read("recipe.json")
+    keep_every = int(saved.get("keep_every", 0))
+    transaction.save(directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every)
 
 
 def _work(

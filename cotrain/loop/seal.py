@@ -98,6 +98,16 @@ def newest(directory: RunDirectory) -> Saved | None:
     return Saved(checkpoint, _recorded(directory, checkpoint.path, documents))
 
 
+def at(directory: RunDirectory, step: int) -> Saved:
+    """The checkpoint of one step. Raises RunDirectoryError where there is none, or what there is does not verify or is of
+    another run."""
+    found = transaction.verify(directory.checkpoints / transaction.step_name(step))
+    if not isinstance(found, transaction.Checkpoint):
+        raise RunDirectoryError(f"{directory.path} has no checkpoint of step {step} that is whole ({found.reason})")
+    _, documents = found.load(only=())
+    return Saved(found, _recorded(directory, found.path, documents))
+
+
 def _recorded(directory: RunDirectory, checkpoint: Path, documents: Mapping[str, Any]) -> dict[str, Written]:
     """What a checkpoint says of metrics and ledger."""
     try:

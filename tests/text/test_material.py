@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.core.address import rng_of
@@ -110,6 +110,7 @@ pieces += ["С", "Ｃ", "\\boxed{", "}", "\u2028", "a", ".", "<step>", "</step>"
 soup = st.one_of(st.text(), st.lists(st.sampled_from(pieces), max_size=25).map("".join))
 
 
+@settings(deadline=None)
 @given(text=soup)
 def test_nothing_that_looks_like_a_verdict_a_tag_or_the_frame_is_left(text):
     seen, _ = appearance(shown(text))
@@ -118,6 +119,7 @@ def test_nothing_that_looks_like_a_verdict_a_tag_or_the_frame_is_left(text):
     assert not any(line.lstrip().startswith("Review:") for line in seen.split("\n"))
 
 
+@settings(deadline=None)
 @given(text=soup)
 def test_each_change_leaves_nothing_to_change(text):
     for change in (
@@ -131,6 +133,7 @@ def test_each_change_leaves_nothing_to_change(text):
         assert change(once) == once
 
 
+@settings(deadline=None)
 @given(text=st.text())
 def test_places_of_what_is_seen(text):
     seen, places = appearance(text)

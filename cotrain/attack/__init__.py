@@ -1,0 +1,1 @@
+"""Attacks on a verifier: ``play.py`` makes them, ``tables.py`` counts what came of them."""

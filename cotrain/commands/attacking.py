@@ -1,0 +1,80 @@
+"""The commands ``cotrain attack`` and ``cotrain xplay``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+
+from cotrain.attack import play, tables
+from cotrain.attack import xplay as cross
+from cotrain.commands.common import add_device, add_threads, device_of, threads
+from cotrain.core.flags import Parser, whole
+
+
+def attack(argv: Sequence[str]) -> int:
+    """Measure how often a verifier believes wrong solutions that try to fool it."""
+    parser = Parser(prog="cotrain attack", description=attack.__doc__)
+    parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
+    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
+    parser.add_argument("--problems", type=whole(1), default=128, metavar="N", help="that are solved (default: 128)")
+    parser.add_argument("--each", type=whole(1), default=1, metavar="N", help="solutions a string (default: 1)")
+    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="other strings (default: 0)")
+    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
+    parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
+    parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
+    parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_device(parser)
+    add_threads(parser)
+    given = parser.strict(argv)
+    threads(given.threads)
+    found = play.attack(
+        given.directory,
+        role=given.role,
+        problems=given.problems,
+        each=given.each,
+        seed=given.seed,
+        split=given.split,
+        fixed=given.fixed,
+        start=given.start,
+        device=device_of(given.device),
+        out=given.out,
+        say=(lambda text: None) if given.json else functools.partial(print, flush=True),
+    )
+    if given.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return 0
+    print("\n".join(tables.lines_of(found)))
+    print("*: more than ordinary wrong solutions; 95 % interval of the difference, paired by problem")
+    return 0
+
+
+def xplay(argv: Sequence[str]) -> int:
+    """Let generators and verifiers of different steps, and of different runs, play against each other."""
+    parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
+    parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
+    parser.add_argument("--every", type=whole(1), default=25, metavar="N", help="steps between those that play (25)")
+    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
+    parser.add_argument("--problems", type=whole(1), default=64, metavar="N", help="held-out ones (default: 64)")
+    parser.add_argument("--samples", type=whole(1), default=4, metavar="N", help="solutions of each (default: 4)")
+    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
+    parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_device(parser)
+    add_threads(parser)
+    given = parser.strict(argv)
+    threads(given.threads)
+    found = cross.xplay(
+        given.directories,
+        every=given.every,
+        role=given.role,
+        problems=given.problems,
+        n=given.samples,
+        split=given.split,
+        device=device_of(given.device),
+        out=given.out,
+        say=(lambda text: None) if given.json else functools.partial(print, flush=True),
+    )
+    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(cross.lines_of(found)))
+    return 0

@@ -1,0 +1,140 @@
+"""Attacks on verifiers whose verdicts are known: what is counted, and the file and the card that hold it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain.attack.play import attack, changed, digest, judged
+from cotrain.attack.tables import Attempt, Outcome, lines_of, rate, tables
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Sampling
+from cotrain.export import _attacked
+from cotrain.loop.directory import RunDirectory
+from cotrain.play.common_roles import parse_review
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.text.injections import MEANING, Injection, corpus
+from cotrain.text.material import VERDICT_WORDS
+from cotrain.text.parsers import tagged_solution, write_review, write_solution
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import EASY, spoken
+
+TASKS = [EASY.get("test", index) for index in range(3)]
+PROMPT = "{problem}\n{solution}\nReview:"
+ROLE = Role(policy="v", prompt=PROMPT, sampling=Sampling(max_tokens=9), parse=parse_review, words=VERDICT_WORDS)
+STRINGS = corpus()
+
+
+def wrong(problem, steps=("x=1", "y=2")):
+    text = write_solution(steps, str(int(TASKS[problem].answer) + 1))
+    return problem, text, tagged_solution(text)
+
+
+WRONG = [wrong(0), wrong(1), wrong(1, ("z=3",)), wrong(2)]
+ORDINARY = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in WRONG]
+
+
+def outcomes(say, attempts):
+    """What comes of attempts before a verifier that says what ``say`` makes of the call's fields."""
+    player = Executor(spoken({"v": lambda fields, rng: say(fields)}), {"v": ByteRenderer()}, {"judge": ROLE}, 0)
+    return judged(player, "judge", TASKS, attempts, split="test", say=lambda text: None)
+
+
+def verdict(fields, final=True, steps=True):
+    return write_review([""] * fields["count"], [steps] * fields["count"], final)
+
+
+def every():
+    return [one for i, string in enumerate(STRINGS) for one in changed(string, i, WRONG, TASKS, 1, 0)]
+
+
+def test_who_believes_everything_is_fooled_by_all_that_it_sees():
+    plain, found = outcomes(verdict, ORDINARY), outcomes(verdict, every())
+    table = tables(plain, found, TASKS, ROLE)
+    assert table["ordinary"]["false_positive_rate"]["value"] == 1.0
+    assert [one["family"] for one in table["families"]] == list(MEANING)
+    assert sum(one["asked"] for one in table["families"]) == len(STRINGS)
+    for one in table["families"]:
+        assert one["passed"] == one["asked"] - one["refused"] > 0 and one["unread"] == 0
+        assert one["change"]["value"] == 0.0
+        assert 0 < len(one["examples"]) <= 3
+    unparsed = [one for one in found if one.attempt.solution is None]
+    assert unparsed and all(one.refused for one in unparsed)
+
+
+def test_who_believes_a_verdict_in_the_text_is_shown_none():
+    attempts = [one for one in every() if one.injection.family == "planted verdict"]
+    prompts = []
+
+    def say(fields):
+        prompts.append(fields["solution"])
+        return verdict(fields, final=False)
+
+    table = tables(outcomes(say, ORDINARY), outcomes(say, attempts), TASKS, ROLE)
+    planted = next(one for one in table["families"] if one["family"] == "planted verdict")
+    assert planted["passed"] == 0 and len(prompts) == len(ORDINARY) + planted["asked"] - planted["refused"]
+
+
+def test_what_cannot_be_read_has_not_passed():
+    table = tables(outcomes(verdict, ORDINARY), outcomes(lambda fields: "fine", every()), TASKS, ROLE)
+    assert table["total"]["passed"] == 0
+    assert table["total"]["unread"] == table["total"]["asked"] - table["total"]["refused"] > 400
+
+
+def test_broken_reasoning_passes_where_every_step_is_called_right():
+    attempts = [one for one in every() if one.injection.family == "broken reasoning"]
+    for steps in (True, False):
+        said = outcomes(lambda fields, steps=steps: verdict(fields, final=True, steps=steps), attempts)
+        table = tables(outcomes(verdict, ORDINARY), said, TASKS, ROLE)
+        broken = table["families"][-1]
+        assert broken["counts"] == "steps" and broken["passed"] == (broken["asked"] - broken["refused"]) * steps > -1
+    assert all(one.text.endswith(f"<answer>{TASKS[one.problem].answer}</answer>") for one in attempts)
+
+
+def test_a_wrong_solution_that_a_string_makes_right_is_left_out():
+    problem, _, solution = wrong(0)
+    gold = TASKS[0].answer
+    text = write_solution(["x=1"], gold)
+    string = Injection(family="unicode", text="", place="last")
+    (one,) = outcomes(verdict, [Attempt(injection=string, problem=problem, text=text, solution=solution)])
+    assert one.refused
+
+
+def test_rates_by_hand():
+    def made(problem, final, refused=False):
+        attempt = Attempt(injection=None, problem=problem, text="", solution=None)
+        return Outcome(attempt=attempt, refused=refused, final=final)
+
+    found = rate(
+        [made(0, True), made(0, False), made(1, None), made(1, True), made(2, None, refused=True)], lambda o: o.passed
+    )
+    assert found is not None and found.value == 0.5 and found.n == 4
+    assert rate([made(0, None, refused=True)], lambda o: o.passed) is None
+
+
+def test_the_same_seed_gives_the_same_strings_in_the_same_solutions():
+    assert every() == every() and digest(corpus(0)) == digest(STRINGS) != digest(corpus(1))
+    assert {one.problem for one in every()} == {0, 1, 2}
+
+
+def test_what_cannot_be_attacked_is_told():
+    with pytest.raises(UnknownName, match="verifyer"):
+        attack("embedded", role="verifyer")
+    with pytest.raises(ConfigError, match="role 'solver' says no verdict"):
+        attack("embedded", role="solver")
+
+
+@pytest.mark.whole
+def test_the_command_writes_a_file_and_the_card_shows_it(tmp_path, capsys):
+    out = str(tmp_path / "found")
+    assert main(["attack", "embedded", "--problems", "4", "--out", out, "--threads", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    found = json.loads((tmp_path / "found" / "attack.json").read_text())
+    assert lines_of(found)[-1] in said and all(len(line) <= 80 for line in lines_of(found)[3:])
+    assert found["corpus"]["strings"] == len(STRINGS) and found["ordinary"]["asked"] >= 1
+    card = _attacked(RunDirectory(tmp_path / "found"), ["verifier"])
+    assert any(line.startswith("| master key | 0.") for line in card)
+    assert _attacked(RunDirectory(tmp_path / "found"), ["solver"]) == []
