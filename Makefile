@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
 
-.PHONY: demo test test-whole torture check setup setup-dev clean
+.PHONY: demo test test-whole mutants torture check setup setup-dev clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -27,6 +27,9 @@ test: setup-dev
 
 test-whole: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
+
+mutants: setup-dev
+	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.9
 
 torture: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.everything

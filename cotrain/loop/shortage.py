@@ -20,7 +20,8 @@ SHORT = "/out_of_memory"  # behind a policy's name: the key of how often its mem
 MICRO = "/micro_tokens"
 PAUSE_S = 5.0  # between two tries
 PATIENCE_S = 3600.0  # of waiting for room
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Room:

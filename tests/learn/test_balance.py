@@ -52,3 +52,10 @@ def test_refusals():
             ClassBalance(label=wrong)
     with pytest.raises(ValueError, match="class 1"):
         class_weights((1.0, 0.0), [True])
+
+
+def test_settings_at_their_bounds():
+    assert ClassBalance(ema=0.0, power=1.0).power == 1.0 and ClassBalance(ema=0.99, power=0.01).ema == 0.99
+    for wrong in ({"ema": 1.0}, {"ema": -0.1}, {"power": 0.0}, {"power": 1.1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            ClassBalance(**wrong)

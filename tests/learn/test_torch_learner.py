@@ -100,6 +100,23 @@ def test_terms_are_normalised_each_by_its_own_count_and_added():
     torch.testing.assert_close(gradient([short, long]), gradient([short]) + gradient([long]), rtol=0, atol=1e-6)
 
 
+def test_gradient_norms_and_cosine_of_terms_are_those_of_each_alone():
+    made = [term(batch(0, 4)), term(batch(1, 5), Sft(), "gold"), term(batch(2, 3), name="other")]
+
+    def told(terms):
+        return TorchLearner(tiny_model(), lr=1e-3, clip_norm=None).update(terms).metrics
+
+    together, alone = told(made), [told([one])["grad_norm"] for one in made]
+    assert [together[f"{one.name}/grad_norm"] for one in made] == pytest.approx(alone, rel=1e-6)
+    assert [together[f"{one.name}/grad_share"] for one in made] == pytest.approx(
+        [n / sum(alone) for n in alone], rel=1e-6
+    )
+    for i, j in ((0, 1), (0, 2), (1, 2)):  # |a + b|² = |a|² + |b|² + 2 |a| |b| cos
+        pair, a, b = told([made[i], made[j]])["grad_norm"], alone[i], alone[j]
+        cosine = (pair**2 - a**2 - b**2) / (2 * a * b)
+        assert together[f"cosine/{made[i].name}/{made[j].name}"] == pytest.approx(cosine, abs=1e-6)
+
+
 class plain_sgd:
     """A stand-in optimiser whose step shows the gradient."""
 

@@ -12,8 +12,8 @@ from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.loop.directory import RunDirectory, recipe_json
 from cotrain.loop.override import override
-from cotrain.loop.policies import critic, frozen, trainable
-from cotrain.loop.recipe import Objective
+from cotrain.loop.policies import critic, frozen, program, trainable
+from cotrain.loop.recipe import Objective, check_due
 from cotrain.loop.schedule import single
 from cotrain.recipes import find
 from cotrain.recipes.grpo import grpo
@@ -57,6 +57,31 @@ def test_a_policy_nobody_uses_is_refused():
         lambda: replace(recipe, policies={**recipe.policies, "spare": trainable("embedded")}),
         "'spare' is used by no role",
     )
+
+
+def test_a_program_speaks_in_the_tokens_of_a_model():
+    recipe = grpo(kl=0.0)
+
+    def told_by(teller):
+        policies = {**recipe.policies, "teacher": program(say_nothing, tokens_of=teller)}
+        roles = {**recipe.roles, "teacher": replace(recipe.roles["solver"], policy="teacher")}
+        return replace(recipe, policies=policies, roles=roles)
+
+    assert told_by("generator").policies["teacher"].tokens_of == "generator"
+    refuse(
+        lambda: told_by("teacher"), "policy 'teacher' speaks in tokens of 'teacher', of kind 'program'; name a model"
+    )
+    refuse(lambda: told_by("genrator"), "did you mean 'generator'")
+
+
+def test_an_objective_whose_phase_is_never_played_is_told_by_the_name_of_its_phase():
+    made = tango(ratio=(1, 0), warmup=0)
+    refuse(lambda: check_due(made), "objective 'verifier' is due at none of .* phase 'verifier' is never played")
+    check_due(tango(ratio=(1, 1), warmup=0))
+
+
+def say_nothing(fields, draws):
+    return ""
 
 
 def test_numbers_below_one_are_refused():

@@ -26,6 +26,15 @@ def test_warmup_comes_first_and_then_the_cycle():
     ]
 
 
+def test_a_warmup_may_be_one_step_or_none_and_not_fewer():
+    phases = [Phase(name=name, protocol=nothing, objectives=(name,)) for name in "ab"]
+    for length in (0, 1):
+        made = alternate(*phases, ratio=(1, 1), warmup={"b": length})
+        assert [made.phase_at(step).name for step in range(3)] == ["b"] * length + ["a", "b", "a"][: 3 - length]
+    with pytest.raises(ConfigError, match="warmup of phase 'b' is -1, expected at least 0 steps"):
+        alternate(*phases, ratio=(1, 1), warmup={"b": -1})
+
+
 def test_planned_updates_are_those_of_any_of_the_objectives():
     schedule = tango_like()
     assert schedule.planned(["gen"], 13) == 7

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
 from cotrain.play import judges
@@ -117,6 +117,16 @@ def test_the_probability_of_yes_is_read_at_the_verdict():
     assert probabilities(turn) == pytest.approx((0.1,))
     turn, _ = ask(judges.scored("v", "m"), write_score("so", 1), **shown(MARK, solution="x"))
     assert probabilities(turn) == ()
+
+
+def test_a_format_is_taken_by_its_name_and_a_wrong_one_suggests_the_nearest():
+    assert judges.judge("verifier", "embedded").policy == "verifier"
+    with pytest.raises(ConfigError, match="knows only the formats"):
+        judges.judge("verifier", "embedded", "genrm")
+    with pytest.raises(UnknownName, match=r"format of a judge 'genrn'.*did you mean 'genrm'"):
+        judges.judge("verifier", "embedded", "genrn")
+    with pytest.raises(UnknownName, match=r"format of a comparison 'gramm'.*did you mean 'gram'"):
+        judges.comparer("verifier", "embedded", "gramm")
 
 
 def test_a_hostile_candidate_does_not_speak_for_the_judge():

@@ -3,8 +3,8 @@
     python -m tests.torture.mutation --mutants 200           one table, and every mutant that no test saw
     python -m tests.torture.mutation --by own --mutants 12   the short form
 
-A mutant is one changed operator, comparison, constant, condition, return value or dropped call. Which line it changes
-follows from the seed and the source, so the same commit gives the same mutants. It is killed when a test fails:
+A mutant is one changed operator, comparison, constant, condition, return value or dropped call. Which ones are made
+follows from the seed and the text of their lines, so that a change elsewhere leaves the choice as it is. It is killed when a test fails:
 
     --by folder      of the tests of its folder: first those in the file of its name
     --by own         of those alone; only files that have such tests are changed
@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import sys
@@ -32,7 +32,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -62,23 +62,18 @@ class Mutant:
 
     file: str  # relative to the root
     line: int
-    what: str  # such as "< to <="
+    name: str  # such as "cotrain/loop/run.py: if recipe.evaluate_every: condition negated"; lines may move
     source: str  # of the whole file with the fault
-    number: int  # among the mutants of its file
-
-    @property
-    def name(self) -> str:
-        return f"{self.file}:{self.line}: {self.what} (mutant {self.number})"
 
 
-def mutants_of(file: Path, wanted: Container[int]) -> Iterator[Mutant]:
-    """The mutants of a file with these numbers, in the order of the source."""
+def mutants_of(file: Path, wanted: Mapping[int, str]) -> Iterator[Mutant]:
+    """The mutants of a file with these numbers and names, in the order of the source."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     skipped, number = _skipped(tree), -1
     for index, node in enumerate(ast.walk(tree)):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
-        for what, change in _changes(node):
+        for _, change in _changes(node):
             number += 1
             if number not in wanted:
                 continue
@@ -86,7 +81,7 @@ def mutants_of(file: Path, wanted: Container[int]) -> Iterator[Mutant]:
             target = next(n for i, n in enumerate(ast.walk(copy)) if i == index)
             change(target)
             source = ast.unparse(ast.fix_missing_locations(copy))
-            yield Mutant(file=str(file.relative_to(ROOT)), line=node.lineno, what=what, source=source, number=number)
+            yield Mutant(file=str(file.relative_to(ROOT)), line=node.lineno, name=wanted[number], source=source)
 
 
 def _changes(node: ast.AST):
@@ -150,31 +145,35 @@ def own_tests(file: str | Path) -> Path:
 
 
 def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
-    """``count`` mutants, as many of each folder as its share of all, in an order drawn by the seed; ``near``: of files with
-    tests of their own."""
-    chance = random.Random(seed)
+    """``count`` mutants, those whose places come first by a hash of seed and name; so an edit moves no choice elsewhere.
+    ``near``: of files with tests of their own."""
+    files = [file for folder in FOLDERS for file in sorted((ROOT / "cotrain" / folder).glob("**/*.py"))]
     places = [
-        (file, number)
-        for folder in FOLDERS
-        for file in sorted((ROOT / "cotrain" / folder).glob("**/*.py"))
+        (hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), file, number, name)
+        for file in files
         if not near or own_tests(file).exists()
-        for number in range(_count(file))
+        for number, name in enumerate(_names(file))
     ]
-    drawn = sorted(chance.sample(range(len(places)), min(count, len(places))))
-    wanted: dict[Path, set[int]] = {}
-    for i in drawn:
-        wanted.setdefault(places[i][0], set()).add(places[i][1])
-    found = [m for file, numbers in wanted.items() for m in mutants_of(file, numbers)]
-    chance.shuffle(found)
-    return found
+    drawn = sorted(places)[:count]
+    found: dict[str, Mutant] = {}
+    for file in {file for _, file, _, _ in drawn}:
+        numbers = {number: name for _, other, number, name in drawn if other == file}
+        found |= {mutant.name: mutant for mutant in mutants_of(file, numbers)}
+    return [found[name] for *_, name in drawn]
 
 
-def _count(file: Path) -> int:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+def _names(file: Path) -> list[str]:
+    """Of every mutant of a file: the file, the text of the line, the fault, and which one it is of those that are alike."""
+    text = file.read_text(encoding="utf-8")
+    tree, lines, alike, names = ast.parse(text), text.splitlines(), Counter[str](), []
     skipped = _skipped(tree)
-    return sum(
-        len(list(_changes(node))) for node in ast.walk(tree) if id(node) not in skipped and hasattr(node, "lineno")
-    )
+    for node in ast.walk(tree):
+        if id(node) not in skipped and hasattr(node, "lineno"):
+            for what, _ in _changes(node):
+                name = f"{file.relative_to(ROOT)}: {lines[node.lineno - 1].strip()}: {what}"
+                alike[name] += 1
+                names.append(f"{name} ({alike[name]})" if alike[name] > 1 else name)
+    return names
 
 
 # -- running
@@ -290,7 +289,7 @@ def told(mutants: Sequence[Mutant], log: Path) -> tuple[str, float]:
         for group in (Path(mutant.file).parts[1], "all"):
             counts[group][verdict] += 1
         if verdict in ("survived", "not reached"):
-            seen.append(f"{verdict}: {mutant.name}")
+            seen.append(f"{verdict}: {mutant.name} (line {mutant.line})")
     columns = ("killed", "survived", "not reached", "equivalent", "left out")
     rows = [f"| folder | {' | '.join(columns)} | score |", "|---|---|---|---|---|---|---|"]
     share = 0.0
