@@ -123,7 +123,7 @@ def band(
         return [], []
     left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
     own = sorted({x for c in curves for x, _ in c if left <= x <= right})
-    xs = own if len(own) <= grid else [left + (right - left) * i / (grid - 1) for i in range(grid)]
+    xs = own if len(own) <= grid else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
     found = [(x, mean_interval([value_at(c, x) for c in curves]).within(*limits)) for x in xs]
     return [(x, e.value) for x, e in found], [(x, e.low, e.high) for x, e in found if math.isfinite(e.low)]
 

@@ -26,6 +26,7 @@ MODULES = (
     "verifier",
     "rollouts",
     "rollout",
+    "interaction",
     "together",
     "folder",
     "main",

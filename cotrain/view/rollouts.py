@@ -2,8 +2,8 @@
 
 The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
 A row is of one *speech*: a trace that judges no other one. What its judges said is told by the majority of the reviews that
-can be read: a solution is a false positive when most of them call it right and it is wrong. For each step and judge the
-counts behind precision, recall and calibration are kept too, with "right" as the positive class.
+can be read: a solution is a false positive when most of them call it right and it is wrong. What is counted of each step
+besides is in ``counts.py``.
 
 Left out: a search of the solutions' whole texts; problems and answers are in the rows.
 """
@@ -18,20 +18,31 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError
-from cotrain.core.notes import ANSWER, CALLS, CORRECT, FINAL, FIRST_WRONG, PROBLEM, SCORE, STEP_OK, STEPS, VERDICTS
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FINAL, FIRST_WRONG, PROBLEM, STEP_OK, STEPS
 from cotrain.disk.ledger import Ledger, Member
+from cotrain.view.counts import (
+    BINS,
+    COUNTS,
+    Counts,
+    error_of,
+    first_found,
+    flag,
+    probability,
+    steps_of,
+    summed,
+    votes,
+)
 from cotrain.view.curves import number
 
 FIELDS = (
     "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward", "tokens", "version",
-    "problem", "answer", "signals",
+    "problem", "answer", "signals", "error", "vote", "score",
 )  # fmt: skip
 UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
-BINS = 10
+STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
 NOT_PAID = ("truth", "label")  # signals that name a class
-COUNTS = ("tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp")
 Json = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
 
@@ -51,7 +62,8 @@ class Rollouts:
         self.roles: list[str] = []
         self.signals: list[str] = []
         self._places: dict[tuple[str, str], int] = {}  # (kind, text) → its place in the lists above
-        self._judged: dict[int, dict[str, list[float]]] = {}  # step → judge → counts
+        self.errors: list[str] = []
+        self._counts: dict[int, Counts] = {}  # by step
         self._read: dict[int, Member] = {}
         self.damaged: list[int] = []
         self.episodes = 0
@@ -86,8 +98,11 @@ class Rollouts:
         with self._lock:
             self._read[member.step] = member
             self.episodes += len(found)
+            counts = self._counts.setdefault(member.step, Counts())
+            first = len(self.rows)
             for episode in found:
-                self._add(episode)
+                self._add(episode, counts)
+            _groups(self.rows[first:], self.roles, counts)
 
     def members(self) -> tuple[Member, ...]:
         """The index of the ledger; none when it cannot be read."""
@@ -108,6 +123,7 @@ class Rollouts:
                 "problems": self.problems,
                 "roles": self.roles,
                 "signals": self.signals,
+                "errors": self.errors,
                 "read": len(self._read),
                 "steps": steps,
                 "damaged": self.damaged[:20],
@@ -124,20 +140,24 @@ class Rollouts:
             return len(self._read)
 
     def judged(self, windows: int = 60) -> dict[str, Any]:
-        """judge → windows of steps with its counts, in order of steps."""
+        """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything else."""
         with self._lock:
-            steps = sorted(self._judged)
+            steps = sorted(self._counts)
             every = max(1, -(-len(steps) // windows))
-            found: dict[str, list[dict[str, Any]]] = {}
+            judges: dict[str, list[dict[str, Any]]] = {}
+            more = []
             for at in range(0, len(steps), every):
-                some = steps[at : at + every]
-                for role in sorted({role for step in some for role in self._judged[step]}):
-                    counts = [self._judged[step][role] for step in some if role in self._judged[step]]
+                some = [self._counts[step] for step in steps[at : at + every]]
+                place = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
+                for role in sorted({key[1] for one in some for key in one.sums if key[0] == "judges"}):
+                    counts = [one.sums["judges", role] for one in some if ("judges", role) in one.sums]
                     total = [sum(column) for column in zip(*counts, strict=True)]
-                    window = {"from": some[0], "to": some[-1]} | dict(zip(COUNTS, total, strict=False))
                     bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
-                    found.setdefault(role, []).append(window | {"bins": bins})
-            return found
+                    judges.setdefault(role, []).append(
+                        {**place, **dict(zip(COUNTS, total, strict=False)), "bins": bins}
+                    )
+                more.append({**place, **summed(some)})
+            return {"judges": judges, "more": more}
 
     def find(self, step: int, task: int, member: int) -> Json | None:
         """An episode as the ledger has it; None where there is none."""
@@ -155,15 +175,19 @@ class Rollouts:
             known.append(text)
         return self._places[kind, text]
 
-    def _add(self, episode: Json) -> None:
+    def _add(self, episode: Json, counts: Counts) -> None:
         traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
         for speech in traces:
             if speech.get("parent") is None:
                 address = address_of(speech)
                 reviews = [t for t in traces if t.get("parent") == address]
                 self.rows.append(self._row(episode, speech, reviews))
+                kind = error_of(speech)
                 for review in reviews:
-                    self._count(int(episode["step"]), speech, review)
+                    counts.review(speech, review, kind)
+                verdicts = [v for review in reviews if (v := flag(FINAL.name, review["parsed"])) is not None]
+                if len(verdicts) > 1:
+                    counts.pair("one review", "another", verdicts[0], verdicts[1])
 
     def _row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
         step, task, member, role, *call = speech["address"]
@@ -177,30 +201,17 @@ class Rollouts:
         weights = self._weights.get(role)
         total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in paid.items())
         signals = [[self._place("signals", n), round(v, 4)] for n, v in paid.items()]
-        answer = parsed.get(ANSWER.name)
+        answer, kind = parsed.get(ANSWER.name), error_of(speech)
+        told = [p for review in reviews if (p := probability(review)) is not None]
+        score = sum(told) / len(told) if told else yes / len(readable) if readable else None
         return [
             step, task, member, self._place("roles", str(role)), ".".join(map(str, call)),
             None if right is None else int(right), None if said is None else int(said), yes, len(readable), len(reviews),
             _flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
             self._place("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
-            None if answer is None else str(answer)[:SHORT], signals,
+            None if answer is None else str(answer)[:SHORT], signals, None if kind is None else self._place("errors", kind), None,
+            None if score is None else round(score, 4),
         ]  # fmt: skip
-
-    def _count(self, step: int, speech: Json, review: Json) -> None:
-        right, said = flag(CORRECT.name, speech["truth"]), flag(FINAL.name, review["parsed"])
-        if right is None:
-            return
-        own = self._judged.setdefault(step, {}).setdefault(str(review["role"]), [0] * (len(COUNTS) + 3 * BINS))
-        own[COUNTS.index("unread" if said is None else _cell(right, said))] += 1
-        true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
-        if isinstance(true, list) and isinstance(verdicts, list) and len(true) == len(verdicts):
-            for ok, verdict in zip(true, verdicts, strict=True):
-                if isinstance(ok, bool) and isinstance(verdict, bool):
-                    own[COUNTS.index("step_" + _cell(ok, verdict))] += 1
-        score = number(review["parsed"].get(SCORE.name))
-        if score is not None and 0.0 <= score <= 1.0:
-            at = len(COUNTS) + 3 * min(BINS - 1, int(score * BINS))
-            own[at : at + 3] = [own[at] + 1, own[at + 1] + score, own[at + 2] + right]
 
 
 def episodes_of(path: Path, member: Member) -> Iterator[Json]:
@@ -227,13 +238,23 @@ def rewards_of(trace: Json) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def flag(name: str, of: Json) -> bool | None:
-    value = of.get(name)
-    return value if isinstance(value, bool) else None
-
-
-def _cell(right: bool, said: bool) -> str:
-    return ("tp" if said else "fn") if right else ("fp" if said else "tn")
+def _groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: Counts) -> None:
+    """The votes of each group of one step, written into its rows, and what is counted of groups."""
+    place = {name: at for at, name in enumerate(FIELDS)}
+    task, role, answer, right, said, vote, score = (
+        place[name] for name in ("task", "role", "answer", "right", "said", "vote", "score")
+    )
+    groups: dict[tuple[int, int], list[list[Any]]] = {}
+    for row in rows:
+        groups.setdefault((row[task], row[role]), []).append(row)
+    for (_, speaker), group in groups.items():
+        counts.group(roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group])
+        for row, agrees in zip(group, votes([row[answer] for row in group]), strict=True):
+            row[vote] = None if agrees is None else int(agrees)
+            calls = {"reviews": row[said], "rule": row[right], "vote": row[vote]}
+            known = {name: None if value is None else bool(value) for name, value in calls.items()}
+            for one, other in (("reviews", "rule"), ("reviews", "vote"), ("vote", "rule")):
+                counts.pair(one, other, known[one], known[other])
 
 
 def _flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
@@ -242,6 +263,8 @@ def _flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | N
     unread = not parsed.get(STEPS.name) and parsed.get(ANSWER.name) is None and flag(FINAL.name, parsed) is None
     ok = speech["truth"].get(STEP_OK.name)
     unsound = right is True and (speech["truth"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
+    steps = [pair for review in reviews for pair in steps_of(speech, review)]
+    first = [first_found(speech, review) for review in reviews]
     return sum((
         UNREAD * unread,
         REVIEW_UNREAD * any(flag(FINAL.name, review["parsed"]) is None for review in reviews),
@@ -249,4 +272,8 @@ def _flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | N
         TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),
         LEFT_OUT * bool(episode.get("failure") or any(trace["failure"] for trace in traces)),
         UNSOUND * unsound,
+        STEP_BELIEVED * ((False, True) in steps),
+        STEP_DOUBTED * ((True, False) in steps),
+        FIRST_FOUND * (True in first),
+        FIRST_MISSED * (False in first),
     ))  # fmt: skip

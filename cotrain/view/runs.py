@@ -21,6 +21,7 @@ from cotrain.view.places import RECIPE
 from cotrain.view.rollouts import Json, Rollouts
 
 MOST_ALARMS = 40
+TRIED = ("attack", "xplay")  # NAME.json, written by other commands
 
 
 class Run:
@@ -55,6 +56,7 @@ class Run:
             rollouts.episodes,
             int(watched),
             int(ended),
+            sum(_changed(self.directory / f"{name}.json") for name in TRIED),
         ]
 
     def watch(self, rows: int = 200) -> bool:
@@ -114,12 +116,22 @@ class Run:
         return found
 
     def judged(self) -> dict[str, Any]:
-        return {"judges": self.rollouts.judged()}
+        """What is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were run."""
+        tried = {name: shown(object_of(self.directory / f"{name}.json")[0]) or None for name in TRIED}
+        return {**self.rollouts.judged(), **tried}
 
     def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
         """One rollout; None where there is none."""
         found = self.rollouts.find(step, task, member)
         return None if found is None else detail(found, self.models, self.weights, tokens=tokens)
+
+
+def _changed(path: Path) -> int:
+    """When a file was written; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def figures(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ class Together:
         found: list[float] = []
         for seeds in self.arms.values():
             for run in seeds.values():
-                rows, held_out, *_, ended = run.stamp()
+                rows, held_out, *_, ended, _ = run.stamp()
                 found += [rows, held_out, ended]
         path = self.place.path / "compare.json"
         return [*found, path.stat().st_mtime if path.is_file() else 0.0]

@@ -20,7 +20,7 @@ function faded(name, alpha) {
 
 // lines: [{label, values, tone, truth, share, low, high}]; low and high make a band; gap: [i, j] shades between two lines where
 // i is above j; lanes: [{label, tone, x, values}] tells up to which x a policy was trained, and for which share of the time.
-export function Chart({ title, label, note, x, axis, lines, gap, healthy, lanes, range, zero, height = HEIGHT }) {
+export function Chart({ title, label, note, x, axis, lines, gap, healthy, lanes, range, zero, ticks, height = HEIGHT }) {
   const place = useRef(null), plot = useRef(null);
   const shown = lines.filter((line) => line.values.some((value) => value !== null));
   useEffect(() => {
@@ -29,7 +29,7 @@ export function Chart({ title, label, note, x, axis, lines, gap, healthy, lanes,
       plot.current?.destroy();
       const width = Math.max(200, place.current.clientWidth);
       const banded = shown.flatMap((line, at) => (line.high?.length ? [[at, line]] : []));
-      const options = settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, banded, count: x.length });
+      const options = settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, ticks, banded, count: x.length });
       plot.current = new uPlot(options, [x, ...shown.map((line) => line.values), ...banded.flatMap(([, line]) => [line.high, line.low])], place.current);
     };
     draw();
@@ -59,7 +59,7 @@ function said(line) {
   return `${line.label} ${number(last, line.share)}`;
 }
 
-function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, banded, count }) {
+function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, ticks: shownAs, banded, count }) {
   const line = (one) => ({
     label: plain(one.label, 60),
     stroke: colour(one.truth ? "--truth" : one.tone),
@@ -80,10 +80,10 @@ function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero
     legend: { live: true },
     scales: { x: { time: false }, y: { range: range ? () => range : (_, low, high) => limits(low, high, shown.every((one) => one.share)) } },
     axes: [
-      { ...text, size: 30 + strip, gap: 5 + strip, space: 60, incrs: time ? undefined : WHOLE, values: (_, ticks) => ticks.map((tick) => (time ? clock(tick) : short(tick))) },
+      { ...text, size: 30 + strip, gap: 5 + strip, space: 60, incrs: time ? undefined : WHOLE, values: (_, ticks) => ticks.map((tick) => (shownAs ? (Number.isInteger(tick) ? shownAs(tick) : "") : time ? clock(tick) : short(tick))) },
       { ...text, size: 58, values: (_, ticks) => level(ticks, shown[0].share, zero) },
     ],
-    series: [{ label: plain(named(axis)), value: (_, value) => (time ? clock(value) : number(value)) }, ...shown.map(line), ...banded.flatMap(() => [edge, edge])],
+    series: [{ label: plain(named(axis)), value: (_, value) => (value === null ? "–" : shownAs ? shownAs(value) : time ? clock(value) : Math.abs(value) >= 1e9 ? value.toExponential(2).replace("e+", "e") : number(value)) }, ...shown.map(line), ...banded.flatMap(() => [edge, edge])],
     bands: [
       ...(gap ? [{ series: [gap[0] + 1, gap[1] + 1], fill: faded("--gapfill", 0.22), dir: -1 }] : []),
       ...banded.map(([, one], at) => ({ series: [first + 2 * at, first + 2 * at + 1], fill: faded(one.tone, 0.16) })),
@@ -128,7 +128,7 @@ function level(ticks, share, zero) {
   const digits = [0, 1, 2, 3, 4, 5].find(near) ?? 6;
   return ticks.map((tick) => {
     const value = share ? 100 * tick : tick, size = Math.abs(value);
-    const text = size >= 1e4 ? short(value) : size && size < 1e-4 ? value.toExponential(0) : value.toFixed(digits);
+    const text = size >= 1e4 ? short(value) : size && size < 1e-4 ? value.toExponential(1) : value.toFixed(digits);
     return `${zero && value > 0 ? "+" : ""}${text.replace("-", "−")}${share && !zero ? "\u202f%" : ""}`;
   });
 }

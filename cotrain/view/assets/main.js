@@ -3,15 +3,17 @@ import { Component, render } from "preact";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import { html, link, Text, number, plain } from "view/words";
 import { Overview, Setting, axesOf } from "view/overview";
-import { Verifier } from "view/verifier";
+import { Verifier, knowErrors } from "view/verifier";
 import { Rollouts, listed } from "view/rollouts";
 import { Rollout } from "view/rollout";
 import { Together, Study, SCREENS as TOGETHER, screensOf } from "view/together";
 import { Folder } from "view/folder";
+import { Interaction } from "view/interaction";
+import { asked } from "view/measures";
 import * as source from "view/source";
 
 const WAIT = 2000; // milliseconds between looks at a live run
-const SCREENS = [["overview", "Overview"], ["verifier", "Verifier"], ["rollouts", "Rollouts"], ["made", "How it was made"]];
+const SCREENS = [["overview", "Overview"], ["verifier", "Verifier"], ["interaction", "Interaction"], ["rollouts", "Rollouts"], ["made", "How it was made"]];
 
 function place() {
   let hash = location.hash.slice(1);
@@ -121,7 +123,7 @@ function Places({ places }) {
 function Frame({ places }) {
   const here = useHere(), [document, setDocument] = useState(null), [judged, setJudged] = useState(null);
   const [table, setTable] = useState(null), [axis, setAxis] = useState("step");
-  const [view, setView] = useState({ kind: "all", sort: "latest", query: "", page: 0 });
+  const [view, setView] = useState({ kind: "all", more: {}, sort: "latest", query: "", page: 0 });
   const error = useDocument(useMemo(() => {
     let known = null;
     return async (gone) => {
@@ -129,14 +131,15 @@ function Frame({ places }) {
       known = await source.rows(known);
       while (source.live && !gone() && known.rows.length < known.all) known = await source.rows(known);
       setTable(known);
+      knowErrors(known.errors);
       setJudged(await source.verifier());
     };
   }, []));
   useEffect(() => {
-    if (here.screen === "rollouts" && here.rest) setView((old) => ({ ...old, kind: here.rest, page: 0 }));
+    if (here.screen === "rollouts" && here.rest) setView((old) => ({ ...old, ...asked(here.rest), page: 0 }));
   }, [here]);
 
-  const list = useMemo(() => (table ? listed(table, view) : []), [table, view.kind, view.sort, view.query]);
+  const list = useMemo(() => (table ? listed(table, view) : []), [table, view.kind, view.more, view.sort, view.query]);
   const key = useCallback((event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName)) return;
     const at = list.findIndex((row) => row.at === here.rest || row.group === here.rest);
@@ -155,7 +158,8 @@ function Frame({ places }) {
   if (!document) return html`<p class="wait">${error ? html`Nothing could be read: <${Text} of=${error} />` : "reading …"}</p>`;
   const shown = axesOf(document).includes(axis) ? axis : "step";
   return html`<${Head} ...${{ document, here, places, error }} /><main><${Guard} key=${here.screen + here.rest}>
-    ${here.screen === "verifier" ? html`<${Verifier} document=${document} judged=${judged} axis=${shown} />`
+    ${here.screen === "verifier" ? html`<${Verifier} document=${document} judged=${judged} axis=${shown} setAxis=${setAxis} />`
+      : here.screen === "interaction" ? html`<${Interaction} judged=${judged} document=${document} />`
       : here.screen === "made" ? html`<${Setting} document=${document} />`
       : here.screen === "rollouts" && table ? html`<${Rollouts} ...${{ table, view, setView, list }} />`
       : here.screen === "r" && table ? html`<${Rollout} at=${here.rest} table=${table} list=${list} />`

@@ -1,7 +1,7 @@
 // What is counted of rollouts: kinds of a row, and figures of a judge. One place, for every screen.
 import { wilson } from "view/words";
 
-export const FLAGS = { unread: 1, reviewUnread: 2, truncated: 4, tool: 8, left: 16, unsound: 32 };
+export const FLAGS = { unread: 1, reviewUnread: 2, truncated: 4, tool: 8, left: 16, unsound: 32, stepBelieved: 64, stepDoubted: 128, firstFound: 256, firstMissed: 512 };
 
 // Filters in order of interest. A verdict is what most of the readable reviews say.
 export const KINDS = [
@@ -14,11 +14,33 @@ export const KINDS = [
   ["tp", "agreed: right", (r) => r.said === 1 && r.right === 1],
   ["split", "reviews split", (r) => r.readable > 0 && r.said === null],
   ["unsound", "right answer, wrong step", (r) => (r.flags & FLAGS.unsound) > 0],
+  ["stepfp", "wrong step believed", (r) => (r.flags & FLAGS.stepBelieved) > 0],
+  ["stepfn", "right step doubted", (r) => (r.flags & FLAGS.stepDoubted) > 0],
+  ["found", "first error found", (r) => (r.flags & FLAGS.firstFound) > 0],
+  ["missed", "first error missed", (r) => (r.flags & FLAGS.firstMissed) > 0],
   ["unread", "unread", (r) => (r.flags & (FLAGS.unread | FLAGS.reviewUnread)) > 0],
   ["truncated", "truncated", (r) => (r.flags & FLAGS.truncated) > 0],
   ["tool", "tool failed", (r) => (r.flags & FLAGS.tool) > 0],
   ["left", "kept from training", (r) => (r.flags & FLAGS.left) > 0],
 ];
+
+// Further conditions that an address may name: `#rollouts:fooled;error=3;steps=0-40`.
+export const CONDITIONS = {
+  error: [(value, table) => `first error: ${table.errors?.[Number(value)] ?? value}`, (row, value) => row.error === Number(value)],
+  steps: [(value) => `steps ${value.replace("-", " to ")}`, (row, value) => { const [from, to] = value.split("-").map(Number); return row.step >= from && row.step <= to; }],
+  score: [(value) => `P(right) from ${Number(value) / 10} to ${(Number(value) + 1) / 10}`, (row, value) => row.score !== null && Math.min(9, Math.floor(row.score * 10)) === Number(value)],
+  said: [(value) => `reviews say ${value === "1" ? "right" : "wrong"}`, (row, value) => row.said === Number(value)],
+  right: [(value) => (value === "1" ? "right" : "wrong"), (row, value) => row.right === Number(value)],
+  vote: [(value) => `vote says ${value === "1" ? "right" : "wrong"}`, (row, value) => row.vote === Number(value)],
+  rate: [(value) => `groups with ${value === "8" ? "all" : `${value}/8 up to ${Number(value) + 1}/8`} right`, (row, value) => row.rate === Number(value)],
+};
+
+// "fooled;error=3" → {kind, more: {error: "3"}}; what is not known is left out.
+export function asked(rest) {
+  const [kind, ...parts] = rest.split(";");
+  const more = Object.fromEntries(parts.map((part) => part.split("=")).filter(([name, value]) => Object.hasOwn(CONDITIONS, name) && /^[\d-]{1,20}$/.test(value ?? "")));
+  return { kind: KINDS.some(([key]) => key === kind) ? kind : "all", more };
+}
 
 export const SORTS = [
   ["latest", "latest first", (a, b) => b.step - a.step || a.task - b.task || a.member - b.member],
@@ -35,7 +57,7 @@ export function kindOf(row) {
   return found ? [found[0], found[1]] : row.right === 1 ? ["plain", "right"] : row.right === 0 ? ["plain", "wrong"] : ["plain", "not judged"];
 }
 
-const KEYS = ["tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp"];
+const KEYS = ["tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp", "first_found", "first_missed"];
 
 export function summed(windows) {
   const total = Object.fromEntries(KEYS.map((key) => [key, 0]));
@@ -70,4 +92,28 @@ export function figures(count, level = "") {
 export function calibrationError(bins) {
   const all = bins.reduce((sum, [n]) => sum + n, 0);
   return all ? bins.reduce((sum, [, said, right]) => sum + Math.abs(said - right), 0) / all : null;
+}
+
+// Windows of everything but the judges' own counts, added up.
+export function joined(windows) {
+  const total = { errors: {}, pairs: {}, best: {}, rates: {} };
+  const add = (held, values) => (held ? held.map((value, at) => value + values[at]) : values);
+  for (const window of windows) {
+    for (const what of ["pairs", "rates"]) for (const [name, values] of Object.entries(window[what])) total[what][name] = add(total[what][name], values);
+    for (const what of ["errors", "best"]) {
+      for (const [name, inner] of Object.entries(window[what])) {
+        total[what][name] ??= {};
+        for (const [key, values] of Object.entries(inner)) total[what][name][key] = add(total[what][name][key], values);
+      }
+    }
+  }
+  return total;
+}
+
+// Cohen's kappa: agreement beyond what the two shares of "right" give by chance.
+export function kappa([both, one, other, none]) {
+  const n = both + one + other + none;
+  if (!n) return [null, null];
+  const agree = (both + none) / n, a = (both + one) / n, b = (both + other) / n, chance = a * b + (1 - a) * (1 - b);
+  return [agree, chance < 1 ? (agree - chance) / (1 - chance) : null];
 }

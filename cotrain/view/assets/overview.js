@@ -21,6 +21,24 @@ export function lanesOf(document, colours, axis) {
   return Object.entries(document.training.trained).map(([label, values]) => ({ label, tone: colours[label] ?? "--quiet", x, values }));
 }
 
+export function AxisOf({ document, axis, setAxis }) {
+  const axes = axesOf(document);
+  return html`<label>x axis <select value=${axes.indexOf(axis)} onChange=${(event) => setAxis(axes[Number(event.target.value)])}>
+        ${axes.map((name, place) => html`<option value=${place}>${plain(named(name))}</option>`)}
+      </select></label>`;
+}
+
+// Steps as places on the chosen axis.
+export function placed(document, axis, steps) {
+  const from = document.training.axes.step ?? [], to = document.training.axes[axis] ?? from;
+  return steps.map((step) => {
+    const after = from.findIndex((one) => one >= step), at = after < 0 ? from.length - 1 : after;
+    if (at <= 0 || from[at] === step) return to[Math.max(at, 0)] ?? step;
+    const share = Math.min(1, (step - from[at - 1]) / (from[at] - from[at - 1]));
+    return to[at - 1] + share * (to[at] - to[at - 1]);
+  });
+}
+
 export function axesOf(document) {
   return Object.keys(document.training.axes);
 }
@@ -34,9 +52,7 @@ export function Overview({ document, axis, setAxis }) {
     <${Alarms} document=${document} />
     <div class="bar">
       <h2>While it trained</h2>
-      <label>x axis <select value=${axesOf(document).indexOf(axis)} onChange=${(event) => setAxis(axesOf(document)[Number(event.target.value)])}>
-        ${axesOf(document).map((name, place) => html`<option value=${place}>${plain(named(name))}</option>`)}
-      </select></label>
+      <${AxisOf} ...${{ document, axis, setAxis }} />
     </div>
     ${lanes.length ? html`<p class="soft">Under each curve: when a policy was trained.
       ${lanes.map((lane) => html` <span class="swatch" style=${{ background: `var(${lane.tone})` }}></span> <${Text} of=${lane.label} />`)}

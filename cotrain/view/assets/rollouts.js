@@ -1,7 +1,7 @@
 // The list of rollouts: filters, order, search, pages. What is listed is also where "next" goes.
 import { useMemo } from "preact/hooks";
 import { html, link, plain, Text, number } from "view/words";
-import { KINDS, SORTS, kindOf } from "view/measures";
+import { KINDS, SORTS, CONDITIONS, kindOf } from "view/measures";
 import { live, has } from "view/source";
 
 const PAGE = 50;
@@ -12,8 +12,23 @@ export function listed(table, view) {
   const words = view.query.toLowerCase().split(/\s+/).filter(Boolean);
   const says = (row) => `${row.problem} ${row.answer ?? ""} ${row.at}`.toLowerCase();
   const open = live ? table.rows : table.rows.filter((row) => has(row.group));
-  const found = open.filter((row) => test(row) && (!words.length || words.every((word) => says(row).includes(word))));
+  if (view.more.rate !== undefined) rated(table.rows);
+  const conditions = Object.entries(view.more).map(([name, value]) => (row) => CONDITIONS[name][1](row, value));
+  const found = open.filter((row) => test(row) && conditions.every((one) => one(row)) && (!words.length || words.every((word) => says(row).includes(word))));
   return found.sort(order);
+}
+
+// Writes into each row which eighth of its group is right.
+function rated(rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    const key = `${row.step}:${row.task}:${row.role}`, held = groups.get(key) ?? [0, 0];
+    if (row.right !== null) groups.set(key, [held[0] + row.right, held[1] + 1]);
+  }
+  for (const row of rows) {
+    const [right, all] = groups.get(`${row.step}:${row.task}:${row.role}`) ?? [0, 0];
+    row.rate = all > 1 ? Math.floor((8 * right) / all) : null;
+  }
 }
 
 export function Rollouts({ table, view, setView, list }) {
@@ -26,6 +41,10 @@ export function Rollouts({ table, view, setView, list }) {
       ${" "}Keys: <kbd>n</kbd> next, <kbd>p</kbd> previous, <kbd>l</kbd> list.</p>
     <div class="chips" role="group" aria-label="kind">${KINDS.filter(([key]) => counts[key] || key === "all" || key === view.kind).map(([key, label]) =>
       html`<button type="button" class=${`kind ${key}`} aria-pressed=${view.kind === key} onClick=${() => change({ kind: key })}>${label} <i>${number(counts[key])}</i></button>`)}</div>
+    ${Object.keys(view.more).length ? html`<p class="chips"><span class="soft">only</span>${Object.entries(view.more).map(([name, value]) => html`<button type="button" class="kind" title="show without it" onClick=${() => {
+      const { [name]: gone, ...more } = view.more;
+      change({ more });
+    }}><${Text} of=${CONDITIONS[name][0](value, table)} limit=${80} /> ✕</button>`)}<span class="soft">${number(list.length)} rollouts</span></p>` : null}
     <div class="bar"><label>order <select value=${view.sort} onChange=${(event) => change({ sort: event.target.value })}>
         ${SORTS.map(([key, label]) => html`<option value=${key}>${label}</option>`)}</select></label>
       <label class="search">search <input type="search" value=${view.query} placeholder="problem, answer or address" onInput=${(event) => change({ query: event.target.value })} /></label></div>

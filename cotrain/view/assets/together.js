@@ -18,7 +18,7 @@ export function Together({ document, screen, axis, setAxis, rest }) {
 
 export function Result({ document }) {
   const [first, ...rest] = document.figures;
-  return html`${document.said.length ? html`<div class="said">${document.said.map((one) => html`<p><b><${Text} of=${one.recipe} /></b> against <${Text} of=${one.reference} />, <${Text} of=${one.label} />: <${Text} of=${one.words} />.</p>`)}</div>` : null}
+  return html`${document.said.length ? html`<div class="findings">${document.said.map((one) => html`<p><b><${Text} of=${one.recipe} /></b> against <${Text} of=${one.reference} />, <${Text} of=${one.label} />: <${Text} of=${one.words} />.</p>`)}</div>` : null}
     ${document.figures.length ? null : html`<p class="note">Not all runs have ended, so there is no table yet. Curves show what has been measured.</p>`}
     ${document.about.length ? html`<p class="soft"><${Text} of=${document.about.join(" ")} /></p>` : null}
     <${Runs} arms=${document.arms} />

@@ -43,10 +43,10 @@ export const finite = (value) => typeof value === "number" && Number.isFinite(va
 
 export function number(value, share = false) {
   if (!finite(value)) return "–";
-  if (share) return `${(100 * value).toFixed(1)}\u202f%`;
+  if (share) return `${(100 * value).toFixed(1).replace("-", "−")}\u202f%`;
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en").replaceAll(",", "\u202f");
   if (Number.isInteger(value)) return String(value).replace("-", "−");
-  if (Math.abs(value) < 0.001) return value.toExponential(1).replaceAll("-", "−");
+  if (Math.abs(value) < 0.001) return value.toExponential(1).replace("e-", "e−").replace(/^-/, "−");
   const digits = Math.min(6, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
   return value.toFixed(digits).replace("-", "−");
 }

@@ -1,0 +1,81 @@
+// Who agrees with whom: verifier, rule and vote; what is gained by believing the verifier; generators against verifiers of other
+// steps; how hard the problems are.
+import { useMemo, useState } from "preact/hooks";
+import { html, Text, number, plain, finite } from "view/words";
+import { Chart } from "view/charts";
+import { joined, kappa } from "view/measures";
+import { PARTS, chosen } from "view/verifier";
+
+const NAMES = { rule: "the rule (truth)", vote: "the vote of the group", reviews: "the verifier (most reviews)", "one review": "one review", another: "another review" };
+const FILTER = { rule: "right", vote: "vote", reviews: "said" };
+
+export function Interaction({ judged }) {
+  const [part, choose] = useState(0), windows = judged?.more ?? [];
+  const some = useMemo(() => chosen(windows, part), [windows, part]), total = useMemo(() => joined(some), [some]);
+  const where = part && some.length ? `;steps=${some[0].from}-${some.at(-1).to}` : "";
+  const pairs = Object.entries(total.pairs).filter(([, cells]) => cells.some(Boolean));
+  const best = Object.entries(total.best), rates = Object.entries(total.rates);
+  if (!windows.length && !judged?.xplay) return html`<p>No rollout has been read yet.</p>`;
+  return html`<div class="bar"><p class="soft">Of rollouts of training${some.length ? `, steps ${some[0].from} to ${some.at(-1).to}` : ""}.</p><label>counted over <select value=${part} onChange=${(event) => choose(Number(event.target.value))}>
+        ${PARTS.map((name, at) => html`<option value=${at}>${name}</option>`)}</select></label></div>
+    ${pairs.length ? html`<section><h2>Who disagrees</h2><p class="soft">Solutions that each calls right or wrong. κ is Cohen's: 0 is the agreement of chance, 1 full agreement.</p>
+      <div class="grid">${pairs.map(([name, cells]) => html`<${Pair} key=${name} name=${name} cells=${cells} where=${where} />`)}</div></section>` : null}
+    ${best.map(([role, sizes]) => html`<${Best} key=${role} role=${role} sizes=${sizes} />`)}
+    <${Cross} xplay=${judged?.xplay} />
+    ${rates.map(([role, bins]) => html`<${Rates} key=${role} role=${role} bins=${bins} where=${where} />`)}`;
+}
+
+function Pair({ name, cells, where }) {
+  const [one, other] = name.split("|"), [agree, beyond] = kappa(cells), all = cells.reduce((sum, value) => sum + value, 0);
+  const cell = (value, a, b) => {
+    const linked = FILTER[one] && FILTER[other], text = number(value);
+    return html`<td class=${a === b ? "ok" : "bad"}>${linked ? html`<a href=${`#rollouts:all;${FILTER[one]}=${a};${FILTER[other]}=${b}${where}`}>${text}</a>` : text}<small> ${number(value / all, true)}</small></td>`;
+  };
+  return html`<div><h3>${NAMES[one] ?? html`<${Text} of=${one} />`} and ${NAMES[other] ?? html`<${Text} of=${other} />`} <small>agree ${number(agree, true)}, κ ${finite(beyond) ? beyond.toFixed(2).replace("-", "−") : "–"}</small></h3>
+    <table class="confusion"><thead><tr><th></th><th>${other === "another" ? "another" : other}: right</th><th>wrong</th></tr></thead><tbody>
+    <tr><th scope="row">${one}: right</th>${cell(cells[0], 1, 1)}${cell(cells[1], 1, 0)}</tr><tr><th scope="row">wrong</th>${cell(cells[2], 0, 1)}${cell(cells[3], 0, 0)}</tr></tbody></table></div>`;
+}
+
+function Best({ role, sizes }) {
+  const ns = Object.keys(sizes).map(Number).sort((a, b) => a - b), mean = (n, at) => sizes[n][at] / sizes[n][0];
+  if (ns.length < 2) return null;
+  const truth = ns.map((n) => mean(n, 2)), top = truth.indexOf(Math.max(...truth));
+  const lines = [
+    { label: "verifier says of its choice", values: ns.map((n) => mean(n, 1)), tone: "--b", share: true },
+    { label: "its choice is right", values: truth, truth: true, share: true },
+    { label: "any of n is right (pass@n)", values: ns.map((n) => mean(n, 3)), tone: "--quiet", dash: [2, 3], share: true },
+  ];
+  return html`<section><h2>Best of n, chosen by the verifier: <${Text} of=${role} /></h2>
+    <p class="soft">From groups of training, an expectation over subsets. ${top < ns.length - 1 ? html`<b class="poor">Past n ${ns[top]} its choice gets worse: the more it may choose, the more it is fooled.</b>` : "Its choice gets no worse with n."}
+      ${" "}<a href="#rollouts:fooled">The wrong ones that it believes</a>.</p>
+    <div class="two"><${Chart} title="Best of n" x=${ns.map((n) => Math.log2(n))} axis="n" ticks=${(value) => String(2 ** value)} lines=${lines} gap=${[0, 1]} height=${240} />
+    <table><thead><tr><th>n</th><th>says</th><th>is right</th><th>pass@n</th><th>groups</th></tr></thead><tbody>${ns.map((n) => html`<tr><th scope="row">${n}</th><td>${number(mean(n, 1), true)}</td><td><b>${number(mean(n, 2), true)}</b></td><td>${number(mean(n, 3), true)}</td><td>${number(sizes[n][0])}</td></tr>`)}</tbody></table></div></section>`;
+}
+
+const MEASURES = [["balanced_accuracy", "balanced accuracy"], ["false_positive_rate", "false positives"], ["true_positive_rate", "right ones accepted"], ["best_of_n", "best of n is right"]];
+
+// Generators down, verifiers across: what `cotrain xplay` measured.
+function Cross({ xplay }) {
+  const [key, choose] = useState("balanced_accuracy");
+  if (!xplay || !Array.isArray(xplay.generators) || !Array.isArray(xplay.verifiers) || !Array.isArray(xplay.cells)) return null;
+  const at = (row, column) => xplay.cells.find((cell) => cell.generator === row && cell.verifier === column)?.[key];
+  const values = xplay.cells.map((cell) => cell[key]?.value).filter(finite), low = Math.min(...values), high = Math.max(...values);
+  const runs = new Set([...xplay.generators, ...xplay.verifiers].map((one) => one.run)), several = runs.size > 1;
+  const named = (one) => `${several ? `${one.run} ` : ""}step ${number(one.step)}`;
+  return html`<section><div class="bar"><h2>Cross-play</h2><label>shown <select value=${MEASURES.findIndex(([name]) => name === key)} onChange=${(event) => choose(MEASURES[Number(event.target.value)][0])}>
+      ${MEASURES.map(([, label], place) => html`<option value=${place}>${label}</option>`)}</select></label></div>
+    <p class="soft"><${Text} of=${`Generators down, verifiers across; the frame marks pairs of one step. ${number(xplay.problems)} problems (${xplay.split ?? ""}), ${number(xplay.n)} solutions each.`} /></p>
+    <div class="scroll"><table class="heat"><thead><tr><th>generator</th><th>pass@1</th>${xplay.verifiers.slice(0, 40).map((one) => html`<th scope="col"><${Text} of=${named(one)} limit=${60} /></th>`)}</tr></thead><tbody>
+    ${xplay.generators.slice(0, 40).map((one, row) => html`<tr><th scope="row"><${Text} of=${named(one)} limit=${60} /></th><td>${number(one.pass_at_1?.value, true)}</td>
+      ${xplay.verifiers.slice(0, 40).map((other, column) => { const found = at(row, column), value = found?.value, share = finite(value) ? (value - low) / (high - low || 1) : 0;
+        return html`<td class=${one.run === other.run && one.step === other.step ? "own" : ""} style=${finite(value) ? { background: `color-mix(in srgb, var(--a) ${Math.round(8 + 52 * share)}%, transparent)` } : undefined}
+          title=${plain(finite(found?.low) ? `${number(found.low, true)} to ${number(found.high, true)}, n ${found.n}` : "")}>${number(value, true)}</td>`; })}</tr>`)}</tbody></table></div></section>`;
+}
+
+function Rates({ role, bins, where }) {
+  const most = Math.max(...bins), all = bins.reduce((sum, value) => sum + value, 0);
+  if (!all) return null;
+  const label = (at) => (at === 8 ? "all" : at === 0 ? "< 1/8" : `${at}/8`);
+  return html`<section><h2>Solve rates of the groups: <${Text} of=${role} /></h2><p class="soft">Share of a group that is right. Groups where all or none are right teach a group-relative method nothing.</p>
+    <div class="bars">${bins.map((value, at) => html`<a href=${`#rollouts:all;rate=${at}${where}`} title=${plain(`${label(at)}: ${number(value)} groups`)}><b>${number(value)}</b><i style=${{ height: `${most ? (90 * value) / most : 0}px` }}></i><span>${label(at)}</span></a>`)}</div></section>`;
+}

@@ -1,0 +1,167 @@
+"""What is counted of a step's rollouts: of every judge its right and wrong verdicts, and how judges, the rule and the vote agree.
+
+::
+
+    judges    role → tp, fn, tn, fp, unread; the same of steps; the first wrong step found or not; calibration in ten bins
+    errors    role → kind of the first error → reviews that called the solution right, that called it wrong, unread
+    pairs     "a|b" → both right, only a, only b, both wrong: who calls what right
+    best      role → n → groups, then what the judge says of the best of n, how often it is right, how often any is
+    rates     nine bins of the share of right solutions in a group
+
+"Right" is the positive class. *rule* is the truth by the grader; *vote* calls those solutions right that give the group's most
+frequent answer, and nothing where two are; *reviews* is what most readable reviews say, *one review* and *another* are the
+first two of a solution. The best of n is an expectation over the subsets of a group, in closed form; a tie is broken by chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import comb
+from typing import Any
+
+from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEP_REASONS, VERDICTS
+
+COUNTS = ("tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp", "first_found", "first_missed")
+BINS = 10
+SIZES = (1, 2, 4, 8, 16, 32, 64)  # n of best-of-n
+RATES = 8  # bins of the solve rate below 1
+MOST_KINDS = 40  # of errors, by judge
+NO_STEP = "no step is wrong"
+Json = Mapping[str, Any]
+Key = tuple[str, ...]
+
+
+class Counts:
+    """Sums of one step."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Key, list[float]] = {}
+
+    def add(self, key: Key, values: Sequence[float]) -> None:
+        held = self.sums.setdefault(key, [0.0] * len(values))
+        for place, value in enumerate(values):
+            held[place] += value
+
+    def review(self, speech: Json, review: Json, kind: str | None) -> None:
+        """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
+        right, said = flag(CORRECT.name, speech["truth"]), flag(FINAL.name, review["parsed"])
+        if right is None:
+            return
+        role, own = str(review["role"]), [0.0] * (len(COUNTS) + 3 * BINS)
+        own[COUNTS.index("unread" if said is None else cell(right, said))] += 1
+        for ok, verdict in steps_of(speech, review):
+            own[COUNTS.index("step_" + cell(ok, verdict))] += 1
+        found = first_found(speech, review)
+        if found is not None:
+            own[COUNTS.index("first_found" if found else "first_missed")] += 1
+        score = probability(review)
+        if score is not None:
+            at = len(COUNTS) + 3 * min(BINS - 1, int(score * BINS))
+            own[at : at + 3] = [1, score, right]
+        self.add(("judges", role), own)
+        if not right:
+            known = sum(key[:2] == ("errors", role) for key in self.sums)
+            named = kind or NO_STEP
+            named = named if known < MOST_KINDS or ("errors", role, named) in self.sums else "others"
+            self.add(("errors", role, named), [said is True, said is False, said is None])
+
+    def pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
+        if a is not None and b is not None:
+            self.add(("pairs", f"{one}|{other}"), [a and b, a and not b, b and not a, not a and not b])
+
+    def group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
+        """One group of solutions: (what its judge says, is it right)."""
+        graded = [right for _, right in scored if right is not None]
+        if len(graded) > 1:
+            place = int(RATES * sum(graded) / len(graded))
+            self.add(("rates", role), [float(at == place) for at in range(RATES + 1)])
+        whole = [(said, right) for said, right in scored if said is not None and right is not None]
+        if len(whole) > 1:
+            for n in SIZES:
+                if n <= len(whole):
+                    self.add(("best", role, str(n)), [1.0, *best_of(whole, n)])
+
+
+def summed(some: Sequence[Counts]) -> dict[str, Any]:
+    """All but the judges' own counts, as one JSON object."""
+    total = Counts()
+    for one in some:
+        for key, values in one.sums.items():
+            if key[0] != "judges":
+                total.add(key, values)
+    found: dict[str, Any] = {"errors": {}, "pairs": {}, "best": {}, "rates": {}}
+    for (what, name, *rest), values in sorted(total.sums.items()):
+        if rest:
+            found[what].setdefault(name, {})[rest[0]] = values
+        else:
+            found[what][name] = values
+    return found
+
+
+def best_of(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
+    """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n is."""
+    order = sorted(scored, key=lambda one: -one[0])
+    size, subsets = len(order), comb(len(order), n)
+    said = truth = 0.0
+    at = 0
+    while at < size:
+        tied = [right for score, right in order if score == order[at][0]]
+        chance = (comb(size - at, n) - comb(size - at - len(tied), n)) / subsets
+        said += chance * order[at][0]
+        truth += chance * sum(tied) / len(tied)
+        at += len(tied)
+    wrong = sum(not right for _, right in order)
+    return said, truth, 1 - comb(wrong, n) / subsets
+
+
+def votes(answers: Sequence[str | None]) -> list[bool | None]:
+    """Does each answer agree with the most frequent one? None for no answer, and for all where two are as frequent."""
+    most = Counter(answer for answer in answers if answer is not None).most_common(2)
+    if not most or len(answers) < 2 or (len(most) > 1 and most[0][1] == most[1][1]):
+        return [None] * len(answers)
+    return [None if answer is None else answer == most[0][0] for answer in answers]
+
+
+def steps_of(speech: Json, review: Json) -> list[tuple[bool, bool]]:
+    """(truth, verdict) of each step that both know; [] where they count differently."""
+    true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
+    if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
+        return []
+    return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
+
+
+def first_found(speech: Json, review: Json) -> bool | None:
+    """Is the first step that a review calls wrong the first that is? None where no step is, or the review has none."""
+    true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
+    if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
+        return None
+    return False in verdicts and verdicts.index(False) == true.index(False)
+
+
+def error_of(speech: Json) -> str | None:
+    """The reason of the first wrong step; None where none is known."""
+    reasons, first = speech["truth"].get(STEP_REASONS.name), speech["truth"].get(FIRST_WRONG.name)
+    true = speech["truth"].get(STEP_OK.name)
+    if first is None and isinstance(true, list) and False in true:
+        first = true.index(False)
+    if not isinstance(first, int) or isinstance(first, bool):
+        return None
+    named = reasons[first] if isinstance(reasons, list) and 0 <= first < len(reasons) else None
+    return str(named)[:60] if named else "a wrong step"
+
+
+def probability(review: Json) -> float | None:
+    """What a review says that the solution is right; None where it gave no probability."""
+    score = review["parsed"].get(SCORE.name)
+    fits = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0
+    return float(score) if fits else None
+
+
+def flag(name: str, of: Json) -> bool | None:
+    value = of.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def cell(right: bool, said: bool) -> str:
+    return ("tp" if said else "fn") if right else ("fp" if said else "tn")

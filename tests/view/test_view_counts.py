@@ -1,0 +1,87 @@
+"""What the viewer counts of rollouts, with constants worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from fake_run import episode, write
+
+from cotrain.core.types import Episode
+from cotrain.disk.ledger import Ledger
+from cotrain.view.counts import best_of, votes
+from cotrain.view.rollouts import FIELDS, FIRST_FOUND, FIRST_MISSED, STEP_BELIEVED, STEP_DOUBTED
+from cotrain.view.runs import Run
+
+AT = {name: place for place, name in enumerate(FIELDS)}
+
+
+def test_the_best_of_n_is_an_expectation_over_subsets() -> None:
+    group = [(0.9, False), (0.5, True), (0.1, False)]
+    # n 1: each is drawn with 1/3
+    assert best_of(group, 1) == pytest.approx((1.5 / 3, 1 / 3, 1 / 3))
+    # n 2: {0.9, 0.5}, {0.9, 0.1}, {0.5, 0.1}: the wrong one twice, the right one once; two of three hold a right one
+    assert best_of(group, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3, 2 / 3))
+    assert best_of(group, 3) == pytest.approx((0.9, 0.0, 1.0))  # it chooses the wrong one: fooled
+    # a tie is broken by chance
+    assert best_of([(0.5, True), (0.5, False), (0.5, False)], 3) == pytest.approx((0.5, 1 / 3, 1.0))
+
+
+def test_a_vote_needs_a_most_frequent_answer() -> None:
+    assert votes(["4", "4", "5", None]) == [True, True, False, None]
+    assert votes(["4", "5"]) == [None, None] and votes([None, None]) == [None, None] and votes(["4"]) == [None]
+
+
+def made(member: int, *, right: bool, says: bool, answer: str, score: float, steps: list[bool]) -> Episode:
+    """A solution with three steps, of which the second is wrong where the answer is."""
+    whole = episode(0, 10, 3)
+    solver, verifier = whole.traces
+    truth = {
+        "correct": right,
+        "step_ok": [True, right, right],
+        "step_reasons": ["", "" if right else "arithmetic", "premise"],
+    }
+    place = dataclasses.replace(solver.address, member=member)
+    speech = dataclasses.replace(
+        solver, address=place, truth=truth, parsed={"problem": "p", "answer": answer, "steps": [[0, 1, "a"]]}
+    )
+    review = dataclasses.replace(
+        verifier,
+        address=dataclasses.replace(verifier.address, member=member),
+        parent=str(place),
+        parsed={"final": says, "score": score, "steps": steps},
+    )
+    return dataclasses.replace(whole, member=member, traces=(speech, review))
+
+
+def test_a_group_is_counted_by_hand(tmp_path: Path) -> None:
+    write(tmp_path / "recipe.json", {"name": "counts"})
+    group = [
+        made(0, right=True, says=True, answer="4", score=0.8, steps=[True, True, True]),
+        made(1, right=False, says=True, answer="5", score=0.9, steps=[True, True, False]),
+        made(2, right=False, says=False, answer="5", score=0.1, steps=[True, False, False]),
+    ]
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(0, group)
+    run = Run(tmp_path)
+    run.rollouts.read_some()
+    found = run.judged()
+    (window,), (more,) = found["judges"]["verifier"], found["more"]
+    assert (window["first_found"], window["first_missed"]) == (1, 1)
+    assert more["errors"] == {"verifier": {"arithmetic": [1, 1, 0]}}
+    # the vote is 5, which is wrong: the verifier (1, 1, 0), the vote (0, 1, 1), the rule (1, 0, 0)
+    assert more["pairs"]["reviews|rule"] == [1, 1, 0, 1]
+    assert more["pairs"]["reviews|vote"] == [1, 1, 1, 0]
+    assert more["pairs"]["vote|rule"] == [0, 2, 1, 0]
+    assert more["best"]["solver"]["2"] == pytest.approx([1, (0.9 + 0.9 + 0.8) / 3, 1 / 3, 2 / 3])
+    assert more["rates"]["solver"] == [0, 0, 1, 0, 0, 0, 0, 0, 0]  # one of three: from 2/8 to 3/8
+    rows = run.rollouts.rows
+    assert [row[AT["vote"]] for row in rows] == [0, 1, 1] and [row[AT["score"]] for row in rows] == [0.8, 0.9, 0.1]
+    flags = [row[AT["flags"]] & (STEP_BELIEVED | STEP_DOUBTED | FIRST_FOUND | FIRST_MISSED) for row in rows]
+    assert flags == [0, STEP_BELIEVED | FIRST_MISSED, FIRST_FOUND]
+    assert [None if row[AT["error"]] is None else run.rollouts.errors[row[AT["error"]]] for row in rows] == [
+        None,
+        "arithmetic",
+        "arithmetic",
+    ]
