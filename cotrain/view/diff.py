@@ -104,12 +104,12 @@ def _rollout(one: Run, other: Run, address: str | None) -> dict[str, Any] | None
                 raise ConfigError(
                     f"cotrain diff: {run.directory} has no rollout {terminal(address, 60)}; `cotrain view` lists them"
                 )
-        return _side_by_side(*pair)
+        return _side_by_side(*(found for found in pair if found is not None))
     steps = [{member.step for member in run.rollouts.members()} for run in (one, other)]
     for step in sorted(steps[0] & steps[1], reverse=True):
-        pair = tuple(run.rollout(step, 0, 0, tokens=0) for run in (one, other))
-        if None not in pair and pair[0]["problem"] and pair[0]["problem"] == pair[1]["problem"]:
-            return _side_by_side(*pair)
+        left, right = (run.rollout(step, 0, 0, tokens=0) for run in (one, other))
+        if left is not None and right is not None and left["problem"] and left["problem"] == right["problem"]:
+            return _side_by_side(left, right)
     return None
 
 

@@ -57,7 +57,7 @@ def top(words: Sequence[str]) -> int:
 def snapshot(run: Run) -> dict[str, Any]:
     """What the screen shows, as JSON."""
     run.watch_all()
-    ended = bool(run.stamp()[-1])
+    ended = (run.directory / "summary.json").is_file()
     curves = run.curves
     row = curves.last
     seconds = curves.seconds_of_last()
