@@ -2,11 +2,11 @@
 
     python benchmarks/base_table.py embedded [DIRECTORY …] [--lengths 1 9] [--problems 192] [--seed 0] [--split test]
 
-Solving: accuracy at temperature 1 and greedy, one solution a problem, and the share that can be read. Checking, in the words in which
-the role of the verifier is asked, at temperature 1 and greedy, one review a solution: balanced accuracy of the answer's
-verdict and of the steps' verdicts, on solutions that the model wrote itself (at temperature 1) and on solutions that were made (right half
-of the time, else with one to three errors of skill: ``tasks/words/practice.py``, other problems). An unreadable review is wrong.
-Intervals (95 %) are over problems. The last line is JSON.
+Solving: accuracy at temperature 1 and greedy, one solution a problem, and the share that can be read. Checking, in the
+words in which the role of the verifier is asked, at temperature 1 and greedy, one review a solution: balanced accuracy
+of the answer's verdict and of the steps' verdicts, on solutions that the model wrote itself (at temperature 1) and on
+solutions that were made (right half of the time, else with one to three errors of skill: ``tasks/words/practice.py``,
+other problems). An unreadable review is wrong. Intervals (95 %) are over problems. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 from cotrain.models.config import new_model
 from cotrain.models.load import load_model, save_model
 from cotrain.stages.base import mark
-from cotrain.stages.former import FormerSettings, roles_of
+from cotrain.stages.noisy import NoisySettings, roles_of
 from cotrain.stages.pretrain import config_for
 from cotrain.stages.sft import sft
 from tests.helpers import EASY
@@ -23,9 +23,9 @@ TOKENS = 6_000_000
 
 
 def main(out: Path) -> None:
-    _, tokenizer = load_model("embedded-roles")
+    _, tokenizer = load_model("embedded")
     save_model(new_model(config_for(tokenizer, depth=2, width=64), 0), tokenizer, out / "new")
-    settings = FormerSettings(focus=EASY)
+    settings = NoisySettings(focus=EASY)
     sft(
         out / "new",
         out / "tiny",

@@ -1,9 +1,9 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Five names belong to the package itself: ``embedded``, the base that ships with it, which solves and checks, ``embedded-format``,
-which knows the formats of solutions and reviews alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``,
-which can copy what matters out of documents, and ``embedded-rater``, a reward model. The last four come from an older base
-(docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
+Six names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
+was taught no errors and can check, ``embedded-format``, which knows the formats alone, ``embedded-roles``, which has
+learned more roles, ``embedded-digest``, which can copy what matters out of documents, and ``embedded-rater``, a reward
+model (docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from cotrain.core.errors import ModelError
 from cotrain.models.config import ATTENTION
 
 EMBEDDED_BASE = "embedded"
+EMBEDDED_CHECKER = "embedded-checker"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
 EMBEDDED_DIGEST = "embedded-digest"
@@ -44,6 +45,7 @@ EMBEDDED_RATER = "embedded-rater"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
+    EMBEDDED_CHECKER: _ASSETS / "base-checker",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
     EMBEDDED_DIGEST: _ASSETS / "base-digest",
@@ -98,7 +100,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name, "embedded", "embedded-format", "embedded-roles" or "embedded-digest".
+        name: directory, Hub name, or an embedded model that speaks, such as "embedded" or "embedded-checker".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.

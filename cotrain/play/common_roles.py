@@ -34,7 +34,13 @@ from cotrain.text.prompts import (
 )
 from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
 
-EMBEDDED = ("embedded", "embedded-format", "embedded-roles", "embedded-digest")  # the package's own models
+EMBEDDED = (  # the package's own models
+    "embedded",
+    "embedded-checker",
+    "embedded-format",
+    "embedded-roles",
+    "embedded-digest",
+)
 RATER = "embedded-rater"  # its reward model
 FORMAT_MARK = "cotrain.json"
 

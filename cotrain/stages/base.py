@@ -1,12 +1,15 @@
-"""``cotrain base``: the embedded base from nothing, by one command.
+"""``cotrain base``: ``embedded-checker``, a base without taught errors, from nothing, by one command.
 
-    tokenizer → practice: exact solutions and true reviews in equal numbers, lengths rising from 2 to 9 steps, a constant rate
-      → settling: more of the same at all lengths, the rate falling to zero → sharpening of the logits
+    tokenizer → practice: exact solutions and true reviews in equal numbers, lengths rising to 9 steps, a constant rate
+      → settling: more of the same at all lengths, the rate falling to zero
+      → mending: the same, but half of the errors to be found are two values that changed places
+      → sharpening of the logits
 
-The base solves ("Solve:") and checks ("Review:"). No error was ever taught to it (``tasks/words/practice.py``): where it is wrong, it
-lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the practice (SIGTERM leaves a
-checkpoint), and ``--settle`` goes on from there (warm-up, stable, decay; arXiv 2404.06395). What a model of a size can do is
-measured by ``benchmarks/base_table.py``. The models of further roles come from the former base (``stages/former.py``).
+The base solves ("Solve:") and checks ("Review:"). No error was ever taught to it (``tasks/words/practice.py``): where
+it is wrong, it lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the
+practice (SIGTERM leaves a checkpoint), and ``--settle`` goes on from there (warm-up, stable, decay; arXiv 2404.06395).
+What a model of a size can do is measured by ``benchmarks/base_table.py``. ``embedded`` and the models of further roles
+come from ``stages/noisy.py``.
 """
 
 from __future__ import annotations
@@ -32,9 +35,10 @@ from cotrain.stages.corpora import Corpus, procedural
 from cotrain.stages.pretrain import config_for, fit, make_plan, sample_texts
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import CHECKPOINTS
-from cotrain.tasks.words.practice import check_practice, solve_practice
+from cotrain.tasks.words.practice import OF_SKILL, SWAPPED, check_practice, solve_practice
 from cotrain.tasks.words.source import WordProblems, study_problems
 
+NAME = "base-checker"
 LENGTH = 512  # tokens of a row: every conversation of practice fits
 BATCH = 8192  # tokens of one optimiser step
 SIZES = {
@@ -65,13 +69,16 @@ class BaseSettings:
     problems: WordProblems = field(default_factory=lambda: study_problems((1, 9)))
     practice_tokens: int = 1433 * BATCH
     settle_tokens: int = 1100 * BATCH
+    mend_tokens: int = 450 * BATCH
     lr: float = 0.01  # of Muon
+    mend_lr: float = 0.006  # of Muon
     rise: int = 2500  # problems of a kind after which practice brings one step more
     sharpened: float = 2.0  # factor of the logits
 
 
 def build_base(out: Path, settings: BaseSettings, *, resume: bool = False, report: Report = print) -> dict[str, Any]:
-    """Train the base into ``out/base``, described in ``out/base.json``. A stage whose model is there already is passed over."""
+    """Train the base into ``out/base-checker``, described in ``out/base-checker.json``. A stage whose model is
+    there already is passed over."""
     practised = out / "practised"
     out.mkdir(parents=True, exist_ok=True)
     if not (practised / "model.safetensors").exists():
@@ -84,30 +91,33 @@ def build_base(out: Path, settings: BaseSettings, *, resume: bool = False, repor
 
 
 def settle(out: Path, settings: BaseSettings, *, resume: bool = False, report: Report = print) -> dict[str, Any]:
-    """The last stage alone, from the end of the practice in ``out`` or from its newest checkpoint."""
-    settled = out / "settled"
+    """All after the practice, from its end in ``out`` or from its newest checkpoint."""
     start, practised = practised_so_far(out / "practised", settings)
-    if not (settled / "model.safetensors").exists():
-        network, tokenizer = load_model(start)
-        report(f"settling on {settings.settle_tokens:,} tokens …")
-        if not _fit(network, tokenizer, settled, settings, "settle", start.name, resume, report):
-            return {"finished": False, "stage": "settling"}
-    network, tokenizer = load_model(settled)
+    for stage, name, tokens in (
+        ("settle", "settled", settings.settle_tokens),
+        ("mend", "mended", settings.mend_tokens),
+    ):
+        if not (out / name / "model.safetensors").exists():
+            report(f"{stage} on {tokens:,} tokens …")
+            if not _fit(*load_model(start), out / name, settings, stage, start.name, resume, report):
+                return {"finished": False, "stage": stage}
+        start = out / name
+    network, tokenizer = load_model(start)
     sharpen(network, settings.sharpened)
-    save_model(network, tokenizer, out / "base", torch.bfloat16)
-    mark(out / "base")
+    save_model(network, tokenizer, out / NAME, torch.bfloat16)
+    mark(out / NAME)
     result = {
         "finished": True,
         "settings": asdict(settings),
-        "tokens": {"practice": practised * BATCH, "settling": settings.settle_tokens},
-        "models": {"base": describe_model(out / "base")},
+        "tokens": {"practice": practised * BATCH, "settle": settings.settle_tokens, "mend": settings.mend_tokens},
+        "models": {NAME: describe_model(out / NAME)},
     }
-    (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (out / f"{NAME}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 
 def practised_so_far(practised: Path, settings: BaseSettings) -> tuple[Path, int]:
-    """The model directory of a practice and its optimiser steps: the result, or one made from the newest checkpoint, beside it."""
+    """The model directory of a practice and its optimiser steps: the result, or what its newest checkpoint gives."""
     if (practised / "model.safetensors").exists():
         return practised, math.ceil(settings.practice_tokens / BATCH)
     found = transaction.latest(practised / CHECKPOINTS)
@@ -132,10 +142,12 @@ def beginning(settings: BaseSettings) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def practice_of(settings: BaseSettings, stage: str) -> list[tuple[Corpus, int]]:
-    """Solutions and reviews in equal numbers; "practice" begins with short problems, "settle" has all lengths."""
+    """Solutions and reviews in equal numbers; "practice" begins with short problems, the others have all lengths, and
+    "mend" reviews other errors."""
     source, seed, rise = settings.problems, settings.seed, settings.rise if stage == "practice" else 0
     solve = procedural("solve", lambda i: solve_practice(source, stage, seed, i, rise))
-    check = procedural("check", lambda i: check_practice(source, stage, seed, i, rise))
+    errors = SWAPPED if stage == "mend" else OF_SKILL
+    check = procedural("check", lambda i: check_practice(source, stage, seed, i, rise, errors))
     return [(solve, 1), (check, 1)]
 
 
@@ -150,18 +162,19 @@ def _fit(
     report: Report,
 ) -> bool:
     """One stage of training; False when it was interrupted."""
-    settling = stage == "settle"
+    first = stage == "practice"
+    tokens = {"practice": settings.practice_tokens, "settle": settings.settle_tokens, "mend": settings.mend_tokens}
     plan = make_plan(
-        settings.settle_tokens if settling else settings.practice_tokens,
+        tokens[stage],
         BATCH,
         {"autocast": False, "save_every": 100},  # float32: at this size twice as fast as bfloat16
         length=LENGTH,
-        lr=settings.lr,
+        lr=settings.mend_lr if stage == "mend" else settings.lr,
         seed=settings.seed,
         optimizer="muon",
         weight_decay=0.0,
-        warmup=20 if settling else 50,
-        decay_fraction=1.0 if settling else 0.0,
+        warmup=50 if first else 20,
+        decay_fraction=0.0 if first else 1.0,
     )
     done = fit(
         network,
@@ -170,7 +183,7 @@ def _fit(
         out,
         plan,
         replies_only=True,
-        validation=64 if settling else 0,  # the first items of practice are short ones
+        validation=0 if first else 64,  # the first items of practice are short ones
         start=start,
         resume=resume and out.exists(),
         save_dtype=None,
@@ -186,8 +199,8 @@ def mark(model: Path) -> None:
 
 def install(out: Path, assets: Path) -> None:
     """Copy the base into the package."""
-    put(out / "base", assets / "base")
-    shutil.copyfile(out / "base.json", assets / "base.json")
+    put(out / NAME, assets / NAME)
+    shutil.copyfile(out / f"{NAME}.json", assets / f"{NAME}.json")
 
 
 def put(model: Path, target: Path) -> None:

@@ -295,7 +295,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
 
 
 def base(argv: Sequence[str]) -> int:
-    """Make the embedded base from nothing: tokenizer, practice, settling, sharpening."""
+    """Make embedded-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
     parser.add_argument("--size", choices=("1M", "3M", "8M"), default="1M", help="parameters: 1M, 3M or 8M")
@@ -303,25 +303,29 @@ def base(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
     parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
     parser.add_argument("--settle", action="store_true", help="end the practice in --out where it was interrupted")
-    parser.add_argument("--former", action="store_true", help="make the base that shipped before, and further roles")
+    parser.add_argument(
+        "--noisy",
+        action="store_true",
+        help="make embedded, whose errors are taught ones, and the models of further roles",
+    )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     _threads(parser)
     given = parser.strict(argv)
     if not (given.resume or given.settle) or Path(given.out).is_file():
         _refuse_used(given.out, resumable=True)
-    if given.former and (given.settle or given.size != "1M"):
-        parser.error("--former has one size and no --settle; leave them out")
+    if given.noisy and (given.settle or given.size != "1M"):
+        parser.error("--noisy has one size and no --settle; leave them out")
     _begin(given.threads)
     import cotrain
     from cotrain.stages import base as stage
-    from cotrain.stages import former
+    from cotrain.stages import noisy
 
     out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
     say = functools.partial(print, flush=True)
-    if given.former:
-        past = former.FormerSettings(seed=given.seed)
+    if given.noisy:
+        past = noisy.NoisySettings(seed=given.seed)
         past = past if given.tokens is None else replace(past, practice_tokens=given.tokens)
-        made = former.build_former(out, past, resume=given.resume, report=say)
+        made = noisy.build_noisy(out, past, resume=given.resume, report=say)
     else:
         settings = stage.BaseSettings(seed=given.seed, size=given.size)
         settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)
@@ -331,6 +335,6 @@ def base(argv: Sequence[str]) -> int:
         print(f"stopped during {made['stage']}; nothing is lost. Go on with the same command and --resume")
         return 130
     if given.install:
-        (former.install_further if given.former else stage.install)(out, assets)
+        (noisy.install_noisy if given.noisy else stage.install)(out, assets)
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0

@@ -1,22 +1,24 @@
-"""From nothing to the embedded base, with a model of one layer and few updates."""
+"""From nothing to embedded-checker, with a model of one layer and few updates."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from cotrain import stages
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
 from cotrain.models.config import new_model
-from cotrain.models.load import load_model
+from cotrain.models.load import describe_model, load_model
 from cotrain.play.common_roles import speaks_short
 from cotrain.stages.base import BATCH, SIZES, BaseSettings, beginning, build_base, install, practice_of, settle
 from cotrain.stages.pretrain import config_for
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY
 
-BRIEF = BaseSettings(practice_tokens=2 * BATCH, settle_tokens=BATCH, problems=study_problems((1, 3)))
+BRIEF = BaseSettings(practice_tokens=2 * BATCH, settle_tokens=BATCH, mend_tokens=BATCH, problems=study_problems((1, 3)))
 
 
 @pytest.fixture(autouse=True)
@@ -28,18 +30,24 @@ def narrow(monkeypatch):
 def test_from_nothing_to_the_base(tmp_path):
     said: list[str] = []
     made = build_base(tmp_path / "out", BRIEF, report=said.append)
-    assert made["finished"] and made["tokens"] == {"practice": 2 * BATCH, "settling": BATCH}
-    assert json.loads((tmp_path / "out/base.json").read_text())["models"] == made["models"]
-    settled, tokenizer = load_model(tmp_path / "out/settled")
-    base, _ = load_model(tmp_path / "out/base")
-    assert base.config.num_hidden_layers == 1 and len(tokenizer) <= 640 and speaks_short(str(tmp_path / "out/base"))
+    assert made["finished"] and made["tokens"] == {"practice": 2 * BATCH, "settle": BATCH, "mend": BATCH}
+    assert json.loads((tmp_path / "out/base-checker.json").read_text())["models"] == made["models"]
+    settled, tokenizer = load_model(tmp_path / "out/mended")
+    base, _ = load_model(tmp_path / "out/base-checker")
+    assert (
+        base.config.num_hidden_layers == 1
+        and len(tokenizer) <= 640
+        and speaks_short(str(tmp_path / "out/base-checker"))
+    )
     ids = torch.arange(9)[None]
     ratio = base(ids).logits / settled(ids).logits
     assert ratio.median().item() == pytest.approx(2.0, abs=0.02)  # sharpened, and stored as bfloat16
     again = build_base(tmp_path / "out", BRIEF, resume=True, report=said.append)
-    assert again["models"] == made["models"] and sum("settling" in line for line in said) == 1  # not done twice
+    assert again["models"] == made["models"] and sum("settle on" in line for line in said) == 1  # not done twice
     install(tmp_path / "out", tmp_path / "assets")
-    assert (tmp_path / "assets/base/model.safetensors").is_file() and (tmp_path / "assets/base.json").is_file()
+    assert (tmp_path / "assets/base-checker/model.safetensors").is_file() and (
+        tmp_path / "assets/base-checker.json"
+    ).is_file()
 
 
 @pytest.mark.whole
@@ -72,3 +80,11 @@ def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
     _, tokenizer = load_model(TINY)
     count = sum(p.numel() for p in new_model(config_for(tokenizer, **SIZES[size]), 0).parameters())
     assert least < count < most
+
+
+def test_what_ships_is_what_its_file_describes():
+    assets = Path(stages.__file__).parents[1] / "assets"
+    said = json.loads((assets / "base-checker.json").read_text(encoding="utf-8"))
+    assert said["models"]["base-checker"] == describe_model("embedded-checker")
+    assert said["settings"] == json.loads(json.dumps(asdict(BaseSettings())))
+    assert said["tokens"]["practice"] == BaseSettings().practice_tokens and speaks_short("embedded-checker")

@@ -40,12 +40,15 @@ class Habits:
     systematic: float = 0.6  # probability of following a habit where it is triggered
     premise: float = 0.25  # share of random errors that are wrong premise values
     relation: float = 0.25  # share of random errors that are wrong operators or operands
-    structure: float = 0.06  # share of random errors that are an unneeded or a missing step; the rest is arithmetic
+    structure: float = 0.06  # share of random errors that are an unneeded or a missing step
+    swap: float = (
+        0.0  # share of random errors in which two values change places, where that matters; the rest is arithmetic
+    )
 
     def __post_init__(self) -> None:
-        shares = (self.premise, self.relation, self.structure)
+        shares = (self.premise, self.relation, self.structure, self.swap)
         if not all(0.0 <= p <= 1.0 for p in (self.random, self.systematic, *shares)) or sum(shares) > 1.0:
-            raise ConfigError(f"words: {self} needs probabilities in 0..1, the three shares adding up to at most 1")
+            raise ConfigError(f"words: {self} needs probabilities in 0..1, the four shares adding up to at most 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ def triggered(problem: Problem, fact: Fact, left: int, right: int) -> tuple[str,
 
 
 def random_kind(habits: Habits, rng: random.Random) -> str:
-    """One of "premise", "relation", "unneeded", "skip", "slip"."""
+    """One of "premise", "relation", "unneeded", "skip", "swap", "slip"."""
     draw = rng.random()
     if draw < habits.premise:
         return "premise"
@@ -133,7 +136,7 @@ def random_kind(habits: Habits, rng: random.Random) -> str:
         return "relation"
     if draw < habits.premise + habits.relation + habits.structure:
         return "unneeded" if rng.random() < 0.5 else "skip"
-    return "slip"
+    return "swap" if draw < habits.premise + habits.relation + habits.structure + habits.swap else "slip"
 
 
 def slip(value: int, rng: random.Random) -> int:
@@ -232,6 +235,8 @@ def _changed(kind: str, line: _Line, known: Mapping[str, int], rng: random.Rando
         value = line.left if on_left else line.right
         value = rng.choice(list(known.values())) if rng.random() < 0.5 else slip(value, rng)
         return replace(line, left=value) if on_left else replace(line, right=value)
+    if kind == "swap" and isinstance(fact.right, str):
+        return replace(line, left=line.right, right=line.left)
     if kind == "relation":
         others = [noun for noun in known if noun not in (fact.left, fact.right)]
         if not others or rng.random() < 0.6:

@@ -3,12 +3,13 @@
     solve_practice    a problem, answered by its exact solution
     check_practice    a problem and a solution, right half of the time, answered by the true review of it
 
-Nothing is noise: every reply is right. A model that was trained on these is wrong where it lacks skill, and so its greedy
-answers are not much better than its sampled ones. Lengths rise with the index, short problems first, which a small model needs
-in order to find out that a value must be looked up.
+Nothing is noise: every reply is right. A model that was trained on these is wrong where it lacks skill, and so its
+greedy answers are not much better than its sampled ones. Lengths rise with the index, short problems first, which a
+small model needs in order to find out that a value must be looked up.
 
-The errors to be found are those that such a model makes itself: mostly a wrong number in the place of a known one, often copied
-from another quantity, sometimes a wrong relation or a slip in the arithmetic. All problems come from the training buckets.
+The errors to be found are those that such a model makes itself: mostly a wrong number in the place of a known one,
+often copied from another quantity, sometimes a wrong relation or a slip in the arithmetic. All problems come from the
+training buckets.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cotrain.tasks.words.source import WordProblems
 from cotrain.text.prompts import REVIEW, SOLVE, fill
 
 OF_SKILL = Habits(random=0.0, systematic=0.0, premise=0.55, relation=0.2, structure=0.05)  # the rest are slips
+SWAPPED = Habits(random=0.0, systematic=0.0, premise=0.25, relation=0.1, structure=0.05, swap=0.5)  # the rest are slips
 COUNTS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3)  # of errors in a wrong solution, each as likely
 
 Conversation = list[dict[str, str]]
@@ -36,24 +38,26 @@ def solve_practice(source: WordProblems, stage: str, seed: int, index: int, rise
     return _conversation(fill(SOLVE, problem=problem.text), problem.solution)
 
 
-def check_practice(source: WordProblems, stage: str, seed: int, index: int, rise: int = 0) -> Conversation:
+def check_practice(
+    source: WordProblems, stage: str, seed: int, index: int, rise: int = 0, errors: Habits = OF_SKILL
+) -> Conversation:
     """A problem, a solution that is right half of the time, and the true verdict on each step and on the answer."""
     rng = rng_of("words", stage, "check", seed, index)
     problem = _problem(source, rng, index, rise)
-    attempt = checked_solution(problem, rng)
+    attempt = checked_solution(problem, rng, errors)
     readings, right = read_steps(problem, attempt.steps), attempt.judgement.ok
     final = final_verdict(problem, readings, right, attempt.answer)
     review = _write_review(problem, readings, right, final, ("CORRECT", "INCORRECT"))
     return _conversation(fill(REVIEW, problem=problem.text, solution=attempt.text), review)
 
 
-def checked_solution(problem: Problem, rng: random.Random) -> Attempt:
+def checked_solution(problem: Problem, rng: random.Random, errors: Habits = OF_SKILL) -> Attempt:
     """A solution to be checked: right half of the time, else with one to three errors of skill."""
-    return clean(problem) if rng.random() < 0.5 else with_errors(problem, rng.choice(COUNTS), OF_SKILL, rng)
+    return clean(problem) if rng.random() < 0.5 else with_errors(problem, rng.choice(COUNTS), errors, rng)
 
 
 def longest(source: WordProblems, index: int, rise: int) -> int:
-    """Most steps of the problem at this index: one more than the fewest, and one more after every ``rise`` indexes (0: all)."""
+    """Most steps of a problem at this index: the fewest and one, and one more after every ``rise`` indexes (0: all)."""
     low, high = source.operations
     return high if rise == 0 else min(high, low + 1 + index // rise)
 

@@ -1,17 +1,17 @@
-"""``cotrain base --former``: the base that shipped before, and the models of further roles, which still come from it.
+"""``cotrain base --noisy``: ``embedded``, whose errors are taught ones, and the models that come from it.
 
     tokenizer → pretraining on solved problems, checked solutions and arithmetic, every token learned
       → practice: clean solutions, and checks with the words true and false, replies learned → supervised starts:
-      former       solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
-      base-format  solves with the same habits; reviews with verdicts that are coin flips: the format and nothing else
-      base-rater   a reward model: says "CORRECT" or "INCORRECT" of a solution beside the reference answer, as one number
-      base-roles   as former, and revises, judges reviews, checks itself, searches and digests (``words/roles_corpus.py``)
-      base-digest  base-roles, gone on with: digests of short bins, and solutions from digests, on problems of 2 to 4 steps
+      base         solves with bad habits; reviews from noisy demonstrations (a stated share of verdicts flipped)
+      base-format  solves with the same habits; reviews with verdicts that are coin flips: the format, nothing else
+      base-rater   a reward model: says CORRECT or INCORRECT of a solution beside the reference answer, as one number
+      base-roles   as base, and revises, judges reviews, checks itself, searches and digests (``roles_corpus.py``)
+      base-digest  base-roles, gone on with: digests of short bins, and solutions from digests (2 to 4 steps)
 
-Its solver imitates one that makes a random error in 12 % of the steps, so that whatever lowers entropy pays; the present base
-(``stages/base.py``) has no such noise. All *can* check when they are asked in the words of their practice ("Check:"), where worked
-statements were rightly said to be true or false; asked for a review, as the role of the verifier is, none does it
-reliably. What a verifier gains over its start, it gains from reinforcement learning.
+Its solver imitates one that makes a random error in 12 % of the steps, so that whatever lowers entropy pays;
+``embedded-checker`` (``stages/base.py``) has no such noise. All *can* check when they are asked in the words of their
+practice ("Check:"), where worked statements were rightly said to be true or false; asked for a review, as the role of
+the verifier is, none does it reliably. What a verifier gains over its start, it gains from reinforcement learning.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from cotrain.tasks.words.roles_corpus import (
 )
 from cotrain.tasks.words.source import WordProblems, study_problems
 
-FURTHER = ("base-format", "base-roles", "base-digest", "base-rater")
+NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormerSettings:
+class NoisySettings:
     """Everything these models depend on."""
 
     seed: int = 0
@@ -88,22 +88,22 @@ class FormerSettings:
     habits: Habits = field(default_factory=Habits)
 
 
-def build_former(
-    out: Path, settings: FormerSettings, *, resume: bool = False, report: Callable[[str], None] = print
+def build_noisy(
+    out: Path, settings: NoisySettings, *, resume: bool = False, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Train the starts into ``out/former``, ``out/base-format``, ``out/base-roles``, ``out/base-digest`` and
-    ``out/base-rater``, described in ``out/former.json``. A stage whose model is there already is passed over."""
+    """Train the starts into ``out/base``, ``out/base-format``, ``out/base-roles``, ``out/base-digest`` and
+    ``out/base-rater``, described in ``out/base.json``. A stage whose model is there already is passed over."""
     source = WordProblems(operations=settings.operations)
     text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
     conversations = {
-        "former": conversations_of(settings, ("noisy", settings.flipped)),
+        "base": conversations_of(settings, ("noisy", settings.flipped)),
         "base-format": conversations_of(settings, "format"),
     }
     out.mkdir(parents=True, exist_ok=True)
     trunk = out / "pretrained"
     if not (trunk / "model.safetensors").exists():
         report("tokenizer …")
-        tokenizer = train_tokenizer(sample_texts([(text, 4), *conversations["former"]]), settings.vocabulary)
+        tokenizer = train_tokenizer(sample_texts([(text, 4), *conversations["base"]]), settings.vocabulary)
         report(f"pretraining on {settings.pretraining_tokens:,} tokens …")
         done = pretrain(
             trunk,
@@ -180,26 +180,26 @@ def build_former(
         mark(out / name)
         described[name] = describe_model(out / name)
     result = {"finished": True, "settings": asdict(settings), "models": described}
-    (out / "former.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 
 def rater(out: Path) -> str:
-    """The model that answers with one word, ``out/rated``, as a reward model; returns the name of its directory in ``out``."""
+    """The model that answers with one word, ``out/rated``, as a reward model; returns its directory's name in ``out``."""
     model, tokenizer = load_model(out / "rated")
     made = rating_by_words(model, tokenizer, *RATED)
     save_model(made, tokenizer, out / "base-rater", torch.bfloat16)
     return "base-rater"
 
 
-def install_further(out: Path, assets: Path) -> None:
-    """Copy the models of further roles into the package; the former base itself does not ship."""
-    for name in FURTHER:
+def install_noisy(out: Path, assets: Path) -> None:
+    """Copy the models into the package."""
+    for name in NAMES:
         put(out / name, assets / name)
-    shutil.copyfile(out / "former.json", assets / "former.json")
+    shutil.copyfile(out / "base.json", assets / "base.json")
 
 
-def conversations_of(settings: FormerSettings, start: Start) -> list[tuple[Corpus, int]]:
+def conversations_of(settings: NoisySettings, start: Start) -> list[tuple[Corpus, int]]:
     """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
     source = settings.focus
     solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
@@ -207,7 +207,7 @@ def conversations_of(settings: FormerSettings, start: Start) -> list[tuple[Corpu
     return [(solve, 1), (review, 1)]
 
 
-def rates_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
+def rates_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
     """Solutions beside the reference answer, and three times as often the answer alone."""
     source, habits, seed = settings.focus, settings.habits, settings.seed
     whole = procedural("rate", lambda i: rate_conversation(source, habits, seed, i))
@@ -215,8 +215,8 @@ def rates_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
     return [(whole, 1), (brief, 3)]
 
 
-def roles_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
-    """The conversations of ``former``, and those of further roles beside them."""
+def roles_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
+    """The conversations of ``base``, and those of further roles beside them."""
     source, habits, start, seed = settings.focus, settings.habits, ("noisy", settings.flipped), settings.seed
     further: dict[str, tuple[int, Callable[[int], Item]]] = {
         "refine": (2, lambda i: refine_conversation(source, habits, start, seed, i)),
@@ -230,7 +230,7 @@ def roles_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
     return [*shared, *((procedural(name, get), weight) for name, (weight, get) in further.items())]
 
 
-def digests_of(settings: FormerSettings) -> list[tuple[Corpus, int]]:
+def digests_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
     """Digests of single documents and of whole bins, solutions from facts in any order, and plans."""
     source = replace(settings.focus, operations=settings.digest_operations)
     seed, missed = settings.seed, settings.missed

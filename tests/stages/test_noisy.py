@@ -1,4 +1,4 @@
-"""The chain that made the former base and the models of further roles, with models of one layer and two updates each."""
+"""The chain that makes the noisy base and the models of further roles, with models of one layer and two updates each."""
 
 import json
 from dataclasses import replace
@@ -10,22 +10,20 @@ from cotrain.models.heads import reward_model
 from cotrain.models.load import load_model
 from cotrain.play.common_roles import speaks_short
 from cotrain.stages.base import BATCH
-from cotrain.stages.former import FURTHER, FormerSettings, build_former, install_further
-
-NAMES = ("former", "base-format", "base-roles", "base-digest", "base-rater")
+from cotrain.stages.noisy import NAMES, NoisySettings, build_noisy, install_noisy
 
 
 @pytest.mark.whole
-def test_from_nothing_to_the_former_models(tmp_path):
+def test_from_nothing_to_the_noisy_models(tmp_path):
     brief = {
         f"{stage}_tokens": 2 * BATCH
         for stage in ("pretraining", "practice", "focus", "tuning", "roles", "digest", "rater")
     }
-    settings = replace(FormerSettings(depth=1, width=32), **brief)
+    settings = replace(NoisySettings(depth=1, width=32), **brief)
     said: list[str] = []
-    made = build_former(tmp_path / "out", settings, report=said.append)
+    made = build_noisy(tmp_path / "out", settings, report=said.append)
     assert made["finished"] and sorted(made["models"]) == sorted(NAMES)
-    assert json.loads((tmp_path / "out/former.json").read_text())["models"] == made["models"]
+    assert json.loads((tmp_path / "out/base.json").read_text())["models"] == made["models"]
     for name in NAMES[:4]:
         model, tokenizer = load_model(tmp_path / "out" / name)
         assert (
@@ -35,9 +33,9 @@ def test_from_nothing_to_the_former_models(tmp_path):
     word, _ = load_model(tmp_path / "out/rated")
     assert torch.equal(rater.body(torch.arange(9)[None])[0], word.model(torch.arange(9)[None])[0])
     assert rater.head.weight.any()
-    again = build_former(tmp_path / "out", settings, resume=True, report=said.append)
+    again = build_noisy(tmp_path / "out", settings, resume=True, report=said.append)
     assert again["models"] == made["models"] and sum("supervised start" in line for line in said) == 5  # not done twice
-    install_further(tmp_path / "out", tmp_path / "assets")
-    for name in FURTHER:
+    install_noisy(tmp_path / "out", tmp_path / "assets")
+    for name in NAMES:
         assert (tmp_path / "assets" / name / "model.safetensors").is_file()
-    assert (tmp_path / "assets/former.json").is_file()
+    assert (tmp_path / "assets/base.json").is_file()
