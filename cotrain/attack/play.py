@@ -148,7 +148,7 @@ Wrong = tuple[int, str, Solution]  # which task, its text, as it was read
 def wrong_solutions(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str) -> list[Wrong]:
     """Different readable wrong solutions of the solver, in order; ``WRONG`` are drawn of each problem."""
     player = trainer.player(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
-    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"attack/{split}", members=WRONG)
+    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=WRONG)
     found: dict[tuple[int, str], Wrong] = {}
     for episode in played:
         for trace in episode.traces:
@@ -200,7 +200,7 @@ def judged(
             chosen,
             step=EVALUATION_STEP - start // CHUNK,
             split=f"attack/{kind}/{split}",
-            members=1,
+            group_size=1,
             attempts=mine,
             judge=role,
         )

@@ -135,7 +135,7 @@ def solutions(point: Point, recipe: Recipe, tasks: Sequence[Task], n: int, split
     """``n`` graded solutions of each problem; what could not be graded is left out."""
     trainer = api.trained(point.run, recipe=recipe, step=point.step, device=device)
     player = trainer.player(evaluation_seed(recipe.seed))
-    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", members=n)
+    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
     trainer.close()
     attempts, right = [], []
     for episode in played:
