@@ -57,7 +57,7 @@ class StateError(CotrainError, ValueError):
     """Saved state that does not fit: missing or unknown fields, or a hash that does not match."""
 
 
-SHOWN = 24  # names that a message lists before it only counts them
+SHOWN = 32  # names that a message lists before it only counts them
 
 
 def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:

@@ -50,7 +50,7 @@ _LIKE = {
 }
 _OWN_PLACE = r"(?!\}?\s*<\s?/\s?(?:step|final)>)"  # where a review's own verdicts stand
 _PLAIN = re.compile(r"[\t\n -~]*")
-_TAG = re.compile(rf"<[ \t]*/?[ \t]*(?:{'|'.join(_TAGS)})[ \t]*>", re.IGNORECASE)
+_TAG = re.compile(rf"<[ \t]*(?:/[ \t]*)?(?:{'|'.join(_TAGS)})[ \t]*>", re.IGNORECASE)
 _SPACE = " \t\n"
 
 
@@ -122,7 +122,7 @@ def quoted(text: str, labels: Sequence[str]) -> str:
     """The text with ``> `` in front of each line that begins like one of these lines of the prompt."""
     if not labels:
         return text
-    line = rf"^[ \t]*[#*_-]*[ \t]*(?:{'|'.join(map(re.escape, labels))})[ \t*_]*:"
+    line = rf"^[ \t]*(?:[#*_-]+[ \t]*)?(?:{'|'.join(map(re.escape, labels))})[ \t*_]*:"
     return _replaced(
         text,
         re.compile(line, re.IGNORECASE | re.MULTILINE),

@@ -98,18 +98,18 @@ def _rollout(one: Run, other: Run, address: str | None) -> dict[str, Any] | None
     """What both wrote at one address; by default of the last step that both recorded with the same problem."""
     if address is not None:
         place = _place(address)
-        pair = tuple(run.rollout(*place) for run in (one, other))
-        for run, found in zip((one, other), pair, strict=True):
+        named = {run.directory: run.rollout(*place) for run in (one, other)}
+        for directory, found in named.items():
             if found is None:
                 raise ConfigError(
-                    f"cotrain diff: {run.directory} has no rollout {terminal(address, 60)}; `cotrain view` lists them"
+                    f"cotrain diff: {directory} has no rollout {terminal(address, 60)}; `cotrain view` lists them"
                 )
-        return _side_by_side(*(found for found in pair if found is not None))
+        return _side_by_side(named[one.directory] or {}, named[other.directory] or {})
     steps = [{member.step for member in run.rollouts.members()} for run in (one, other)]
     for step in sorted(steps[0] & steps[1], reverse=True):
-        left, right = (run.rollout(step, 0, 0, tokens=0) for run in (one, other))
-        if left is not None and right is not None and left["problem"] and left["problem"] == right["problem"]:
-            return _side_by_side(left, right)
+        a, b = (run.rollout(step, 0, 0, tokens=0) for run in (one, other))
+        if a is not None and b is not None and a["problem"] and a["problem"] == b["problem"]:
+            return _side_by_side(a, b)
     return None
 
 
@@ -121,8 +121,7 @@ def _place(address: str) -> tuple[int, int, int]:
     return step, task, member
 
 
-def _side_by_side(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> dict[str, Any]:
-    assert a is not None and b is not None  # both were looked for
+def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "step": a["step"],
         "task": a["task"],

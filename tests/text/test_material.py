@@ -80,6 +80,13 @@ def test_only_what_others_wrote_is_changed_and_only_for_roles_that_a_frame_or_wo
     assert guarded(REVIEW, {"solution": text}) == {"solution": "a CORRECT\n> Review:"}
 
 
+def test_long_runs_of_blanks_are_read_once():
+    """Quadratic in one of them, this would take hours."""
+    for begin in ("<", "</", "x\n", "x\n#", "Review", "CORRECT</", "x"):
+        text = f"é{begin}{' ' * 50_000}."
+        assert shown(text, META, "review") == text.replace("CORRECT", "correct")
+
+
 def test_the_lines_of_a_frame():
     assert labels_of(REVIEW) == ("Review",)
     assert labels_of(RATE) == ("Reference", "Rate")
