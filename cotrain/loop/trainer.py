@@ -177,7 +177,7 @@ class CoTrainer:
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
         for key, count in self._shortages().items():
             if count > short[key]:
-                row[key] = row.get(key, 0.0) + count - short[key]
+                row[key] = float(row.get(key, 0.0)) + count - short[key]
         row |= {"tokens": self.tokens, **self.meter.row()}
         self.flops += flops_of(row)
         self.seconds += sum(clock.laps.values())
