@@ -59,7 +59,6 @@ class Scheduler:
     """The waiting and the running rows of one policy."""
 
     counts: EngineCounts
-
     casts_kept = True  # by autocast, for the length of an admission or a decode step
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,9 @@ from fault_files import CHANGES, KILLED, FaultyFiles, in_child
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.core.errors import DataError
+from cotrain.core.errors import DataError, StateError
 from cotrain.disk.files import DiskError
-from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl, truncate_after
+from cotrain.disk.jsonl import JsonlWriter, check_json, encode_row, read_jsonl, truncate_after
 
 KINDS = ("train", "evaluation")
 ROWS: list[dict[str, Any]] = [{"step": s, "loss": 1 / (s + 3), "kind": kind} for s in range(1, 6) for kind in KINDS]
@@ -166,6 +167,29 @@ def test_truncating_is_all_or_nothing(memory_path: Path) -> None:
             assert path.read_bytes() in (before, after), (fault, at, operation)
             truncate_after(path, 2)
             assert path.read_bytes() == after and [p.name for p in memory_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_json_would_change_is_refused_by_its_place() -> None:
+    check_json({"a": [1, 2.5, None, "text", (True, [])], "b": {}}, "document")
+    check_json([math.inf], "document", finite=False)
+    for value, place in (
+        ({"a": [0, {1: 2}]}, r"document\.a\[1\]: key 1 should be a string"),
+        (
+            {
+                "a": (
+                    [
+                        0,
+                        {3},
+                    ],
+                )
+            },
+            r"document\.a\[0\]\[1\]: expected a JSON value, found set",
+        ),
+        ([0.0, math.nan], r"document\[1\]: nan is not a JSON number"),
+        (b"bytes", "document: expected a JSON value, found bytes"),
+    ):
+        with pytest.raises(StateError, match=place):
+            check_json(value, "document")
 
 
 def test_a_closed_writer_says_so(tmp_path: Path) -> None:

@@ -68,8 +68,10 @@ def test_groups_that_are_too_easy_or_too_hard_are_left_out():
 
 
 def test_bounds_of_the_filter_are_checked():
-    with pytest.raises(ConfigError, match="keep"):
-        Prime(keep=(0.8, 0.2))
+    for wrong in ((0.8, 0.2), (-0.1, 0.5), (0.2, 1.1)):
+        with pytest.raises(ConfigError, match="keep"):
+            Prime(keep=wrong)
+    assert Prime(keep=(0.0, 1.0)).keep == (0.0, 1.0) and Prime(keep=(0.5, 0.5)).keep == (0.5, 0.5)
 
 
 def test_loss_of_the_implicit_model():

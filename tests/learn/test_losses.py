@@ -5,7 +5,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Normaliser
-from cotrain.learn.losses import Clipped, ClippedSequence, Kl, ScoreFunction, Shaped, policy_loss
+from cotrain.learn.losses import Clipped, ClippedSequence, Kl, ScoreFunction, Shaped, policy_loss, pull_to
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)
 
@@ -104,3 +104,7 @@ def test_off_policy_samples_are_shaped_and_have_no_ratio():
 def test_settings_that_make_no_sense(make, match):
     with pytest.raises(ConfigError, match=match):
         make()
+
+
+def test_a_pull_of_nothing_is_none():
+    assert pull_to("start", 0.0) is None and pull_to("start", 0.5) == Kl("start", 0.5)

@@ -96,6 +96,10 @@ def test_without_a_template_contents_are_joined(tokenizer_with):
     ids, mask = renderer.render_conversation([Message("user", "Q:"), Message("assistant", " R")])
     assert tokenizer.decode(ids) == "<|bos|>Q: R<|end|>"
     assert tokenizer.decode([i for i, m in zip(ids, mask, strict=True) if m]) == " R<|end|>"
+    turns = [Message("user", "Q:"), Message("assistant", " R"), Message("user", "S:"), Message("assistant", " T")]
+    assert tokenizer.decode(renderer.render([*turns, Message("user", "U:")])) == (
+        "<|bos|>Q: R<|end|>\n\nS: T<|end|>\n\nU:"
+    )
 
 
 @pytest.mark.parametrize(
