@@ -8,6 +8,7 @@ large that is. With fewer than three seeds nothing is called.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from cotrain.core.statistics import LEAST, POWER, Estimate, smallest_seen
 from cotrain.metrics.table import meaning
@@ -21,6 +22,18 @@ AT = {axis: f"after {{}} {unit}" for axis, unit in UNITS.items()} | {"end": "at 
 def slug_of(label: str) -> str:
     """The directory of an arm, beside ``compare.json``."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
+
+
+def short_labels(labels: Sequence[str]) -> dict[str, str]:
+    """Label → the same without the parameters that all arms have: ``tango:lr=1,alpha=0.5`` and ``tango:lr=1,alpha=1`` are
+    ``tango:alpha=0.5`` and ``tango:alpha=1``. Labels that would become alike stay as they are."""
+    parts = {label: (label.partition(":")[0], label.partition(":")[2].split(",")) for label in labels}
+    common = set.intersection(*(set(given) for _, given in parts.values())) if parts else set()
+    found = {}
+    for label, (recipe, given) in parts.items():
+        own = ",".join(pair for pair in given if pair not in common)
+        found[label] = f"{recipe}:{own}" if own else recipe
+    return found if len(set(found.values())) == len(labels) else {label: label for label in labels}
 
 
 def amount(value: float, axis: str) -> str:

@@ -7,7 +7,7 @@ range that every seed covers (``report/compare_table.band``). Differences are pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cotrain.metrics.table import limits_of
@@ -71,14 +71,21 @@ def _seed_run(points: Any, wanted: Any) -> SeedRun:
     return SeedRun(curve=curve, before={}, after={}, problems={})
 
 
-def bands_of(runs: Runs, *, differences: bool) -> dict[str, Any]:
+def tells_of_training(name: str) -> bool:
+    """Is this one of the figures of training that are shown first: what is earned, and what is true?"""
+    metric = name.partition("/")[2]
+    paid = metric.startswith("reward/") and metric not in ("reward/format", "reward/truth", "reward/label")
+    return name == "gap" or paid or metric in ("accuracy", "balanced_accuracy")
+
+
+def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is_main) -> dict[str, Any]:
     """``{"axes", "metrics": [{"key", "label", "share", "main"}], "curves": {axis: {metric: {arm: {"x", "mean", "low",
     "high"}}}}, "apart": {axis: {metric: {"reference", "arms": …}}}}``; "low" and "high" are [] without a band."""
     measured = {
         key for seeds in runs.values() for run in seeds.values() for point in run.curve for key in point.figures
     }
     roles = roles_in(measured)
-    keys = sorted(in_reading_order(measured), key=lambda key: not is_main(key))[:MOST_METRICS]
+    keys = sorted(in_reading_order(measured), key=lambda key: not first(key))[:MOST_METRICS]
     axes = _axes(runs)
     curves: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
     apart: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
@@ -87,7 +94,7 @@ def bands_of(runs: Runs, *, differences: bool) -> dict[str, Any]:
         values = [r.figures[key] for s in runs.values() for run in s.values() for r in run.curve if key in r.figures]
         limits = limits_of(take_apart(key, roles).metric)
         metrics.append({
-            "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": is_main(key),
+            "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": first(key),
         })  # fmt: skip
         for axis in axes:
             found = {}

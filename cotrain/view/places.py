@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
-from cotrain.report.compare_words import slug_of
+from cotrain.report.compare_words import short_labels, slug_of
 from cotrain.view.follow import object_of
 
 RECIPE = "recipe.json"
@@ -75,14 +75,19 @@ def comparison_at(path: Path, name: str) -> Place | None:
     if not isinstance(labels, list) or ("equal" not in begun and not saved):
         return None
     labels = [str(label) for label in labels if slug_of(str(label)).strip(".")]
-    title = f"{labels[1]} against {labels[0]}" if len(labels) == 2 else f"{len(labels)} arms"
+    short = short_labels(labels)
+    title = f"{short[labels[1]]} against {short[labels[0]]}" if len(labels) == 2 else f"{len(labels)} arms"
     arms = {label: _runs_by_seed(path / slug_of(label)) for label in labels}
     return Place(kind="comparison", path=path, name=name, title=title, arms=arms)
 
 
 def _runs_by_seed(folder: Path) -> dict[int, Path]:
     found = {}
-    for path in folder.glob("seed-*"):
+    try:
+        inside = list(folder.glob("seed-*"))
+    except OSError:  # a name that no folder can have
+        inside = []
+    for path in inside:
         seed = path.name.removeprefix("seed-")
         if seed.isascii() and seed.isdigit() and len(seed) < 10 and (path / "metrics.jsonl").is_file():
             found[int(seed)] = path

@@ -121,7 +121,10 @@ class Viewer:
         match list(path):
             case ["runs"]:
                 found = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]
-                return {"places": found, "folder": all(place.path != self._root for place in self._places)}
+                return {
+                    "places": found,
+                    "folder": all(place.path != self._root or place.kind == "seeds" for place in self._places),
+                }
             case ["folder"]:
                 return {"places": [folder_row(place) for place in self._places]}
             case [number, "stamp"] if self.place(number).kind == "study":

@@ -29,10 +29,10 @@ from cotrain.report.compare_table import (
     tabled,
     verdict_table,
 )
-from cotrain.report.compare_words import AXES, UNITS, budget_in_words
+from cotrain.report.compare_words import AXES, UNITS, budget_in_words, short_labels
 from cotrain.report.guide import interval, number
 from cotrain.report.read import estimates
-from cotrain.view.bands import arms_of, bands_of
+from cotrain.view.bands import arms_of, bands_of, tells_of_training
 from cotrain.view.follow import object_of
 from cotrain.view.places import RECIPE, Place, comparison_at
 from cotrain.view.rollouts import FIELDS
@@ -93,7 +93,7 @@ class Together:
             "arms": [self._progress(arm) for arm in self.arms],
             **(compared(compare, held_out) if compare else {"said": [], "figures": [], "cells": [], "about": []}),
             "held_out": bands_of(held_out, differences=bool(compare)),
-            "training": bands_of(arms_of(curves, training=True), differences=False),
+            "training": bands_of(arms_of(curves, training=True), differences=False, first=tells_of_training),
             "settings": unlike_settings({arm: list(seeds.values()) for arm, seeds in self.arms.items()}),
         }
 
@@ -108,7 +108,7 @@ class Together:
             }
             for seed, run in self.arms[arm].items()
         ]
-        return {"label": shown(arm), "runs": runs}
+        return {"label": shown(arm), "short": shown(short_labels(list(self.arms))[arm]), "runs": runs}
 
     def sides(self, seed: int) -> dict[str, Any]:
         """The problems that the runs of one seed met, those on which the arms differ most first, and where to find the

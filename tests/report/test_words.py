@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import meaning, rank
+from cotrain.report.compare_words import short_labels
 from cotrain.report.escape import attribute, hidden, terminal
 from cotrain.report.guide import Name, between, interval, number, points, split_key, take_apart
 from cotrain.report.lines import ticks, value_at
@@ -87,3 +88,14 @@ def test_hidden_characters_are_spelled_out() -> None:
 def test_no_text_keeps_a_control_character_or_markup(text: str) -> None:
     assert not any(hidden(c) for c in terminal(text)) and "\n" not in terminal(text)
     assert not set(attribute(text)) & set("<>\"'")
+
+
+def test_arms_lose_the_parameters_that_all_have() -> None:
+    one, other = "tango:lr=1e-3,kl=0.0,alpha=1.0", "tango:lr=1e-3,kl=0.0,alpha=0.5"
+    assert short_labels([one, other]) == {one: "tango:alpha=1.0", other: "tango:alpha=0.5"}
+    assert short_labels(["grpo", "tango:verifier=frozen"]) == {
+        "grpo": "grpo",
+        "tango:verifier=frozen": "tango:verifier=frozen",
+    }
+    assert short_labels(["a:x=1,y=2", "a:y=2,x=1"]) == {"a:x=1,y=2": "a:x=1,y=2", "a:y=2,x=1": "a:y=2,x=1"}
+    assert short_labels([]) == {} and short_labels(["grpo:lr=1"]) == {"grpo:lr=1": "grpo"}

@@ -80,7 +80,7 @@ function Curves({ document, axis, setAxis }) {
 }
 
 function Panels({ document, bands, axis, differences }) {
-  const [all, more] = useState(false), names = document.arms.map((arm) => arm.label);
+  const [all, more] = useState(false), names = document.arms.map((arm) => [arm.label, arm.short]);
   const main = bands.metrics.filter((metric) => metric.main), first = main.length ? main : bands.metrics.slice(0, 6);
   const rest = bands.metrics.filter((metric) => !first.includes(metric));
   const draw = (metric) => html`<${Panel} key=${metric.key} ...${{ metric, names, axis, found: bands.curves[axis]?.[metric.key] ?? {} }} />
@@ -92,9 +92,9 @@ function Panels({ document, bands, axis, differences }) {
 }
 
 function Panel({ metric, names, axis, found, against }) {
-  const [x, lines] = useMemo(() => together(names.flatMap((name, at) => (Object.hasOwn(found, name)
-    ? [{ ...found[name], label: name, tone: tone(at), share: metric.share, dash: [undefined, [8, 4], [2, 4]][at % 3] }] : []))), [found, metric]);
-  const title = html`<${Text} of=${metric.label} />${against && metric.share ? " in points" : ""}${against ? html`, minus <${Text} of=${against} limit=${60} />` : null}`;
+  const [x, lines] = useMemo(() => together(names.flatMap(([name, short], at) => (Object.hasOwn(found, name)
+    ? [{ ...found[name], label: short, tone: tone(at), share: metric.share, dash: [undefined, [8, 4], [2, 4]][at % 3] }] : []))), [found, metric]);
+  const title = html`<${Text} of=${metric.label} />${against && metric.share ? " in points" : ""}${against ? html`, minus <${Text} of=${names.find(([name]) => name === against)?.[1] ?? against} limit=${60} />` : null}`;
   return html`<${Chart} title=${title} label=${metric.label} x=${x} axis=${axis} lines=${lines} zero=${Boolean(against)} />`;
 }
 
@@ -127,11 +127,11 @@ function Sides({ document, rest }) {
       ${(source.live ? seeds : [sides.seed]).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
       <label class="search">search <input type="search" value=${query} placeholder="words of a problem" onInput=${(event) => ask(event.target.value)} /></label></div>
     <p class="soft">${number(sides.all)} problems of training that the arms met with this seed${sides.reading > 0 ? "; reading on" : ""}; those on which they differ most first. Each group is the latest on the problem.</p>
-    <div class="scroll short"><table class="sides"><thead><tr><th>problem</th>${document.arms.map((arm) => html`<th><${Text} of=${arm.label} limit=${60} /></th>`)}</tr></thead><tbody>
-      ${found.slice(0, 100).map(([row, place]) => html`<tr class=${place === at ? "here" : ""}><td class="asked"><a href=${`#sides:${place}`}><${Text} of=${row.problem} limit=${180} /></a></td>
+    <div class="scroll short"><table class="sides"><thead><tr><th>problem</th>${document.arms.map((arm) => html`<th><${Text} of=${arm.short} limit=${60} /></th>`)}</tr></thead><tbody>
+      ${found.slice(0, 40).map(([row, place]) => html`<tr class=${place === at ? "here" : ""}><td class="asked"><a href=${`#sides:${place}`}><${Text} of=${row.problem} limit=${180} /></a></td>
         ${document.arms.map((arm) => html`<td>${row.arms[arm.label] ? right(row.arms[arm.label]) : "–"}</td>`)}</tr>`)}</tbody></table></div>
     ${one ? html`<div class="problem"><${Text} of=${one.problem} /></div><div class="two columns">
-      ${document.arms.map((arm, place) => html`<${Column} key=${`${seed} ${at} ${arm.label}`} arm=${arm.label} place=${place} found=${one.arms[arm.label]} />`)}</div>` : html`<p>No problem was met by two arms yet.</p>`}`;
+      ${document.arms.map((arm, place) => html`<${Column} key=${`${seed} ${at} ${arm.label}`} arm=${arm.short} place=${place} found=${one.arms[arm.label]} />`)}</div>` : html`<p>No problem was met by two arms yet.</p>`}`;
 }
 
 function right(group) {
