@@ -20,6 +20,7 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
+from cotrain.models.load import EMBEDDED_RATER
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
 from cotrain.recipes.grpo import grpo
@@ -138,7 +139,7 @@ def is_model(where: Path | str) -> bool:
     folder = Path(where)
     if folder.is_dir():
         return (folder / "config.json").is_file() and not (folder / "recipe.json").is_file()
-    return str(where) in EMBEDDED or (is_hub_name(str(where)) and not folder.parent.is_dir())
+    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_name(str(where)) and not folder.parent.is_dir())
 
 
 def trained(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from cotrain.commands.common import quiet
@@ -14,6 +15,7 @@ from cotrain.commands.reading import chat, check, doctor, evaluate, export, list
 from cotrain.commands.running import demo, resume, run
 from cotrain.core import streams
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
+from cotrain.core.verbosity import set_level, shows_all
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -49,7 +51,7 @@ bring in, take out
 from nothing
   cotrain tokenizer, pretrain, sft, base         stages of a base model
 
-`cotrain COMMAND --help` lists the flags of each."""
+`cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
 LENIENT = ("run", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
@@ -74,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         streams.secure()
         argv = sys.argv[1:]
     argv = list(argv)
+    set_level(None)
     from cotrain.serve import command as server
     from cotrain.stages import commands as stages
 
@@ -117,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(unknown_message("command", argv[0], commands))
         return commands[argv[0]](argv[1:])
     except CotrainError as error:
+        if shows_all():
+            traceback.print_exc()
         aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
         print(f"{'' if str(error).startswith('cotrain ') else 'cotrain: '}{error}{hint}", file=sys.stderr)

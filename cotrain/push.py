@@ -33,9 +33,11 @@ class Hub(Protocol):
 def command(words: Sequence[str]) -> int:
     """``cotrain push``."""
     parser = Parser(prog="cotrain push", description="Export a policy of a run to the Hugging Face Hub.")
-    parser.add_argument("directory", metavar="RUN")
+    parser.add_argument("directory", metavar="RUN", help="a run directory")
     parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
-    parser.add_argument("--repo", required=True, metavar="OWNER/NAME")
+    parser.add_argument(
+        "--repo", required=True, metavar="OWNER/NAME", help="the repository of the Hub, made where there is none"
+    )
     parser.add_argument("--private", action="store_true", help="only you can see it")
     given = parser.strict(words)
     print(f"pushed to {push(given.directory, given.role, given.repo, private=given.private)}")

@@ -13,7 +13,6 @@ Left out: few-shot prompts, tools. A sample that does not fit its model's contex
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -23,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
-from cotrain.core.address import seed_of
-from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
+from cotrain.core.pace import Pace
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, Trace
+from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.answers import PROBED, settings_for
@@ -42,23 +42,20 @@ from cotrain.metrics.suites import (
     program_scores,
     solver_scores,
 )
+from cotrain.metrics.templates import templates
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.fixed_solutions import judge_given
 from cotrain.play.protocols import examine, review
-from cotrain.tasks import prmbench, processbench, programs
+from cotrain.tasks import programs
 from cotrain.tasks.grading import AnswerGrader, vote_key
-from cotrain.tasks.hub import is_hub_name
-from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramGrader, program_of
 from cotrain.tasks.reading import Quarantine
-from cotrain.tasks.rows import SCHEMAS
+from cotrain.tasks.suite_files import JUDGED, drawn, load_suite, some_of, suite_data
 from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import final_answer
 
-JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
-SUITES = (*SCHEMAS, *PROGRAMS, *JUDGED)
 CHUNK = 64  # problems that are played, and written, at a time
 
 
@@ -103,7 +100,7 @@ def evaluate_suites(
     paths = suite_data(suites, data)
     recipe, judge = api.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
     aside = Quarantine() if play.lenient else None
-    items = {name: _some(load_suite(name, paths[name], judge, aside), play.problems) for name in paths}
+    items = {name: some_of(_loaded(name, paths[name], judge, aside), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.line()}")
     bare = api.is_model(directory)
@@ -111,7 +108,7 @@ def evaluate_suites(
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
         asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
         if asked or not bare:
-            tasks = _drawn(asked, PROBED)
+            tasks = drawn(asked, PROBED)
             how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
             recipe = override(recipe, how)
     if play.max_tokens is not None:
@@ -124,14 +121,30 @@ def evaluate_suites(
     results = []
     for name, mine in items.items():
         settings = made | {"data": paths[name]} | settings_of(name, mine, trainer.judge, play, policies)
-        rows = played(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings)
+        rows = played(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings, say)
         figures = scores_of(name, rows, play)
-        results.append({"suite": name, "settings": settings, "figures": estimates_json(figures)})
+        found: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
+        if name not in JUDGED:
+            found["templates"] = len(set(templates([task.prompt for task in mine if isinstance(task, Task)])))
+        results.append(found)
         folder.write(f"suite-{name}.json", results[-1])
     for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
         if isinstance(ending, AnswerGrader):
             ending.close()
     return results
+
+
+def _loaded(
+    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None
+) -> list[Task] | list[Sample]:
+    try:
+        return load_suite(name, paths, judge, aside)
+    except DataError as error:
+        if ", row " not in str(error):
+            raise
+        raise DataError(
+            f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH"
+        ) from error
 
 
 def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Estimate]:
@@ -141,86 +154,6 @@ def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Est
     if name in PROGRAMS:
         return program_scores(rows, play.samples)
     return solver_scores(rows, play.samples, key=vote_key)
-
-
-# -- data
-
-
-def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str]]:
-    """Where the data of each suite is. ``data`` entries: ``NAME=PATH`` for one suite; a directory with a folder or file of a
-    suite's name in it; a path or Hub name where only one suite is asked for. Without any, the public release on the Hub."""
-    found: dict[str, list[str]] = {}
-    for name in suites:
-        if name not in SUITES:
-            raise UnknownName("suite", name, SUITES)
-        found[name] = []
-    for entry in data:
-        name, equals, path = entry.partition("=")
-        places = {s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in found}
-        inside = {s: next(p for p in ps if p.exists()) for s, ps in places.items() if any(p.exists() for p in ps)}
-        if equals and not Path(entry).exists():
-            if name not in found:
-                raise UnknownName(f"suite in --data {entry}:", name, found)
-            found[name].append(path)
-        elif inside:
-            for s, p in inside.items():
-                found[s].append(str(p))
-        elif len(found) == 1:
-            found[suites[0]].append(entry)
-        else:
-            raise ConfigError(f"--data {entry}: which of {', '.join(found)} is it? Write it as NAME={entry}")
-    for name, paths in found.items():
-        hub = JUDGED[name].HUB if name in JUDGED else PROGRAMS.get(name) or SCHEMAS[name].hub
-        if not paths and data:
-            raise ConfigError(f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH")
-        if not paths and not hub:
-            raise ConfigError(f"suite {name!r} needs --data FILE")
-        found[name] = paths or [hub]
-    return found
-
-
-def load_suite(
-    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
-) -> list[Task] | list[Sample]:
-    """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows of questions and answers
-    go ``aside``; else raises DataError."""
-    if name in JUDGED:
-        samples: list[Sample] = JUDGED[name].read_samples(paths)
-        return samples
-    if name in PROGRAMS:
-        return programs.suite(name, paths)
-    tasks: list[Task] = []
-    for path in paths:
-        file = Path(path).expanduser().resolve()
-        if not is_hub_name(path) and file.is_dir():
-            file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
-        schema = SCHEMAS[name]
-        read = read_splits(path if is_hub_name(path) else str(file), schema.question, schema.answer, aside)
-        if aside is not None:
-            aside.settle(path)
-        rows = read["test"] if "test" in read else next(iter(read.values()))
-        tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
-    return tasks
-
-
-def _some(items: list[Task] | list[Sample], count: int | None) -> list[Task] | list[Sample]:
-    """``count`` of them, in their order: those whose questions have the smallest hashes, as files may be sorted by template; of
-    ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
-    splits: dict[str, list[Sample]] = {}
-    for item in items:
-        if not isinstance(item, Sample):
-            return _drawn([one for one in items if isinstance(one, Task)], count)
-        splits.setdefault(item.split, []).append(item)
-    chosen = [(mine, min(count or len(mine), len(mine))) for mine in splits.values()]
-    return [mine[i * len(mine) // n] for mine, n in chosen for i in range(n)]
-
-
-def _drawn(tasks: list[Task], count: int | None) -> list[Task]:
-    """``count`` tasks by the hash of their questions: the same whatever else is in the file, and however it is sorted."""
-    if count is None or count >= len(tasks):
-        return tasks
-    order = sorted(range(len(tasks)), key=lambda i: (seed_of("suite", tasks[i].prompt), i))
-    return [tasks[i] for i in sorted(order[:count])]
 
 
 def settings_of(
@@ -272,7 +205,13 @@ def _text(item: Task | Sample) -> list[Any]:
 
 
 def played(
-    path: Path, name: str, items: Sequence[Any], executor: Executor, play: Play, settings: dict[str, Any]
+    path: Path,
+    name: str,
+    items: Sequence[Any],
+    executor: Executor,
+    play: Play,
+    settings: dict[str, Any],
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
     each = 1 if name in JUDGED else play.samples + 1
@@ -280,6 +219,8 @@ def played(
     if len(rows) == each * len(items):
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
+    pace = Pace(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
+    executor.watch = lambda total: pace.add
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
             mine, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
@@ -291,6 +232,7 @@ def played(
                 file.append(row)
             file.sync()
             rows += new
+    executor.watch = None
     return rows
 
 
@@ -360,6 +302,8 @@ def lines_of(result: dict[str, Any]) -> list[str]:
     """A suite's scores below the settings they were made with."""
     settings = result["settings"]
     counts = ", ".join(f"{settings[key]} {key}" for key in ("problems", "samples", "reviews") if key in settings)
+    if result.get("templates", settings["problems"]) < settings["problems"]:
+        counts = counts.replace(" problems", f" problems of {result['templates']} templates", 1)
     lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
     lines += [f"  graded by {settings['grader']}"] if "grader" in settings else []
     for role, how in settings["roles"].items():
@@ -385,7 +329,7 @@ def command(given: argparse.Namespace) -> int:
         lenient=given.lenient,
     )
     names = [name.strip() for name in given.suite.split(",")]
-    say = (lambda text: None) if given.json else functools.partial(print, flush=True)
+    say = (lambda text: None) if given.json else progress
     results = evaluate_suites(
         given.directory, names, given.data, play=play, device=given.device, out=given.out, say=say
     )

@@ -18,9 +18,10 @@ from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.tango import tango
-from cotrain.suites import Play, _some, lines_of, load_suite, played, settings_of, suite_data
+from cotrain.suites import Play, lines_of, played, settings_of
 from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.rows import SCHEMAS
+from cotrain.tasks.suite_files import load_suite, some_of, suite_data
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.verdicts import Verdict
@@ -325,7 +326,7 @@ def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):
     draws = []
     for name in ("sorted", "turned"):
         with contextlib.closing(AnswerGrader()) as judge:
-            draws.append({t.prompt for t in _some(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
+            draws.append({t.prompt for t in some_of(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
     assert draws[0] == draws[1] and len(draws[0]) == 8
     assert {prompt[0] for prompt in draws[0]} == {"a", "b"}
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from cotrain.suites import Play, load_suite, played, scores_of, settings_of, suite_data
+from cotrain.suites import Play, played, scores_of, settings_of
 from cotrain.tasks.grading import AnswerGrader
+from cotrain.tasks.suite_files import load_suite, suite_data
 from tests.tasks.test_prmbench import ROW
 from tests.test_suites import cast, verdict
 

@@ -54,7 +54,7 @@ def test_a_run_on_the_pages_source_goes_on_where_it_was_killed(tmp_path, monkeyp
 def test_a_source_can_be_named_on_the_command_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "reversals.py").write_text(blocks("new-task-source", "python")[0])
     monkeypatch.chdir(tmp_path)
-    words = ["run", "grpo", "--out", "x", "--dry-run", "--tasks"]
+    words = ["run", "grpo", "--out", "x", "--dry-run", "--json", "--tasks"]
     assert cli.main([*words, "reversals.py:Reversals"]) == 0
     assert '"letters": 5' in capsys.readouterr().out
     assert cli.main([*words, "reversals.py:Reversal"]) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,21 @@ from typing import Any
 from cotrain.core.errors import DataError
 from cotrain.core.flags import whole
 from cotrain.core.threads import usual_threads
+from cotrain.core.verbosity import progress, shows_all
 
-say = functools.partial(print, flush=True)
+say = progress  # what a command is busy with
 
 
 def quiet() -> None:
-    """Keep the libraries' own progress bars and warnings out of ours."""
+    """Keep the libraries' own progress bars and warnings out of ours, but for ``--log-level debug``."""
+    if shows_all():
+        return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from huggingface_hub.utils import disable_progress_bars
     from transformers.utils import logging
 
+    disable_progress_bars()  # a download enables them for itself
     logging.disable_progress_bar()
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import quiet
+from cotrain.commands.common import add_device, device_of, quiet
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
+from cotrain.core.verbosity import progress
 from cotrain.report.compare_words import AXES
 
 
@@ -45,7 +45,7 @@ def compare(argv: Sequence[str]) -> int:
         "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
     )
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    add_device(parser)
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
     given = parser.strict(argv)
     quiet()
@@ -74,9 +74,9 @@ def compare(argv: Sequence[str]) -> int:
             data=given.data,
             operations=tuple(given.operations) if given.operations else None,
             lenient=given.lenient,
-            device=given.device,
+            device=device_of(given.device),
             workers=given.workers,
-            say=functools.partial(print, flush=True),
+            say=progress,
         )
 
     return _told(work, Path(given.out))
@@ -85,7 +85,7 @@ def compare(argv: Sequence[str]) -> int:
 def study(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain study", description="Run a study that was written down before, or go on with it.")
     parser.add_argument("file", metavar="FILE.toml", help="hypothesis, arms, measure, seeds, gate; see docs/studies")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    add_device(parser)
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="check the file, print how many runs it takes, and stop")
     given = parser.strict(argv)
@@ -93,12 +93,12 @@ def study(argv: Sequence[str]) -> int:
     from cotrain.comparison.study import run_study, runs_of_study
     from cotrain.comparison.study_file import committed, read_study
 
-    read = read_study(Path(given.file), workers=given.workers, device=given.device)
+    read = read_study(Path(given.file), workers=given.workers, device=device_of(given.device))
     if given.dry_run:
         for line in (*runs_of_study(read), committed(read.path)["words"]):
             print(line)
         return 0
-    return _told(lambda: run_study(read, say=functools.partial(print, flush=True)), read.out)
+    return _told(lambda: run_study(read, say=progress), read.out)
 
 
 def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:

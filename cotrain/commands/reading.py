@@ -113,7 +113,7 @@ def check(argv: Sequence[str]) -> int:
 
 def report(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain report", description="Write report.html of a run, comparison or study anew.")
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run, comparison or study")
     given = parser.strict(argv)
     from cotrain import api
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_answers, add_device, answered, device_of, figure, quiet, threads
+from cotrain.commands.common import add_answers, add_device, add_threads, answered, device_of, figure, quiet, threads
+from cotrain.commands.config import RECIPE, config_of, file_of, words_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
+       cotrain run --config FILE --out DIR [flags]
 
 Run a recipe into a new directory. RECIPE is a name of `cotrain list` or
 path/to/file.py:function. Every parameter of a recipe is a flag:
@@ -23,16 +26,63 @@ path/to/file.py:function. Every parameter of a recipe is a flag:
 
 
 def run(argv: Sequence[str]) -> int:
-    if not argv or argv[0].startswith("-"):
-        if argv and argv[0] in ("-h", "--help"):
-            print(USAGE)
-            return 0
+    config = config_of(argv)
+    if argv and not argv[0].startswith("-"):
+        target, argv = argv[0], argv[1:]
+    elif argv and argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    elif config is None or RECIPE not in config[1]:
         raise ConfigError(
             "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
         )
+    else:
+        target = str(config[1][RECIPE])
     from cotrain.recipes import find, make
 
-    target, build = argv[0], find(argv[0])
+    build = find(target)
+    parser, names = parser_of(target, build)
+    given = parser.strict([*(words_of(*config, parser) if config else ()), *argv])
+    threads(given.threads)
+    quiet()
+    from cotrain import api
+    from cotrain.loop.directory import RunDirectory
+    from cotrain.loop.override import override
+    from cotrain.report.trackers import check as trackers
+    from cotrain.tasks.sources import problems
+
+    arguments = values_of(given, names)
+    if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
+        if "tasks" not in inspect.signature(build).parameters:
+            raise ConfigError(
+                f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
+            )
+        arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
+    recipe = override(make(target, arguments), given.set)
+    if given.json and not given.dry_run:
+        parser.error("--json goes with --dry-run; add it")
+    if not given.dry_run:
+        RunDirectory(given.out).refuse_used()  # before a model is asked
+    recipe = answered(recipe, given, dry=given.dry_run)
+    if given.dry_run:
+        return dry_run(recipe, given, file_of(target, parser, given))
+    return _watched(
+        recipe,
+        lambda watch: api.run(
+            recipe,
+            given.out,
+            checkpoint_every=given.checkpoint_every,
+            keep_every=given.keep_every,
+            device=device_of(given.device),
+            observer=watch,
+        ),
+        out=given.out,
+        trackers=trackers(given.tracker),
+    )
+
+
+def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
+    """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
     from cotrain.loop.settings import NAMES, Settings, description_of
 
     plain = getattr(build, "recipe", build)
@@ -42,7 +92,15 @@ def run(argv: Sequence[str]) -> int:
     data, how = parser.add_argument_group("problems"), parser.add_argument_group("the run")
     how.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
     how.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
-    how.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    how.add_argument(
+        "--config", metavar="FILE", help="flags in a TOML file, one key a flag; those given here count more"
+    )
+    how.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
+    )
+    how.add_argument("--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them")
     how.add_argument("--checkpoint-every", type=whole(1), default=25, metavar="N", help="steps between checkpoints")
     how.add_argument(
         "--keep-every",
@@ -52,9 +110,7 @@ def run(argv: Sequence[str]) -> int:
         help="keep those of every N steps (default: 0, the last two)",
     )
     add_device(how)
-    how.add_argument(
-        "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
-    )
+    add_threads(how)
     how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
     data.add_argument(
@@ -70,52 +126,70 @@ def run(argv: Sequence[str]) -> int:
     names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
     others = {name for name in inspect.signature(build).parameters if name not in NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
-    given = parser.strict(argv[1:])
-    threads(given.threads)
-    quiet()
-    from cotrain import api
-    from cotrain.loop.directory import RunDirectory, recipe_json
-    from cotrain.loop.override import override
-    from cotrain.models.load import resolve
-    from cotrain.report.trackers import check as trackers
-    from cotrain.tasks.sources import problems
+    return parser, names
 
-    arguments = values_of(given, names)
-    if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
-        if "tasks" not in inspect.signature(build).parameters:
-            raise ConfigError(
-                f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
-            )
-        arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
-    recipe = override(make(target, arguments), given.set)
-    if not given.dry_run:
-        RunDirectory(given.out).refuse_used()  # before a model is asked
-    recipe = answered(recipe, given, dry=given.dry_run)
-    if given.dry_run:
-        for policy in recipe.policies.values():
-            if policy.head:
-                resolve(policy.model)  # raises ModelError for a directory that is not there
-        resolved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every)
-        print(json.dumps(resolved, indent=2, ensure_ascii=False))
+
+def dry_run(recipe: Any, given: argparse.Namespace, flags: Sequence[str]) -> int:
+    """Open what a run would open, and print what it would be."""
+    from cotrain.loop.directory import recipe_json
+    from cotrain.loop.estimate import looked_at
+
+    device = device_of(given.device)
+    seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every)
+    saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every)
+    if given.json:
+        print(json.dumps(saved | {"estimate": seen.json()}, indent=2, ensure_ascii=False))
         return 0
-    kept = {"checkpoint_every": given.checkpoint_every, "keep_every": given.keep_every}
-    return _watched(
-        recipe,
-        lambda watch: api.run(recipe, given.out, **kept, device=device_of(given.device), observer=watch),
-        out=given.out,
-        trackers=trackers(given.tracker),
-    )
+    print("\n".join(flags))
+    print("\n".join(f"# {line}".rstrip() for line in ("", *seen.lines())))
+    print('#\n# every setting that can be given as set = ["path=value"]')
+    for setting in (f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in leaves(saved["settings"])):
+        if changeable(recipe, setting):
+            print(f"# {setting}")
+    return 0
+
+
+def changeable(recipe: Any, setting: str) -> bool:
+    """Whether ``--set`` takes it: functions, and what the problems were made of, are no settings."""
+    from cotrain.loop.override import override
+
+    try:
+        override(recipe, [setting])
+    except ConfigError:
+        return False
+    return True
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of everything plain in the settings."""
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
+    if inside is None or not value:
+        yield path, value
+        return
+    for key, one in inside:
+        if key != "is":
+            yield from leaves(one, f"{path}.{key}".lstrip("."))
 
 
 def resume(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run")
+    parser.add_argument(
+        "--steps",
+        type=whole(1),
+        metavar="N",
+        help="lengthen the run to so many; decays end where they would have ended",
+    )
     add_device(parser)
-    parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU threads (default: as the run was begun)")
+    add_threads(parser, "as the run was begun")
     given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
 
     quiet()
+    if given.steps is not None:
+        from cotrain.loop.lengthen import lengthen
+
+        lengthen(given.directory, given.steps)
     from cotrain import api
     from cotrain.report.trackers import tracked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cotrain.core.errors import UserError
+from cotrain.core.pace import clock_of
 from cotrain.loop.stopping import stop_on_signal
 from cotrain.loop.trainer import Interrupted
 
 POLL_SECONDS = 0.2
+TOLD_SECONDS = 30.0  # between lines that say how far the runs are
 Job = tuple[Path, list[str]]  # the run's directory, the command
 
 
@@ -29,6 +32,8 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
 
     Raises UserError for a command that fails, Interrupted on a signal; then every run has been stopped."""
     waiting, began = list(jobs), time.monotonic()
+    told = began
+    at_first = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -49,6 +54,9 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
                 running[process] = (folder, output)
                 tell(folder, "goes on" if command[3] == "resume" else "begins")
             time.sleep(POLL_SECONDS)
+            if time.monotonic() - told > TOLD_SECONDS:
+                told = time.monotonic()
+                say(far([share_done(folder) for folder, _ in jobs], list(at_first.values()), told - began))
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()
@@ -58,6 +66,26 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
                         f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
                     )
                 tell(folder, f"is done, {len(waiting) + len(running)} to go")
+
+
+def far(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
+    """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds`` ago."""
+    whole, made = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
+    left = f", {clock_of(seconds / made * (len(done) - sum(done)))} left" if made > 0.0 else ""
+    return f"[{seconds:6.0f} s] {whole} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
+
+
+def share_done(folder: Path) -> float:
+    """How much of a run is done, by its steps; 0 where it has not begun."""
+    try:
+        if (folder / "summary.json").exists():
+            return 1.0
+        steps = int(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["steps"])
+        rows = (folder / "metrics.jsonl").read_bytes().splitlines()
+        finished = [json.loads(row)["step"] + 1 for row in rows[-3:-1] or rows[:1]]  # the last one may be half written
+        return min(0.99, max(finished, default=0) / steps)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 @contextmanager

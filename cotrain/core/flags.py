@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from cotrain.core.arguments import hints_of, plain
 from cotrain.core.errors import ConfigError, nearest
+from cotrain.core.verbosity import LEVELS, set_level
 
 
 class Help(argparse.HelpFormatter):
@@ -53,6 +54,13 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", Help)
         super().__init__(*args, **options)
+        self.add_argument(
+            "--log-level",
+            type=_level,
+            metavar="LEVEL",
+            help="debug (with what libraries say, and where an error came from), info, warning (without progress), error (default: "
+            "info)",
+        )
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
@@ -65,7 +73,17 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0].split("=")[0]
             near = nearest(word, flags) if word.startswith("-") else None
             self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near}?" if near else ""))
+        set_level(values.log_level)
         return values
+
+
+def _level(text: str) -> str:
+    if text not in LEVELS:
+        near = nearest(text, LEVELS)
+        raise argparse.ArgumentTypeError(
+            f"unknown level {text!r}{f'; did you mean {near!r}?' if near else ''} (there are: {', '.join(LEVELS)})"
+        )
+    return text
 
 
 def words_of(value: Any) -> str:
@@ -150,7 +168,8 @@ def add_parameters(
             action = parser.add_argument(flag, **rules)
         except argparse.ArgumentError as error:
             raise ConfigError(
-                f"{build.__name__}: parameter {name!r} has the name of a flag of the command; rename it"
+                f"{build.__name__}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
+                f"instance {f'{build.__name__}_{name}'!r}"
             ) from error
         if default is not None:
             shown = (flag if default else f"--no-{flag[2:]}") if kind is bool else words_of(default)

@@ -28,12 +28,14 @@ from cotrain.tasks.grading import grade_outside
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
 from cotrain.text.prompts import SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, fields_of
+from cotrain.text.render import Renderer
 
 AUTO = "auto"
 PROBED = 8  # problems
 CLEAR = 6  # answers of them that a format must read to be taken at once
 STEP = -3  # the step in the addresses of these answers
 CHOSEN = ("boxed", "hash", "phrase")  # formats that "auto" may take, the strictest first
+BASE = "; it has no chat template, so it is a base model: take its instruct version, or teach it so"
 SHOWN = 110  # characters of the end of an answer
 
 Say = Callable[[str], None]
@@ -156,7 +158,8 @@ def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, dev
     for line in shown(best):
         say(line)
     if 2 * best.readable < len(best.said) or not best.said:
-        raise ConfigError(refusal(best))
+        renderer = policies.renderers[role.policy]
+        raise ConfigError(refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template))
     return best
 
 
@@ -192,19 +195,20 @@ def shown(reading: Probe) -> list[str]:
     return lines
 
 
-def refusal(reading: Probe) -> str:
-    """Why the model cannot be trained as it is, and what would help."""
+def refusal(reading: Probe, *, base: bool = False) -> str:
+    """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
     total, cut = len(reading.said), sum(one.finish != "stop" for one in reading.said)
     unread = total - reading.readable
     if 2 * cut >= total:
         return (
             f"{cut} of {total} answers were cut off before they ended; raise their limit with "
-            "--set roles.solver.sampling.max_tokens=N, or teach the model to end: `cotrain sft --role solver`"
+            "--set roles.solver.sampling.max_tokens=N (of a suite --max-tokens N), or teach the model to end: "
+            f"`cotrain sft --role solver`{BASE if base else ''}"
         )
     example = next(
         (" ".join(one.text.split())[-60:] for one, f in zip(reading.said, reading.found, strict=True) if not f), ""
     )
     return (
         f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of your own, or "
-        "`cotrain sft --role solver` first"
+        f"`cotrain sft --role solver` first{BASE if base else ''}"
     )

@@ -18,6 +18,7 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
 from cotrain.core.errors import DataError, RunDirectoryError
+from cotrain.core.pace import Pace
 from cotrain.disk import transaction
 from cotrain.disk.files import Growing, Written
 from cotrain.disk.jsonl import JsonlWriter, cut, read_jsonl, truncate_after
@@ -180,6 +181,7 @@ def _continue(
 ) -> Outcome:
     with stop_on_signal() as stopping:
         trainer, record, room = build(stopping), seal.Record(directory), Room(stopping, observer)
+        trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest(directory)
         for damage in checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")

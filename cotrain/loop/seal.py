@@ -34,7 +34,7 @@ BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
 RECORD = "record"
-LENGTH = ("steps", "tokens", "flops", "seconds")  # settings that end a run
+LENGTH = ("steps", "horizon", "tokens", "flops", "seconds")  # settings that end a run, or say where its decays end
 
 
 class Record:

@@ -40,6 +40,7 @@ from cotrain.play.idle_loop import IdleLoop
 from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 
+Watch = Callable[[int], Callable[[], None]]  # (episodes of a play) → what is called when one of them is over
 STATE = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
 
 
@@ -98,6 +99,7 @@ class CoTrainer:
         self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
         self.retries = 0  # how often it went back to a checkpoint, to go on with other draws
         self.executor = self.player(self.seed, engine=self._training)
+        self.watch: Watch | None = None  # of what is played on held-out problems
         self.judge = self.player(evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
@@ -299,6 +301,7 @@ class CoTrainer:
         """Figures on ``count`` problems of a held-out split, those of the recipe's seed."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
+        self.judge.watch = self.watch
         return evaluate(evaluation, self.judge, tasks, split=split, group_size=group_size or evaluation.group_size)
 
     def evaluate_fixed(
@@ -319,6 +322,7 @@ class CoTrainer:
                 for name, role in self.recipe.roles.items()
             }
             still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
+            still.watch = self.watch
             group_size = max(1, evaluation.group_size // 4)
             found, played = evaluate(evaluation, still, tasks, split=split, group_size=group_size, greedy=False)
             return {key: value for key, value in found.items() if key.split("/")[0] not in swapped}, played

@@ -10,7 +10,7 @@
                   step_accuracy     share of the steps judged as they are
 
 What could not be read, graded or asked counts as wrong and stands beside as ``answered``, ``graded`` and ``parsed``. Ties go
-to the first sample. Intervals: ``clusters``, by problem.
+to the first sample. Intervals: ``clusters``, by problem; of solvers by template (``templates``), where a set has one text many times.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from cotrain.metrics.processes import (
     processbench_f1,
     step_f1s,
 )
+from cotrain.metrics.templates import templates
 from cotrain.metrics.verdicts import confusion
 
 SampleRow = Mapping[str, Any]
@@ -67,7 +68,16 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
         }
     if any(row["score"] is not None for row in rows):
         named |= {f"best@{k}": Share("best", "asked"), f"weighted@{k}": Share("weighted", "asked")}
-    return _figures(counts, {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+    return _figures(_clustered(counts, rows), {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+
+
+def _clustered(counts: Mapping[int, Mapping[str, float]], rows: Sequence[SampleRow]) -> dict[int, Mapping[str, float]]:
+    """The counts of problems that share a template, summed: one observation."""
+    questions = list({row["id"]: row.get("problem", row["id"]) for row in rows}.values())
+    found: dict[str, list[Mapping[str, float]]] = {}
+    for template, mine in zip(templates(questions), counts.values(), strict=True):
+        found.setdefault(template, []).append(mine)
+    return {i: summed(mine) for i, mine in enumerate(found.values())}
 
 
 def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:

@@ -12,6 +12,7 @@ import copy
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -34,6 +36,7 @@ from transformers import (
 from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
+from cotrain.core.verbosity import shows_progress
 from cotrain.models.config import ATTENTION
 
 EMBEDDED_BASE = "embedded"
@@ -108,10 +111,11 @@ def load_model(
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
     """
     directory = _fetch(name, code=trust_remote_code)
-    _check_directory(directory)
+    check_directory(directory)
     if is_classifier(directory):
         raise ModelError(
-            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a reward model"
+            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a reward model, "
+            "--rm-model of `cotrain run cooper`"
         )
     tokenizer = _tokenizer(name, directory, trust_remote_code)
     return _load(AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code), tokenizer
@@ -127,7 +131,7 @@ def load_classifier(
     """Load a reward model of transformers' kind, a ``…ForSequenceClassification`` with one label, in evaluation mode; None for
     a model with another head. Arguments and errors as of ``load_model``; ModelError also for several labels."""
     directory = _fetch(name, code=trust_remote_code)
-    _check_directory(directory)
+    check_directory(directory)
     if not is_classifier(directory):
         return None
     model = _load(AutoModelForSequenceClassification, name, directory, dtype, attn_implementation, trust_remote_code)
@@ -164,7 +168,7 @@ def _load(
                 output_loading_info=True,
             )
     except SafetensorError as error:
-        why = f"its *.safetensors are cut short or damaged ({_first_line(error)}); copy them again"
+        why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
         raise ModelError(f"model {str(name)!r}: {why}") from error
     except (*UNREADABLE, ImportError) as error:
         raise _unreadable(name, error) from error
@@ -210,7 +214,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     where = resolve(path)
     if not isinstance(where, Path):
         raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
-    _check_directory(where)
+    check_directory(where)
     digest, parameters, size = hashlib.sha256(), 0, 0
     for file in sorted(where.glob("*.safetensors")):
         content = file.read_bytes()
@@ -241,21 +245,33 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_directory(path: Path) -> None:
+def check_directory(path: Path) -> None:
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        raise ModelError(
+            f"model {str(path)!r}: an adapter without its base{_base_of(path)}; give the base with --model BASE, --lora RANK and "
+            f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE --merged`"
+        )
     if not (path / "config.json").is_file():
         raise ModelError(f"model {str(path)!r}: no config.json; expected a directory written by save_pretrained")
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(
-            f"model {str(path)!r}: config.json is no JSON ({_first_line(error)}); copy it again"
-        ) from error
+        raise ModelError(f"model {str(path)!r}: config.json is no JSON ({first_line(error)}); copy it again") from error
     if not isinstance(config, dict):
         raise ModelError(f"model {str(path)!r}: config.json holds a {type(config).__name__}, expected an object")
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
         found = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
         raise ModelError(f"model {str(path)!r}: no *.safetensors file; {found}")
+
+
+def _base_of(path: Path) -> str:
+    """What an adapter says of its base."""
+    try:
+        found = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f" {found!r}"
 
 
 def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
@@ -265,12 +281,30 @@ def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
         return where
     try:
         files = [*FILES, "*.py"] if code else FILES
-        return Path(snapshot_download(where, allow_patterns=files, ignore_patterns=["*/*", "consolidated*"]))
+        with _downloading(where):
+            return Path(snapshot_download(where, allow_patterns=files, ignore_patterns=["*/*", "consolidated*"]))
     except (OSError, HFValidationError) as error:
         raise ModelError(
             f"model {where!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
-            f"({_first_line(error)}); check the name and the network (embedded models: {', '.join(_EMBEDDED)})"
+            f"({first_line(error)}); check the name and the network (embedded models: {', '.join(_EMBEDDED)})"
         ) from error
+
+
+@contextmanager
+def _downloading(name: str) -> Iterator[None]:
+    """The Hub's own bars, with total and time left, for a model that is not in the cache."""
+    try:
+        snapshot_download(name, allow_patterns=["config.json"], local_files_only=True)
+        shown = False
+    except (OSError, ValueError):
+        shown = shows_progress()
+    if shown:
+        print(f"fetching {name} from the Hub …", file=sys.stderr, flush=True)
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        disable_progress_bars()
 
 
 def _attention(directory: Path, trust_remote_code: bool) -> str:
@@ -295,10 +329,10 @@ def _tokenizer(
 
 
 def _unreadable(name: str | os.PathLike[str], error: Exception, what: str = "") -> ModelError:
-    return ModelError(f"model {str(name)!r}: {what}cannot be read: {_first_line(error)}")
+    return ModelError(f"model {str(name)!r}: {what}cannot be read: {first_line(error)}")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
         error = error.__cause__  # it says what is wrong; the other one, in which check that was found
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -218,6 +218,7 @@ class Executor:
         *,
         grader: Grader | None = None,
         loop: IdleLoop | None = None,
+        watch: Callable[[int], Callable[[], None]] | None = None,
     ) -> None:
         """
         Args:
@@ -227,6 +228,7 @@ class Executor:
             seed: of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
             loop: where protocols are played, for executors that share connections; None: one of its own, as long as it lives.
+            watch: is told at each play how many episodes there are, and gives what is called when one of them is over.
 
         Raises UnknownName for a role whose policy has no renderer, ConfigError for a name that cannot be an attribute.
         """
@@ -236,13 +238,15 @@ class Executor:
             if role.policy not in renderers:
                 raise UnknownName(f"policy (of role {name!r})", role.policy, renderers)
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
-        self.loop = loop or IdleLoop()
+        self.loop, self.watch = loop or IdleLoop(), watch
         self.set_aside: dict[str, str] = {}  # problems that did not fit so far, by id, and why
 
     def greedy(self) -> Executor:
         """The same with every role at temperature 0."""
         roles = {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in self.roles.items()}
-        return Executor(self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self.loop)
+        return Executor(
+            self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self.loop, watch=self.watch
+        )
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """See ``idle_loop.busy``."""
@@ -279,9 +283,10 @@ class Executor:
         )
         declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
         places = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
+        over = self.watch(len(places)) if self.watch else None
         episodes = self.loop.run(
             together(
-                [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options) for p, m in places],
+                [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over) for p, m in places],
                 [f"task {p}, member {m}" for p, m in places],
             ),
             self.engine.advance,
@@ -293,7 +298,7 @@ class Executor:
 
 
 async def _episode(
-    protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any]
+    protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any], over: Callable[[], None] | None
 ) -> tuple[Episode, str | None]:
     """The episode, and why its problem did not fit, where it did not."""
     why = None
@@ -306,4 +311,6 @@ async def _episode(
         raise
     except Exception as error:  # noqa: BLE001  a protocol may raise anything; the episode says what
         episode = roles._seal(f"{type(error).__name__}: {error}")
+    if over is not None:
+        over()
     return replace(episode, task_id=task.id), why

@@ -10,7 +10,11 @@ from cotrain.recipes.tango import tango
 
 
 @recipe(steps=78, lr=8e-5, evaluation_tasks=128, without=("tasks",))
-def demo(run: Settings, *, warmup: int = 24) -> Recipe:
+def demo(
+    run: Settings,
+    *,
+    warmup: int = 24,  # steps in which the verifier alone learns
+) -> Recipe:
     values = run.values() | {"tasks": study_problems((2, 3))}
     made = tango(**values, warmup=warmup, ratio=(2, 1), verifier_lr=5e-4)
     return replace(made, name="demo", description="", evaluation=replace(made.evaluation, splits=()))

@@ -18,6 +18,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from cotrain.core.verbosity import shows_notes, shows_progress
 from cotrain.metrics.metric import FIRST
 from cotrain.metrics.table import is_headline, meaning, rank
 from cotrain.report.escape import terminal
@@ -45,7 +46,7 @@ class Live:
 
     def __enter__(self) -> Live:
         self._last = time.monotonic()
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
+        if shows_progress() and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._display = rich_live.Live(
                 Text("starting …", style="dim"), console=self._console, refresh_per_second=4, vertical_overflow="crop"
             )
@@ -81,9 +82,11 @@ class Live:
 
     def message(self, text: str) -> None:
         """Say one thing above the table, or as a line of its own."""
-        self._say(terminal(text), quiet=False)
+        self._say(terminal(text), quiet=False, note=True)
 
-    def _say(self, line: str, *, quiet: bool) -> None:
+    def _say(self, line: str, *, quiet: bool, note: bool = False) -> None:
+        if not (shows_notes() if note else shows_progress()):
+            return
         self._console.print(Text(line, style="dim" if quiet and self._console.is_terminal else ""), soft_wrap=True)
 
     def _left(self) -> float | None:

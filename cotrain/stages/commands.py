@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.threads import usual_threads
+from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.tasks.reading import NAME as QUARANTINE
@@ -287,7 +287,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     role = solver_of(given.model, given.answer, prompt, given.max_tokens)
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
-    say = functools.partial(print, flush=True)
+    say = progress
     corpus, rows = own_solutions(
         given.model, given.data, role, samples=given.samples, seed=given.seed, aside=aside, say=say
     )

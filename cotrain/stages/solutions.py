@@ -24,6 +24,7 @@ from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT
+from cotrain.core.pace import Pace
 from cotrain.core.types import Task
 from cotrain.loop.answers import TAGS, Said, read
 from cotrain.loop.policies import frozen
@@ -92,6 +93,8 @@ def own_solutions(
     )
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
+    pace = Pace(samples * len(tasks), "{} answers drawn", say)
+    player.watch = lambda total: pace.add
     for start in range(0, len(tasks), CHUNK):
         mine = tasks[start : start + CHUNK]
         for episode in player.play(_attempt, mine, step=-1 - start, group_size=samples):

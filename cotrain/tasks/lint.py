@@ -8,6 +8,9 @@ typesetting leaves as they are: plus, less, greater, and a minus in front of a n
 differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix
 C), over words without case and punctuation; questions of fewer words have none.
 
+With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than themselves) are read as a
+solver's texts would be (``text/answers.py``), and those in which nothing is found, or another answer than the gold one, are warnings.
+
 Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in part.
 """
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,10 +27,13 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
+from cotrain.core.types import ParseFailure
 from cotrain.tasks.grading import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.processbench import sample_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import ANY, Schema, row_of, schema_of
+from cotrain.text.answers import TAGS, check_answer, free_solution
+from cotrain.text.parsers import tagged_solution
 
 GRAM = 13
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
@@ -61,6 +67,9 @@ class Report:
     findings: tuple[Finding, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
+    read: dict[str, Any] = field(
+        default_factory=dict
+    )  # with --answer: of how many texts so many are read, and are right
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
     def count(self, level: str) -> int:
@@ -75,6 +84,9 @@ class Report:
         out = [f"{self.path}: {self.rows} rows"]
         for finding in self.findings:
             out += finding.lines()
+        if self.read:
+            counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
+            out.append(f"--answer {self.read['answer']}: {counts}")
         if self.lengths:
             out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
             widest = max(self.histogram.values())
@@ -90,6 +102,7 @@ class _Question:
     row: str  # the same for the same row: of ProcessBench, where one problem has many solutions, with the solution
     answer: str | None
     words: tuple[str, ...]
+    worked: str = ""  # the text in which an answer is looked for, with ``--answer``
 
 
 def check_file(
@@ -99,10 +112,11 @@ def check_file(
     schema: Schema = ANY,
     workers: int = WORKERS,
     deadline_s: float = DEADLINE_S,
+    answer: str | None = None,
 ) -> Report:
     """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
 
-    Raises DataError where a file is missing, unreadable or empty; every other fault is a finding.
+    ``answer``: how worked texts are read. Raises DataError where a file is missing, unreadable or empty; every other fault is a finding.
     """
     questions, aside = _read(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
@@ -112,6 +126,7 @@ def check_file(
         for other in against:
             found += _overlaps(questions, Path(other), schema)
         found += _unreadable(questions, pool, workers)
+        read = {} if answer is None else _texts(questions, answer, pool, found)
     lengths, histogram = _lengths(questions)
     return Report(
         path=str(path),
@@ -119,6 +134,7 @@ def check_file(
         findings=tuple(f for f in found if f.where),
         lengths=lengths,
         histogram=histogram,
+        read=read,
         aside=aside,
     )
 
@@ -137,12 +153,42 @@ def _read(path: Path, schema: Schema) -> tuple[list[_Question], Quarantine]:
         words, key = tuple(_WORD.findall(asked.casefold())), key_of(asked)
         whole = f"{key} {key_of(given)}" if given else key
         number = int(where.rpartition(" ")[2])
-        return _Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words)
+        worked = _worked(row)
+        return _Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words, worked=worked)
 
     questions = parsed(numbered(path), read, aside)
     if not questions and not aside.refused:
         raise DataError(f"{path}: no rows; expected JSON lines, one object a line, or parquet")
     return questions, aside
+
+
+def _worked(row: Mapping[str, Any]) -> str:
+    """The longest text of a row that may hold a worked answer."""
+    texts = [str(row[name]) for name in ("completion", "solution", "response", "answer", "text") if row.get(name)]
+    return max(texts, key=len, default="")
+
+
+def _texts(questions: Sequence[_Question], answer: str, pool: GradingPool, found: list[Finding]) -> dict[str, Any]:
+    """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``found`` takes the others."""
+    texts = [q for q in questions if q.worked and q.worked != q.answer]
+    said = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
+    unread, wrong = [], []
+    for question, one in zip(texts, said, strict=True):
+        if isinstance(one, ParseFailure):
+            unread.append(f"row {question.number}: {one.reason}: …{' '.join(question.worked.split())[-80:]!r}")
+        elif question.answer is not None and not _same(one.answer, question.answer, pool):
+            wrong.append(f"row {question.number}: {one.answer!r}, gold {question.answer!r}"[:200])
+    kinds = (
+        ("unread", f"--answer {answer} finds no answer", unread),
+        ("other", f"--answer {answer} finds another", wrong),
+    )
+    found += [Finding(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
+    read = len(texts) - len(unread)
+    return {"answer": answer, "texts": len(texts), "read": read, "right": read - len(wrong)}
+
+
+def _same(said: str, gold: str, pool: GradingPool) -> bool:
+    return said == gold or vote_key(said) == vote_key(gold) or pool.grade(gold, said).value is True
 
 
 def key_of(question: str) -> str:
@@ -252,10 +298,15 @@ def command(argv: Sequence[str]) -> int:
     parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
+    parser.add_argument(
+        "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.strict(argv[1:])
+    if given.answer is not None:
+        check_answer(given.answer)
     schema = ANY if given.schema is None else schema_of(given.schema)
-    found = check_file(given.file, given.against, schema=schema)
+    found = check_file(given.file, given.against, schema=schema, answer=given.answer)
     if given.quarantine is not None:
         if Path(given.quarantine).exists():
             raise ConfigError(f"--quarantine {given.quarantine}: it is there already; name a new file")

@@ -27,7 +27,7 @@ from cotrain.text.parsers import MAX_CHARS, Solution, last_boxed, tagged_solutio
 
 TAGS = "tags"
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
-_NUMBER = re.compile(r"(?<![\w.])-?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?%?|-?\.\d+")
+_NUMBER = re.compile(r"(?<![\w.])-?\$?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?%?|-?\.\d+")
 _SAYS = re.compile(
     r"####|\banswer\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|was|would be)\b|\s?[:=])[*_]*\s?:?", re.I
 )

@@ -33,7 +33,7 @@ COLUMNS, LINES = 80, 24
 def top(words: Sequence[str]) -> int:
     """Follow a run in a terminal: rewards, truth, speed and alarms. Ctrl-C leaves; the run goes on."""
     parser = Parser(prog="cotrain top", description=top.__doc__)
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run directory")
     parser.add_argument("--once", action="store_true", help="print what there is and leave")
     parser.add_argument("--json", action="store_true", help="the same as JSON, for scripts")
     given = parser.strict(words)

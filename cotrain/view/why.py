@@ -21,7 +21,7 @@ INDENT = "    "
 def why(words: Sequence[str]) -> int:
     """Which reward of a rollout came from what: raw output, what was read, the truth, and whether it is learned from."""
     parser = Parser(prog="cotrain why", description=why.__doc__)
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", metavar="DIR", help="a run directory")
     parser.add_argument("rollout", metavar="STEP:TASK:MEMBER", help="or a whole address such as 12:3:0:verifier:1")
     parser.add_argument("--json", action="store_true", help="print JSON, with every token")
     given = parser.strict(words)

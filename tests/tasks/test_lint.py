@@ -8,7 +8,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import DataError
-from cotrain.tasks.lint import check_file, key_of
+from cotrain.tasks.lint import check_file, command, key_of
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -131,3 +131,20 @@ def test_one_problem_with_two_solutions_is_no_duplicate(tmp_path):
     row = {"problem": "Why?", "steps": ["so", "thus"], "label": 1}
     file = write(tmp_path / "a.jsonl", row, row | {"steps": ["hence", "thus"]}, row)
     assert found(check_file(file)) == {"duplicate": ["row 3 asks what row 1 asks, word for word"]}
+
+
+def test_worked_texts_are_read_as_a_solver_would_be(tmp_path, capsys):
+    rows = [
+        {"question": "What is 3 and 4?", "answer": "3 + 4 = 7\n#### 7"},
+        {"question": "What is 3 and 5?", "solution": "It is #### 9", "answer": "8"},
+        {"question": "What is 3 and 6?", "solution": "It is 9.", "answer": "9"},
+        {"question": "What is 3 and 7?", "answer": "10"},
+    ]
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command(["data", str(file), "--answer", "hash"]) == 0
+    out = capsys.readouterr().out
+    assert "--answer hash: 3 worked texts: 2 are read, 1 of them as the gold answer" in out
+    assert "row 3: no answer" in out and "row 2: '9', gold '8'" in out
+    assert command(["data", str(file), "--answer", "last-number", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["read"] == {"answer": "last-number", "texts": 3, "read": 3, "right": 2}

@@ -78,3 +78,8 @@ def test_what_is_read_is_the_same_in_tags(text, name):
 def test_degenerate_text_is_read_in_a_moment(name, piece):
     text = piece * (100_000 // len(piece))
     assert isinstance(free_solution(text, name), Solution | ParseFailure)
+
+
+def test_a_number_with_commas_is_one_number_however_it_begins():
+    assert reader("last-number")("It took 1044,000,000 years.") == "1044,000,000"
+    assert reader("last-number")("It took 4, 12,345 and 7.") == "7"

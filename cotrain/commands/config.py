@@ -1,0 +1,94 @@
+"""``cotrain run --config FILE``: flags in a TOML file, one key a flag, as ``--dry-run`` prints them.
+
+::
+
+    recipe = "grpo"
+    model = "./smollm2"
+    lora = 8
+    balance = false                                  # --no-balance
+    operations = [3, 5]                              # --operations 3 5
+    set = ["roles.solver.sampling.max_tokens=200"]   # --set, as often as there are entries
+
+The file stands before the flags of the command line: of a flag that is in both, the command line's counts; ``--set`` and
+``--tracker`` add to those of the file. Left out: tables, and files that include others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError, nearest
+from cotrain.core.flags import Parser
+
+RECIPE = "recipe"
+NEVER = ("help", "config", "dry_run", "json", "log_level")  # they say nothing of the run
+
+
+def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
+    """Which file ``--config`` names among these words, and its keys. Raises DataError and ConfigError."""
+    for at, word in enumerate(words):
+        flag, equals, path = word.partition("=")
+        if flag == "--config":
+            if not equals and at + 1 == len(words):
+                raise ConfigError("--config: expected a TOML file, as `cotrain run RECIPE --dry-run` prints it")
+            path = path if equals else words[at + 1]
+            return path, _read(path)
+    return None
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"--config {path}: {(error.strerror or 'unreadable').lower()}; name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"--config {path}: not TOML ({error}); write one key a flag, as in lr = 1e-4") from None
+
+
+def words_of(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
+    """The words that the keys of a file stand for. Raises ConfigError for a key that is no flag, and a value that no flag takes."""
+    actions = {action.dest: action for action in parser._actions if action.dest not in NEVER}
+    words: list[str] = []
+    for key, value in keys.items():
+        if key == RECIPE:
+            continue
+        where, action = f"--config {path}: key {key!r}", actions.get(key.replace("-", "_"))
+        if action is None:
+            near = nearest(key, [name.replace("_", "-") for name in (*actions, RECIPE)])
+            raise ConfigError(f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""))
+        words += _words(where, action, value)
+    return words
+
+
+def _words(where: str, action: argparse.Action, value: Any) -> list[str]:
+    flag = action.option_strings[0]
+    many = isinstance(action, argparse._AppendAction)
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where}: expected true or false, found {value!r}")
+        no = [one for one in action.option_strings if one.startswith("--no-")]
+        return [flag] if value else no
+    entries = value if isinstance(value, list) else [value]
+    if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in entries):
+        raise ConfigError(f"{where}: expected text or a number, found {value!r}")
+    if isinstance(value, list) and not many and action.nargs is None:
+        raise ConfigError(f"{where}: expected one value, found {len(value)}")
+    texts = [str(one) for one in entries]
+    if many or action.nargs is None:
+        return [f"{flag}={text}" for text in texts]
+    return [flag, *texts]
+
+
+def file_of(recipe: str, parser: Parser, given: argparse.Namespace) -> list[str]:
+    """The lines of the file that stands for parsed flags, defaults among them."""
+    lines = [f"{RECIPE} = {json.dumps(recipe)}"]
+    for action in parser._actions:
+        value = None if action.dest in NEVER else getattr(given, action.dest)
+        if value is not None and value != [] and (value is not False or len(action.option_strings) > 1):
+            lines.append(f"{action.dest.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
+    return lines

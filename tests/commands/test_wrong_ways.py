@@ -1,0 +1,131 @@
+"""Wrong ways to call it: each is told in one line that names the flag that helps, and ends with code 2."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cotrain.cli import main
+from cotrain.play.common_roles import FORMAT_MARK
+from tests.helpers import TINY
+
+ROWS = "".join(json.dumps({"question": f"What is {n} + 4?", "answer": str(n + 4)}) + "\n" for n in range(40))
+SMALL = ["--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "2", "--threads", "1"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data.jsonl").write_text(ROWS)
+    torch.set_num_threads(1)
+    return tmp_path
+
+
+def fails(capsys, *words):
+    """The one line of a command that must fail, and leave nothing behind."""
+    assert main([*map(str, words)]) == 2, capsys.readouterr()
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert not Path("out").exists() or not any(Path("out").iterdir())
+    return lines[0]
+
+
+def run(capsys, *words):
+    return fails(capsys, "run", "grpo", "--data", "data.jsonl", "--out", "out", *SMALL, *words)
+
+
+def other(place, *, template=True, scale=1.0, **config):
+    """A model that nobody knows, made of the tiny one."""
+    folder = place / "model"
+    shutil.copytree(TINY, folder)
+    (folder / FORMAT_MARK).unlink()
+    if not template:
+        (folder / "chat_template.jinja").unlink()
+    if config:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    if scale != 1.0:
+        weights = {name: tensor * scale for name, tensor in load_file(folder / "model.safetensors").items()}
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_a_base_model_without_a_template(place, capsys):
+    line = run(
+        capsys, "--model", other(place, template=False, scale=0.0), "--set", "roles.solver.sampling.max_tokens=8"
+    )
+    assert "no chat template" in line and "cotrain sft --role solver" in line
+
+
+def test_a_model_that_never_stops(place, capsys):
+    line = run(capsys, "--model", other(place, scale=0.0), "--set", "roles.solver.sampling.max_tokens=8")
+    assert "8 of 8 answers were cut off" in line and "roles.solver.sampling.max_tokens=N" in line
+
+
+def test_a_reward_model_as_a_solver(place, capsys):
+    assert "scores and does not speak" in run(capsys, "--model", "embedded-rater")
+    assert "--rm-model" in fails(
+        capsys, "eval", "embedded-rater", "--suite", "gsm8k", "--data", "data.jsonl", "--out", "out"
+    )
+
+
+def test_a_data_file_with_other_columns(place, capsys):
+    Path("data.jsonl").write_text('{"ask": "What is 1 + 1?", "gold": "2"}\n' * 30)
+    line = run(capsys, "--model", TINY)
+    assert "row 1" in line and "ask" in line and "question" in line and "--lenient" in line
+
+
+def test_a_context_that_is_too_short(place, capsys):
+    line = run(capsys, "--model", TINY, "--set", "roles.solver.sampling.max_tokens=4000")
+    assert "exceed the context of" in line and "roles.solver.sampling.max_tokens=N" in line
+    line = run(capsys, "--model", TINY, "--set", "roles.solver.sampling.max_tokens=4000", "--dry-run")
+    assert "exceed the context of" in line and "roles.solver.sampling.max_tokens=N" in line
+
+
+def test_a_directory_that_holds_no_model(place, capsys):
+    (place / "empty").mkdir()
+    assert "no config.json" in run(capsys, "--model", "./empty")
+    assert "no such directory" in run(capsys, "--model", "./modle")
+    assert "is not a run directory" in fails(capsys, "eval", "./modle")
+
+
+def test_an_adapter_without_its_base(place, capsys):
+    folder = place / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-0.6B"}))
+    line = run(capsys, "--model", folder)
+    assert "an adapter without its base 'Qwen/Qwen3-0.6B'" in line and "--merged" in line
+
+
+def test_a_file_of_another_suite(place, capsys):
+    line = fails(capsys, "eval", TINY, "--suite", "processbench", "--data", "data.jsonl", "--out", "out")
+    assert "row 1" in line and "--data processbench=PATH" in line
+    sample = {"id": "gsm8k-0", "problem": "What is 1 + 1?", "steps": ["It is 2."], "label": -1}
+    Path("judged.jsonl").write_text(json.dumps(sample) + "\n")
+    line = fails(capsys, "eval", TINY, "--suite", "gsm8k", "--data", "judged.jsonl", "--out", "out")
+    assert "row 1" in line and "--data gsm8k=PATH" in line
+    assert "unknown suite 'gsm8'; did you mean 'gsm8k'" in fails(capsys, "eval", TINY, "--suite", "gsm8")
+
+
+def test_an_empty_file(place, capsys):
+    Path("data.jsonl").write_text("")
+    assert "data.jsonl" in (line := run(capsys, "--model", TINY)) and "no rows" in line
+
+
+def test_damaged_weights(place, capsys):
+    folder = other(place)
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "cut short or damaged" in run(capsys, "--model", folder)
+    assert "cut short or damaged" in run(capsys, "--model", folder, "--dry-run")
+
+
+def test_answers_in_a_format_that_there_is_not(place, capsys):
+    assert "did you mean 'last-number'" in run(capsys, "--model", TINY, "--answer", "last_number")
+
+
+def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
+    assert "--samples goes with --suite" in fails(capsys, "eval", TINY, "--samples", "4")

@@ -1,0 +1,57 @@
+"""A run that is lengthened is the longer run whose decays end where the shorter one's did."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+from cotrain.disk import transaction
+from cotrain.loop.lengthen import lengthen
+from cotrain.loop.override import override
+from cotrain.recipes.grpo import grpo
+from tests.helpers import EASY, TINY
+
+
+def small(steps):
+    made = grpo(
+        model=TINY, steps=steps, tasks=EASY, tasks_per_step=2, group_size=2, evaluation_tasks=1, lr=1e-3, kl=0.0
+    )
+    return override(made, ["evaluation.group_size=1", "evaluation.greedy=false", "evaluation.splits=[]"])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of two steps."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("lengthen") / "run"
+    api.run(small(2), folder)
+    return folder
+
+
+def test_it_cannot_be_shortened_or_lengthened_past_a_budget(finished, tmp_path):
+    with pytest.raises(ConfigError, match="lasts 2 steps; expected more"):
+        lengthen(finished, 1)
+    lengthen(finished, 2)
+    assert (finished / "summary.json").exists()
+    bought = tmp_path / "bought"
+    api.run(replace(override(small(2), ["tokens=1"])), bought)
+    with pytest.raises(ConfigError, match="ends when it has spent 1 tokens"):
+        lengthen(bought, 4)
+
+
+def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):
+    whole = tmp_path / "whole"
+    api.run(override(small(2), ["steps=4", "horizon=2"]), whole)
+    assert main(["resume", str(finished), "--steps", "4", "--threads", "1", "--device", "cpu"]) == 0
+    assert "resuming at step 2 of 4" in capsys.readouterr().out
+    saved = json.loads((finished / "recipe.json").read_text())
+    assert (saved["steps"], saved["settings"]["horizon"]) == (4, 2)
+    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    ends = [transaction.latest(place / "checkpoints").load()[0]["generator"] for place in (finished, whole)]
+    assert all(torch.equal(ends[0][name], tensor) for name, tensor in ends[1].items())
+    assert json.loads((finished / "summary.json").read_text())["steps"] == 4
+    assert main(["resume", str(finished)]) == 0  # finished again
