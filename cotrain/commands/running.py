@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_answers, add_device, answered, device_of, figure, quiet, threads
+from cotrain.commands.common import (
+    add_answers,
+    add_backend,
+    add_device,
+    answered,
+    backend_of,
+    device_of,
+    figure,
+    quiet,
+    threads,
+)
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
 from cotrain.metrics.table import is_headline, rank
@@ -45,6 +55,7 @@ def run(argv: Sequence[str]) -> int:
     how.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     how.add_argument("--checkpoint-every", type=whole(1), default=25, metavar="N", help="steps between checkpoints")
     add_device(how)
+    add_backend(how)
     how.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
@@ -81,6 +92,7 @@ def run(argv: Sequence[str]) -> int:
             )
         arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
     recipe = override(make(target, arguments), given.set)
+    backend = backend_of(given)
     if not given.dry_run:
         RunDirectory(given.out).refuse_used()  # before a model is asked
     recipe = answered(recipe, given, dry=given.dry_run)
@@ -93,7 +105,12 @@ def run(argv: Sequence[str]) -> int:
     return _watched(
         recipe,
         lambda watch: api.run(
-            recipe, given.out, checkpoint_every=given.checkpoint_every, device=device_of(given.device), observer=watch
+            recipe,
+            given.out,
+            checkpoint_every=given.checkpoint_every,
+            device=device_of(given.device),
+            backend=backend,
+            observer=watch,
         ),
         out=given.out,
         trackers=trackers(given.tracker),
@@ -104,6 +121,7 @@ def resume(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR")
     add_device(parser)
+    add_backend(parser)
     parser.add_argument("--threads", type=whole(1), metavar="N", help="CPU threads (default: as the run was begun)")
     given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
@@ -113,12 +131,15 @@ def resume(argv: Sequence[str]) -> int:
     from cotrain.report.trackers import tracked
 
     notes: list[str] = []
+    backend = backend_of(given)
     recipe = api.rebuild(given.directory, say=notes.append)
     begun: Any = RunDirectory.open(given.directory).read("provenance.json")
     threads(given.threads or begun["threads"])
     return _watched(
         recipe,
-        lambda watch: api.resume(given.directory, recipe=recipe, device=device_of(given.device), observer=watch),
+        lambda watch: api.resume(
+            given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
+        ),
         out=given.directory,
         trackers=tracked(given.directory),
         notes=notes,

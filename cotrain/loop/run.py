@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import DataError, RunDirectoryError
+from cotrain.core.errors import ProcessLost, RunDirectoryError
 from cotrain.disk import transaction
 from cotrain.disk.files import Growing, Written
 from cotrain.disk.jsonl import JsonlWriter, cut, read_jsonl, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
-from cotrain.loop.costs import seconds_of
+from cotrain.loop.costs import rates, seconds_of
 from cotrain.loop.directory import (
     AFTER,
     RunDirectory,
@@ -38,20 +39,18 @@ from cotrain.loop.directory import (
 from cotrain.loop.figures import curve_row, final_figures
 from cotrain.loop.fitting import look
 from cotrain.loop.flops import flops_of
-from cotrain.loop.guard import Diverged, Guard, NotFinite
+from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
-from cotrain.loop.recipe import Recipe, check_due
+from cotrain.loop.recipe import Recipe, check_due, check_problems
 from cotrain.loop.stopping import stop_on_signal
-from cotrain.loop.trainer import CoTrainer, Interrupted, StepResult
+from cotrain.loop.trainer import CoTrainer, Interrupted
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
-
-USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,9 @@ def start(
     check_problems(recipe)
     check_due(recipe)
     with RunDirectory.begin(out) as directory:
-        build = _builder(recipe, backend or Local(device), wrap)
-        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), device)
+        backend = backend or Local(device)
+        build = _builder(recipe, backend, wrap)
+        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), backend.describe())
         observer = Logged(observer or Silent(), directory.path)
         grown: dict[str, Written] = {}
         aside = getattr(recipe.tasks, "quarantine", None)
@@ -140,20 +140,6 @@ def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None
     return build
 
 
-def check_problems(recipe: Recipe) -> None:
-    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where one
-    is asked for that there is not."""
-    for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
-        if recipe.tasks.size(split) == 0:
-            raise DataError(
-                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a hash of each "
-                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and test.jsonl"
-            )
-    for split in recipe.evaluation.splits:
-        if split not in USUAL:
-            recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
-
-
 def _weights(recipe: Recipe) -> dict[str, str]:
     """Hashes of what each policy begins with."""
     found = {}
@@ -181,18 +167,29 @@ def _continue(
         for damage in checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            before = _start(directory, trainer, checkpoint, observer)
-            _remember(directory, trainer, checkpoint)
-            _restore(directory, trainer, checkpoint, observer)
+            losses = Losses()
+            before: dict[str, Any] | None = None
+            todo: Callable[[], None] | None = None  # before the work goes on
             while True:
                 try:
+                    if todo is not None:
+                        todo()
+                    if before is None:
+                        before = _start(directory, trainer, checkpoint, observer)
+                        _remember(directory, trainer, checkpoint)
+                        _restore(directory, trainer, checkpoint, observer)
                     return _work(directory, trainer, before, record, checkpoint_every, observer)
                 except NotFinite as error:
-                    _go_back(directory, trainer, error, observer)
-                    record = seal.Record(directory)
+                    if before is None:
+                        raise
+                    todo = partial(_go_back, directory, trainer, error, observer)
+                except ProcessLost as lost:
+                    losses.add(trainer.finished, lost)
+                    todo = partial(_bring_back, directory, trainer, lost, observer, to_start=before is None)
+                record = seal.Record(directory)
         except Interrupted:
             if trainer.finished > _saved_step(directory):
-                with suppress(NotFinite):  # then the checkpoint before it is the one to go on from
+                with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save(directory, trainer, record)
             observer.message(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is lost. "
@@ -201,6 +198,21 @@ def _continue(
             raise
         finally:
             trainer.close()
+
+
+def _bring_back(
+    directory: RunDirectory, trainer: CoTrainer, lost: ProcessLost, observer: Observer, *, to_start: bool
+) -> None:
+    """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``: the
+    start has not been measured yet."""
+    saved = None if to_start else seal.newest(directory)
+    where = "the start" if saved is None else saved.checkpoint.path.name
+    observer.message(f"{lost}; going back to {where}")
+    trainer.backend.renew()
+    if saved is None:
+        trainer.begin_again()
+    if not to_start:
+        _restore(directory, trainer, saved, observer)
 
 
 def _start(
@@ -330,7 +342,7 @@ def _work(
             ledger.append(int(result.row["step"]), result.episodes)
             metrics.append(result.row)
             timings.append({"step": result.row["step"], **result.seconds, **result.engine_seconds})
-            observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
+            observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:
                     for batch in result.skipped:
@@ -383,13 +395,3 @@ def _last_measured(directory: RunDirectory) -> int:
     return max(
         (int(row["step"]) + 1 for row in _rows(directory.metrics) if row.get("kind") == "evaluation"), default=-1
     )
-
-
-def _rates(result: StepResult) -> dict[str, float]:
-    """Tokens a second of each role while the protocol was played."""
-    seconds = result.seconds["play"]
-    spoken: dict[str, int] = {}
-    for episode in result.episodes:
-        for trace in episode.traces:
-            spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
-    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}

@@ -146,6 +146,14 @@ class CoTrainer:
         self.retries = retries
         self.executor = self.player(self.seed, engine=self._training)
 
+    def begin_again(self) -> None:
+        """Go on from the start, where the backend has the policies again."""
+        self.memory = {name: {} for name in self.recipe.objectives}
+        self.finished = self.tokens = 0
+        self.meter = Meter(self.policies)
+        self.retry(0)
+        self._publish(self.policies.versions())
+
     @property
     def done(self) -> bool:
         """Are all steps done, or one of the budgets spent?"""
@@ -328,6 +336,7 @@ class CoTrainer:
         self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
         self.finished, self.tokens = int(finished), int(tokens)
+        self.meter = Meter(self.policies)  # a step that was given up may have counted
         self.retry(int(retries))
         self._publish(self.policies.versions())
 
