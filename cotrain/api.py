@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
 from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.loop import run as loop
@@ -36,11 +37,13 @@ def run(
     checkpoint_every: int = 25,
     keep_every: int = 0,
     device: str = "cpu",
+    backend: Backend | None = None,
     observer: Observer | None = None,
 ) -> Outcome:
-    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two newest
-    checkpoints stay, and those of steps that ``keep_every`` divides."""
-    how: dict[str, Any] = {"checkpoint_every": checkpoint_every, "keep_every": keep_every}
+    """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
+    newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
+    this process, on ``device``."""
+    how: dict[str, Any] = {"checkpoint_every": checkpoint_every, "keep_every": keep_every, "backend": backend}
     try:
         outcome = loop.start(recipe, out, **how, device=device, observer=observer)
     except (Interrupted, Diverged):
@@ -51,11 +54,17 @@ def run(
 
 
 def resume(
-    directory: Path | str, *, recipe: Recipe | None = None, device: str = "cpu", observer: Observer | None = None
+    directory: Path | str,
+    *,
+    recipe: Recipe | None = None,
+    device: str = "cpu",
+    backend: Backend | None = None,
+    observer: Observer | None = None,
 ) -> Outcome:
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     try:
-        outcome = loop.resume(recipe or rebuild(directory), directory, device=device, observer=observer)
+        made = recipe or rebuild(directory)
+        outcome = loop.resume(made, directory, device=device, backend=backend, observer=observer)
     except (Interrupted, Diverged):
         write_report(Path(directory))
         raise

@@ -19,6 +19,7 @@ OPTIONAL = {  # package → extra
     "reasoning-gym": "gym",
     "datasets": "hub",
     "starlette": "serve",
+    "ray": "ray",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "trackio": "trackio",

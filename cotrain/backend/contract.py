@@ -13,7 +13,7 @@ speak through, and tells that engine when weights have changed. The trainer know
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from cotrain.backend.handles import PolicyHandle, Spec
 from cotrain.core.types import Trace
@@ -39,6 +39,14 @@ class Backend(Protocol):
     def remember(self, traces: Iterable[Trace]) -> None:
         """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is answered with
         them and not asked again."""
+        ...
+
+    def renew(self) -> None:
+        """After ``ProcessLost``: every policy is at its start again, in new processes where old ones are gone."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Who runs the policies, for the run's provenance: JSON values, no paths."""
         ...
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from cotrain.backend.shapes import Shape, shape_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
 from cotrain.core.types import Completion, Trace
@@ -134,6 +135,10 @@ class PolicyHandle:
         """Write it as a model directory that plain transformers (or PEFT) load."""
         raise self._refusal("has no weights that could be written")
 
+    def shape(self) -> Shape | None:
+        """Of its model; None where there is none in this run."""
+        return None
+
     def remember(self, traces: Sequence[Trace]) -> None:
         """See ``Backend.remember``; only who answers from outside has something to remember."""
 
@@ -205,6 +210,9 @@ class ModelHandle(PolicyHandle):
             said = logp.gather(1, targets)[:, 0].tolist()
             found += [(own, list(zip(*pair, strict=True))) for own, pair in zip(said, ranked, strict=True)]
         return found
+
+    def shape(self) -> Shape | None:
+        return shape_of(self.name, self.spec, self.model)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())

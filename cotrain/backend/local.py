@@ -59,8 +59,7 @@ class Local:
         self._handles: dict[str, PolicyHandle] = {}
 
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
-        narrow = self.device.startswith("cuda") and has_bfloat16(torch.device(self.device))
-        room = Room({name: spec.settled(autocast=narrow) for name, spec in policies.items()}, seed, self.device)
+        room = Room(settled(policies, self.device), seed, self.device)
         self._handles = {name: room.handle(name) for name in policies}
         held = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
         engine = self._make({n: h for n, h in held.items() if h.spec.speaks or h.spec.scores}, self.device)
@@ -73,14 +72,31 @@ class Local:
         self.engine.publish(policy, version)
 
     def remember(self, traces: Iterable[Trace]) -> None:
-        by_policy: dict[str, list[Trace]] = {name: [] for name in self._handles}
-        for trace in traces:
-            by_policy[trace.policy].append(trace)
-        for policy, mine in by_policy.items():
-            self._handles[policy].remember(mine)
+        remember(self._handles, traces)
+
+    def renew(self) -> None:
+        """Nothing here is lost without the run itself."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "local", "device": self.device}
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
+
+
+def remember(handles: Mapping[str, PolicyHandle], traces: Iterable[Trace]) -> None:
+    """Tell each policy of its own traces."""
+    by_policy: dict[str, list[Trace]] = {name: [] for name in handles}
+    for trace in traces:
+        by_policy[trace.policy].append(trace)
+    for policy, mine in by_policy.items():
+        handles[policy].remember(mine)
+
+
+def settled(policies: Mapping[str, Spec], device: str) -> dict[str, Spec]:
+    """The policies with what the device decides."""
+    narrow = device.startswith("cuda") and has_bfloat16(torch.device(device))
+    return {name: spec.settled(autocast=narrow) for name, spec in policies.items()}
 
 
 def settled_device(name: str) -> str:
@@ -127,10 +143,14 @@ class Room:
 
     def adapted(self, name: str, spec: Any) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
-        (model, renderer), base = self._shared[_same(spec)], self._bases[spec.model]
-        activate = partial(base.activate, name)
+        model, renderer, activate, base = self.adapter(name, spec)
         learner = TorchLearner(model, **spec.optimising, activate=activate)
         return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
+
+    def adapter(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
+        """The module in which an adapter lies, its renderer, what selects the adapter, and the base."""
+        (model, renderer), base = self._shared[_same(spec)], self._bases[spec.model]
+        return model, renderer, partial(base.activate, name), base
 
     def frozen(self, name: str, spec: Any) -> ModelHandle:
         """A module that others may share: the base of adapters with none of them active, or another frozen policy's."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import DataError
+from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import whole
 from cotrain.core.threads import usual_threads
 from cotrain.core.verbosity import progress, shows_all
@@ -49,6 +49,30 @@ def device_of(name: str) -> str:
     from cotrain.backend.local import settled_device
 
     return settled_device(name)
+
+
+def add_backend(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--backend", default="local", choices=("local", "ray"), help="this process, or others by Ray (default: local)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="with --backend ray: local (the default), or a TOML file that names the machines",
+    )
+
+
+def backend_of(given: argparse.Namespace) -> Any:
+    """The backend that ``--backend`` and ``--cluster`` mean; None for this process. Raises ConfigError."""
+    if given.backend == "local":
+        if given.cluster is not None:
+            raise ConfigError("--cluster goes with --backend ray; give both, or neither")
+        return None
+    from cotrain.backend.cluster_file import LOCAL, read
+    from cotrain.backend.on_ray import Ray
+    from cotrain.backend.several import Several
+
+    return Several(Ray(read(given.cluster or LOCAL)), device_of(given.device))
 
 
 def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:

@@ -30,13 +30,13 @@ NEVER = ("help", "config", "dry_run", "json", "log_level")  # they say nothing o
 
 
 def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-    """Which file ``--config`` names among these words, and its keys. Raises DataError and ConfigError."""
-    for at, word in enumerate(words):
+    """Which file ``--config`` names among these arguments, and its keys. Raises DataError and ConfigError."""
+    for at, word in enumerate(argv):
         flag, equals, path = word.partition("=")
         if flag == "--config":
-            if not equals and at + 1 == len(words):
+            if not equals and at + 1 == len(argv):
                 raise ConfigError("--config: expected a TOML file, as `cotrain run RECIPE --dry-run` prints it")
-            path = path if equals else words[at + 1]
+            path = path if equals else argv[at + 1]
             return path, _read(path)
     return None
 

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_answers, add_device, add_threads, answered, device_of, figure, quiet, threads
+from cotrain.commands.common import (
+    add_answers,
+    add_backend,
+    add_device,
+    add_threads,
+    answered,
+    backend_of,
+    device_of,
+    figure,
+    quiet,
+    threads,
+)
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
@@ -59,6 +70,7 @@ def run(argv: Sequence[str]) -> int:
             )
         arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
     recipe = override(make(target, arguments), given.set)
+    backend = backend_of(given)
     if given.json and not given.dry_run:
         parser.error("--json goes with --dry-run; add it")
     if not given.dry_run:
@@ -74,6 +86,7 @@ def run(argv: Sequence[str]) -> int:
             checkpoint_every=given.checkpoint_every,
             keep_every=given.keep_every,
             device=device_of(given.device),
+            backend=backend,
             observer=watch,
         ),
         out=given.out,
@@ -110,6 +123,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         help="keep those of every N steps (default: 0, the last two)",
     )
     add_device(how)
+    add_backend(how)
     add_threads(how)
     how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
@@ -182,6 +196,7 @@ def resume(argv: Sequence[str]) -> int:
     )
     add_device(parser)
     add_threads(parser, "as the run was begun")
+    add_backend(parser)
     given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
 
@@ -194,12 +209,15 @@ def resume(argv: Sequence[str]) -> int:
     from cotrain.report.trackers import tracked
 
     notes: list[str] = []
+    backend = backend_of(given)
     recipe = api.rebuild(given.directory, say=notes.append)
     begun: Any = RunDirectory.open(given.directory).read("provenance.json")
     threads(given.threads or begun["threads"])
     return _watched(
         recipe,
-        lambda watch: api.resume(given.directory, recipe=recipe, device=device_of(given.device), observer=watch),
+        lambda watch: api.resume(
+            given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
+        ),
         out=given.directory,
         trackers=tracked(given.directory),
         notes=notes,

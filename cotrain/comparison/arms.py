@@ -11,8 +11,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.loop.override import override
 from cotrain.loop.policies import Learning
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.run import check_problems
+from cotrain.loop.recipe import Recipe, check_problems
 from cotrain.recipes import make
 from cotrain.report.compare_words import slug_of
 

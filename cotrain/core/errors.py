@@ -57,6 +57,15 @@ class StateError(CotrainError, ValueError):
     """Saved state that does not fit: missing or unknown fields, or a hash that does not match."""
 
 
+class ProcessLost(CotrainError):
+    """A process that the run counts on is gone or silent: killed, out of memory, or past its deadline. What it held is lost;
+    the step can be made again from the newest checkpoint."""
+
+
+class EngineLost(ProcessLost):
+    """The process of an engine is lost. It held nothing but copies of weights: the play can be made again at once."""
+
+
 SHOWN = 32  # names that a message lists before it only counts them
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.loop.flops import flops_of
+
+if TYPE_CHECKING:
+    from cotrain.loop.trainer import StepResult
 
 
 def seconds_of(row: Mapping[str, Any]) -> float:
@@ -32,3 +35,13 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
             }
             found.append(now)
     return found
+
+
+def rates(result: StepResult) -> dict[str, float]:
+    """Tokens a second of each role while the protocol was played."""
+    seconds = result.seconds["play"]
+    spoken: dict[str, int] = {}
+    for episode in result.episodes:
+        for trace in episode.traces:
+            spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
+    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}

@@ -276,7 +276,7 @@ def resolved(value: Any) -> Any:
     return getattr(value, "__qualname__", type(value).__name__).replace(".<locals>.measure", "")
 
 
-def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, device: str) -> dict[str, Any]:
+def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]) -> dict[str, Any]:
     """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing that looks
     like a key."""
     return {
@@ -286,7 +286,8 @@ def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, device:
         "command": redact.command(sys.argv),
         "seed": recipe.seed,
         "threads": threads,
-        "device": device,
+        "device": backend["device"],
+        "backend": dict(backend),
         "weights": dict(weights),
     }
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.disk.jsonl import read_jsonl
+from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import has_split
 from cotrain.loop.trainer import CoTrainer
 
@@ -45,3 +49,14 @@ def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
 def _within(split: str, key: str) -> str:
     role, name = key.split("/", 1)
     return f"{role}/{split}/{name}"
+
+
+def rows_of(path: Path) -> Iterable[Mapping[str, Any]]:
+    return read_jsonl(path) if path.exists() else ()
+
+
+def last_measured(directory: RunDirectory) -> int:
+    """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
+    return max(
+        (int(row["step"]) + 1 for row in rows_of(directory.metrics) if row.get("kind") == "evaluation"), default=-1
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from cotrain.backend.handles import ModelHandle
 from cotrain.core.errors import TooLong
 from cotrain.core.types import Task
 from cotrain.engine.contract import serving
@@ -52,7 +51,7 @@ def _length(trainer: CoTrainer, name: str, task: Task) -> int | None:
     """Tokens of a prompt that does not fit; None for one that does."""
     role = trainer.recipe.roles[name]
     handle = trainer.policies[role.policy]
-    if not isinstance(handle, ModelHandle) or handle.renderer is None:  # a program, or somebody else's model
+    if not handle.spec.head or handle.renderer is None:  # a program, or somebody else's model
         return None
     system = [] if role.system is None else [Message("system", role.system)]
     length = len(handle.renderer.render([*system, Message("user", fill(role.prompt, problem=task.prompt))]))

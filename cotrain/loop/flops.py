@@ -26,9 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
-from cotrain.backend.handles import ModelHandle, Spec
+from cotrain.backend.shapes import Shape
 from cotrain.core.types import Episode
 from cotrain.learn.contract import Sample
 from cotrain.learn.spoken import woven
@@ -36,16 +34,6 @@ from cotrain.loop.policy_store import PolicyStore
 
 PARTS = ("prefill", "sampling", "scoring", "learning")
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt [P], sampled tokens [T])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A model, as far as its price goes."""
-
-    body: int  # weights that multiply every token
-    head: int  # weights of the output layer
-    pair: int  # operations of one (query, key) pair: 4 · layers · heads · head size
-    trained: int = 0  # weights of body and head that get a gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,33 +77,12 @@ def learning(shape: Shape, work: Work) -> int:
     return 4 * weights + round(2 * weights * share) + 3 * shape.pair * work.pairs
 
 
-def shape_of(name: str, spec: Spec, model: nn.Module) -> Shape:
-    """The shape of a policy's model; of the adapters on a shared base only its own counts."""
-    whole: Any = model
-    core = whole if spec.head == "lm" else whole.body
-    config = core.config.get_text_config()
-    own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
-    embedding = core.get_input_embeddings().weight
-    head = core.get_output_embeddings().weight if spec.head == "lm" else whole.head.weight
-    body = sum(p.numel() for p in own) - embedding.numel() - (0 if head is embedding else head.numel())
-    adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
-    heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
-    size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
-    return Shape(
-        body=body,
-        head=head.numel(),
-        pair=4 * config.num_hidden_layers * heads * size,
-        trained=adapter if spec.lora else body + head.numel() if spec.trained else 0,
-    )
-
-
 class Meter:
     """Adds up what one step costs."""
 
     def __init__(self, policies: PolicyStore) -> None:
-        held = [handle for handle in policies if isinstance(handle, ModelHandle)]
-        self._shapes = {handle.name: shape_of(handle.name, handle.spec, handle.model) for handle in held}
-        self._scoring = {handle.name for handle in held if handle.spec.scores}
+        self._shapes = {handle.name: shape for handle in policies if (shape := handle.shape()) is not None}
+        self._scoring = {handle.name for handle in policies if handle.spec.scores}
         self._spent: Counter[tuple[str, str]] = Counter()
 
     def spoken(self, episodes: Sequence[Episode]) -> None:

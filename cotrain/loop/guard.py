@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from cotrain.core.errors import CotrainError
+from cotrain.core.errors import CotrainError, EngineLost, ProcessLost
 from cotrain.metrics.starved import MARK
 
 MOST, AMONG = 3, 20  # skipped updates of a policy, and the updates that they are counted among
@@ -24,7 +24,30 @@ class NotFinite(CotrainError):
 
 
 class Diverged(CotrainError):
-    """Training cannot go on from where it is; the checkpoint before is kept."""
+    """Training cannot go on from where it is, or with the processes that it has; the checkpoint before is kept."""
+
+
+LOSSES = 3  # of processes, in a row without a step between them
+
+
+class Losses:
+    """Counts processes that were lost since the run last got further than before."""
+
+    def __init__(self) -> None:
+        self._furthest, self._count = -1, 0
+
+    def add(self, finished: int, lost: ProcessLost) -> None:
+        """One more, when so many steps were finished. Raises Diverged when it is enough."""
+        self._count = 1 if finished > self._furthest else self._count + 1
+        self._furthest = max(self._furthest, finished)
+        if isinstance(lost, EngineLost) or self._count >= LOSSES:
+            times = (
+                "" if isinstance(lost, EngineLost) else f"; {self._count} times in a row without a step between them"
+            )
+            raise Diverged(
+                f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, then "
+                "`cotrain resume` goes on from the newest checkpoint"
+            ) from lost
 
 
 class Guard:

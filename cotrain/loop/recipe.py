@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
@@ -20,6 +20,7 @@ from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
 from cotrain.text.prompts import fields_of
 
+USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
 COUNTS = {"reviews", "samples", "votes", "trained", "revisions"}  # options of protocols that are numbers of turns
 
 
@@ -282,6 +283,20 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
             f"policy {name!r} begins with {follower.model!r} and follows {of!r}, which begins with "
             f"{source.model!r}; they must be one model"
         )
+
+
+def check_problems(recipe: Recipe) -> None:
+    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where one
+    is asked for that there is not."""
+    for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
+        if recipe.tasks.size(split) == 0:
+            raise DataError(
+                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a hash of each "
+                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and test.jsonl"
+            )
+    for split in recipe.evaluation.splits:
+        if split not in USUAL:
+            recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
 
 
 def check_due(recipe: Recipe) -> None:

@@ -7,9 +7,10 @@ raised; a second signal leaves at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import DataError, RunDirectoryError
+from cotrain.core.errors import ProcessLost, RunDirectoryError
 from cotrain.core.pace import Pace
 from cotrain.disk import transaction
 from cotrain.disk.files import Growing, Written
-from cotrain.disk.jsonl import JsonlWriter, cut, read_jsonl, truncate_after
+from cotrain.disk.jsonl import JsonlWriter, cut, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
-from cotrain.loop.costs import seconds_of
+from cotrain.loop.costs import rates, seconds_of
 from cotrain.loop.directory import (
     AFTER,
     RunDirectory,
@@ -36,25 +37,23 @@ from cotrain.loop.directory import (
     told,
     weights_hash,
 )
-from cotrain.loop.figures import curve_row, final_figures
+from cotrain.loop.figures import curve_row, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
 from cotrain.loop.flops import flops_of
-from cotrain.loop.guard import Diverged, Guard, NotFinite
+from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
-from cotrain.loop.recipe import Recipe, check_due
+from cotrain.loop.recipe import Recipe, check_due, check_problems
 from cotrain.loop.shortage import Room
 from cotrain.loop.shortage import told as short_of
 from cotrain.loop.stopping import Interrupted, stop_on_signal
-from cotrain.loop.trainer import CoTrainer, StepResult
+from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
-
-USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +83,9 @@ def start(
     check_problems(recipe)
     check_due(recipe)
     with RunDirectory.begin(out) as directory:
-        build = _builder(recipe, backend or Local(device), wrap)
-        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), device)
+        backend = backend or Local(device)
+        build = _builder(recipe, backend, wrap)
+        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), backend.describe())
         observer = Logged(observer or Silent(), directory.path)
         grown: dict[str, Written] = {}
         aside = getattr(recipe.tasks, "quarantine", None)
@@ -144,20 +144,6 @@ def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None
     return build
 
 
-def check_problems(recipe: Recipe) -> None:
-    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where one
-    is asked for that there is not."""
-    for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
-        if recipe.tasks.size(split) == 0:
-            raise DataError(
-                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a hash of each "
-                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and test.jsonl"
-            )
-    for split in recipe.evaluation.splits:
-        if split not in USUAL:
-            recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
-
-
 def _weights(recipe: Recipe) -> dict[str, str]:
     """Hashes of what each policy begins with."""
     found = {}
@@ -186,18 +172,29 @@ def _continue(
         for damage in checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            before = _start(directory, trainer, checkpoint, observer, room)
-            _remember(directory, trainer, checkpoint)
-            _restore(directory, trainer, checkpoint, observer)
+            losses = Losses()
+            before: dict[str, Any] | None = None
+            todo: Callable[[], None] | None = None  # before the work goes on
             while True:
                 try:
+                    if todo is not None:
+                        todo()
+                    if before is None:
+                        before = _start(directory, trainer, checkpoint, observer, room)
+                        _remember(directory, trainer, checkpoint)
+                        _restore(directory, trainer, checkpoint, observer)
                     return _work(directory, trainer, before, record, checkpoint_every, observer, room)
                 except NotFinite as error:
-                    _go_back(directory, trainer, error, observer)
-                    record = seal.Record(directory)
+                    if before is None:
+                        raise
+                    todo = partial(_go_back, directory, trainer, error, observer)
+                except ProcessLost as lost:
+                    losses.add(trainer.finished, lost)
+                    todo = partial(_bring_back, directory, trainer, lost, observer, to_start=before is None)
+                record = seal.Record(directory)
         except Interrupted:
             if trainer.finished > _saved_step(directory):
-                with suppress(NotFinite):  # then the checkpoint before it is the one to go on from
+                with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save(directory, trainer, record)
             observer.message(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is lost. "
@@ -206,6 +203,21 @@ def _continue(
             raise
         finally:
             trainer.close()
+
+
+def _bring_back(
+    directory: RunDirectory, trainer: CoTrainer, lost: ProcessLost, observer: Observer, *, to_start: bool
+) -> None:
+    """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``: the
+    start has not been measured yet."""
+    saved = None if to_start else seal.newest(directory)
+    where = "the start" if saved is None else saved.checkpoint.path.name
+    observer.message(f"{lost}; going back to {where}")
+    trainer.backend.renew()
+    if saved is None:
+        trainer.begin_again()
+    if not to_start:
+        _restore(directory, trainer, saved, observer)
 
 
 def _start(
@@ -248,14 +260,10 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | No
     cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished - 1)
-    trainer.flops = sum(flops_of(row) for row in _rows(directory.metrics))
-    trainer.seconds = sum(seconds_of(row) for row in _rows(directory.timings))
+    trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
+    trainer.seconds = sum(seconds_of(row) for row in rows_of(directory.timings))
     with Ledger(directory.episodes) as ledger:
         ledger.truncate_after(trainer.finished - 1)
-
-
-def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    return read_jsonl(path) if path.exists() else ()
 
 
 def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
@@ -305,8 +313,8 @@ def _work(
 ) -> Outcome:
     recipe = trainer.recipe
     told_of: set[str] = set()
-    measured, monitor, guard = _last_measured(directory), Monitor(), Guard()
-    for row in _rows(directory.metrics):
+    measured, monitor, guard = last_measured(directory), Monitor(), Guard()
+    for row in rows_of(directory.metrics):
         monitor.add(row)
         guard.add(row)
     metrics, timings, ledger = (
@@ -338,7 +346,7 @@ def _work(
             room(ledger.append, int(result.row["step"]), result.episodes)
             room(metrics.append, result.row)
             room(timings.append, {"step": result.row["step"], **result.seconds, **result.engine_seconds})
-            observer.update({**result.row, "seconds": sum(result.seconds.values()), **_rates(result)})
+            observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:
                     for batch in result.skipped:
@@ -386,20 +394,3 @@ def _durable_on_exit(*files: JsonlWriter | Ledger) -> Iterator[None]:
     finally:
         for file in files:
             file.sync()
-
-
-def _last_measured(directory: RunDirectory) -> int:
-    """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
-    return max(
-        (int(row["step"]) + 1 for row in _rows(directory.metrics) if row.get("kind") == "evaluation"), default=-1
-    )
-
-
-def _rates(result: StepResult) -> dict[str, float]:
-    """Tokens a second of each role while the protocol was played."""
-    seconds = result.seconds["play"]
-    spoken: dict[str, int] = {}
-    for episode in result.episodes:
-        for trace in episode.traces:
-            spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
-    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}

@@ -19,11 +19,12 @@ from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.state import State, take
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task, TaskSource, Trace
+from cotrain.core.types import Episode, Task, Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
 from cotrain.learn.samples import sample_of
 from cotrain.learn.spoken import Given, spoken, woven
+from cotrain.loop.drawing import train_task
 from cotrain.loop.evaluation import evaluate, evaluation_seed, greedy_names, held_out
 from cotrain.loop.flops import Meter, Sequences, flops_of
 from cotrain.loop.guard import NotFinite
@@ -142,6 +143,14 @@ class CoTrainer:
         """Draw and sample from now on as at this attempt."""
         self.retries = retries
         self.executor = self.player(self.seed, engine=self._training)
+
+    def begin_again(self) -> None:
+        """Go on from the start, where the backend has the policies again."""
+        self.memory = {name: {} for name in self.recipe.objectives}
+        self.finished = self.tokens = 0
+        self.meter = Meter(self.policies)
+        self.retry(0)
+        self._publish(self.policies.versions())
 
     @property
     def done(self) -> bool:
@@ -349,6 +358,7 @@ class CoTrainer:
         self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
         self.finished, self.tokens = int(finished), int(tokens)
+        self.meter = Meter(self.policies)  # a step that was given up may have counted
         self.retry(int(retries))
         self._publish(self.policies.versions())
 
@@ -358,29 +368,6 @@ class CoTrainer:
         for policy in policies:
             if policy in versions:
                 self.backend.publish(policy, versions[policy])
-
-
-def train_task(source: TaskSource, seed: int, stream: str, position: int) -> Task:
-    """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one is gone
-    through in a new order each epoch, by a Feistel walk that needs no list."""
-    size = source.size("train")
-    if size is None:
-        return source.get("train", seed_of("draw", seed, stream, position) % 2**40)
-    epoch, place = divmod(position, size)
-    return source.get("train", permuted(place, size, seed_of("epoch", seed, stream, epoch)))
-
-
-def permuted(place: int, size: int, key: int) -> int:
-    """A permutation of ``range(size)`` by cycle walking over a four-round Feistel network; constant memory."""
-    half = max(1, (size - 1).bit_length() + 1) // 2 + 1
-    mask = (1 << half) - 1
-    while True:
-        left, right = place >> half, place & mask
-        for turn in range(4):
-            left, right = right, left ^ (seed_of(key, turn, right) & mask)
-        place = (left << half) | right
-        if place < size:
-            return place
 
 
 class _Clock:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.address import Address, seed_of
-from cotrain.core.errors import ConfigError, CotrainError, TooLong, UnknownName
+from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
@@ -37,6 +37,7 @@ from cotrain.text.render import Rendering
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
 
+TRIES = 3  # of a play, where the process of the engine is lost
 TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
 _RESERVED = ("grade", "busy", "nonce")
 
@@ -283,14 +284,18 @@ class Executor:
         )
         declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
         places = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
-        over = self.watch(len(places)) if self.watch else None
-        episodes = self.loop.run(
-            together(
+        for tried in range(1, TRIES + 1):
+            over = self.watch(len(places)) if self.watch else None
+            work = together(
                 [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over) for p, m in places],
                 [f"task {p}, member {m}" for p, m in places],
-            ),
-            self.engine.advance,
-        )
+            )
+            try:
+                episodes = self.loop.run(work, self.engine.advance)
+                break
+            except EngineLost as lost:  # it held nothing of its own: the same play once more, by another one
+                if tried == TRIES:
+                    raise EngineLost(f"{lost}; so it was {TRIES} times in one play") from lost
         for episode, why in episodes:
             if why is not None:
                 self.set_aside.setdefault(episode.task_id, why)

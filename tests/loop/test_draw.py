@@ -2,7 +2,7 @@
 
 import pytest
 
-from cotrain.loop.trainer import permuted, train_task
+from cotrain.loop.drawing import permuted, train_task
 
 
 @pytest.mark.parametrize("size", [*range(1, 41), 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513])

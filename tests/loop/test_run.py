@@ -21,11 +21,12 @@ from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop import run as loop
+from cotrain.loop.drawing import permuted
 from cotrain.loop.policies import critic, ema, snapshot, trainable
 from cotrain.loop.recipe import Objective
 from cotrain.loop.run import Interrupted
 from cotrain.loop.schedule import single
-from cotrain.loop.trainer import CoTrainer, permuted
+from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.table import documented
 from cotrain.play.protocols import solve
 from cotrain.recipes.grpo import grpo

@@ -1,0 +1,108 @@
+"""What ``--cluster`` says: the machines of a run, and nothing of its recipe.
+
+::
+
+    address = "auto"              # of a Ray that runs; left out: Ray begins on this machine
+    cpus = 4                      # that Ray may deal out here
+    object_store_mb = 1024        # of shared memory, through which weights pass; Ray writes to the disk beyond
+    deadline_seconds = 600        # for each answer of a process; who is silent longer is killed and replaced
+
+    [learner]
+    gpus = 1
+
+    [engine]
+    gpus = 1
+
+``--cluster local`` is such a file with nothing in it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, unknown_message
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """See the module for the fields."""
+
+    address: str | None = None
+    cpus: int = len(os.sched_getaffinity(0))
+    object_store_mb: int = 1024
+    deadline: float = 600.0
+    gpus: Mapping[str, float] = field(default_factory=dict)  # by host: those of one process
+
+
+def read(target: str) -> Cluster:
+    """The cluster that ``--cluster`` names: "local" or a TOML file. Raises ConfigError, one line, for what is wrong in it."""
+    if target == LOCAL:
+        return Cluster()
+    path = Path(target)
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = (error.strerror or "unreadable").lower()
+        raise ConfigError(f"--cluster {target}: {why}; expected {LOCAL!r} or a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--cluster {target}: no TOML: {error}") from None
+    whole, learner, engine = (
+        _Table(target, name, found if name == "" else found.get(name, {})) for name in ("", "learner", "engine")
+    )
+    for table, known in (
+        (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
+        (learner, ("gpus",)),
+        (engine, ("gpus",)),
+    ):
+        table.refuse_unknown(known)
+    usual = Cluster()
+    return Cluster(
+        address=whole.text("address"),
+        cpus=int(whole.number("cpus", usual.cpus, least=1, whole=True)),
+        object_store_mb=int(whole.number("object_store_mb", usual.object_store_mb, least=80, whole=True)),
+        deadline=whole.number("deadline_seconds", usual.deadline, least=1),
+        gpus={
+            "LearnerHost": learner.number("gpus", 0.0, least=0),
+            "EngineHost": engine.number("gpus", 0.0, least=0),
+        },
+    )
+
+
+class _Table:
+    """One table of the file."""
+
+    def __init__(self, file: str, name: str, values: Any) -> None:
+        self._where = f"--cluster {file}"
+        self._prefix = f"{name}." if name else ""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{self._where}: {name} is {values!r}, expected a table [{name}]")
+        self._values = values
+
+    def refuse_unknown(self, known: tuple[str, ...]) -> None:
+        for name in self._values:
+            if name not in known:
+                raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}")
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{self._where}: {self._prefix}{name} is {value!r}, expected a text")
+        return value
+
+    def number(self, name: str, usual: float, *, least: float, whole: bool = False) -> float:
+        value = self._values.get(name, usual)
+        kinds = int if whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(
+                f"{self._where}: {self._prefix}{name} is {value!r}, expected {kind} of at least {least:g}"
+            )
+        return float(value)

@@ -1,0 +1,192 @@
+"""The run's side of what other processes hold: ``HostedPolicy`` for the learner's, ``HostedEngine`` for the engine's.
+
+Both speak to a ``Process``, which answers or raises ``ProcessLost``. A play changes nothing, so a lost engine costs the play:
+the next question begins a new process, which is given the present weights (``several.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from cotrain.backend.engine_host import Answered, sent
+from cotrain.backend.handles import PolicyHandle, Sequences, Spec
+from cotrain.backend.learner_host import Opened, tensors_of
+from cotrain.backend.shapes import Shape
+from cotrain.core.address import Address
+from cotrain.core.errors import EngineLost, ProcessLost, UnknownName
+from cotrain.core.state import State
+from cotrain.core.types import Completion
+from cotrain.engine.contract import Engine, Request
+from cotrain.learn.contract import LossTerm, UpdateReport
+from cotrain.learn.spoken import Given
+
+
+class Process(Protocol):
+    """A host in a process of its own."""
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method there and wait. Raises what it raised, and ProcessLost when there is no answer."""
+        ...
+
+    def send(self, method: str, *arguments: Any) -> Any:
+        """Call a method there. What comes back stands for its answer: as an argument to another process, or in ``wait``."""
+        ...
+
+    def wait(self, reference: Any, method: str) -> Any:
+        """The answer of ``send``. Errors: as ``ask``."""
+        ...
+
+    def kill(self) -> None:
+        """Whatever it does, and if it is gone already."""
+        ...
+
+
+class HostedPolicy(PolicyHandle):
+    """A policy whose model is in the process of the learners."""
+
+    engine: Engine  # who samples from it; set by the backend
+
+    def __init__(self, name: str, spec: Spec, opened: Opened, learner: Callable[[], Process]) -> None:
+        """``learner``: the process that holds it now."""
+        super().__init__(name, spec, opened.renderer)
+        self.changes, self._shape, self._learner, self._version = opened.changes, opened.shape, learner, 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    async def sample(self, request: Request) -> Completion:
+        return await self.engine.sample(request)
+
+    def logprobs(
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+    ) -> list[torch.Tensor]:
+        found = self._ask("logprobs", list(sequences), temperature, list(given))
+        return [torch.from_numpy(values.copy()) for values in found]
+
+    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
+        report, self._version = self._ask("update", list(terms))
+        return report
+
+    def follow(self, source: PolicyHandle, planned: int) -> bool:
+        changed, self._version = self._ask("follow", source.name, planned)
+        return bool(changed)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(tensors_of(self._ask("weights")).items())
+
+    def shape(self) -> Shape | None:
+        return self._shape
+
+    def state(self) -> State:
+        return dict(self._ask("state"))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return tensors_of(self._ask("tensors"))
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._version = self._ask("load", state, {name: tensor.numpy() for name, tensor in tensors.items()})
+
+    def begin_again(self) -> None:
+        """It is at its start again."""
+        self._version = 0
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._learner().ask(method, self.name, *arguments)
+
+
+class HostedEngine:
+    """An engine in another process. Implements ``ServingEngine``."""
+
+    def __init__(self, process: Process, renew: Callable[[], Process]) -> None:
+        """``renew``: makes another process in place of one that is lost, with the present weights."""
+        self._process: Process | None = process
+        self._renew = renew
+        self._contexts: dict[str, int] = process.ask("context")
+        self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
+        self._open: dict[int, asyncio.Future[Completion]] = {}
+        self._number = 0
+        self._past: dict[str, float] = {}  # counts of lost processes
+        self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
+
+    async def sample(self, request: Request) -> Completion:
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        return await future
+
+    def advance(self) -> bool:
+        """Raises EngineLost: then nothing is open any more."""
+        return self._turn("advance")
+
+    def step(self) -> bool:
+        return self._turn("step")
+
+    def drawn(self) -> dict[Address, list[int]]:
+        return dict(self.ask("drawn"))
+
+    def check(self, request: Request) -> None:
+        """Raises UnknownName; whatever else is wrong with a request is told when it is asked."""
+        self.context(request.policy)
+
+    def context(self, policy: str) -> int:
+        if policy not in self._contexts:
+            raise UnknownName("policy", policy, self._contexts)
+        return self._contexts[policy]
+
+    def publish(self, policy: str, version: int) -> None:
+        """The version of the weights that are there."""
+        self.bring(policy, version, {})
+
+    def bring(self, policy: str, version: int, weights: Any) -> None:
+        """New weights of a policy. ``weights``: numpy arrays by name, or what Ray fetches them by."""
+        self.ask("publish", policy, version, weights, self._cancelled())
+
+    def counts(self) -> dict[str, float]:
+        return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new one are
+        lost."""
+        if self._process is None:
+            self._process = self._renew()
+        try:
+            return self._process.ask(method, *arguments)
+        except ProcessLost as lost:
+            self.drop()
+            raise EngineLost(str(lost)) from lost
+
+    def drop(self) -> None:
+        """The process is lost, and with it all that is open."""
+        self._process, self._waiting, self._open = None, [], {}
+        self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
+
+    def _turn(self, method: str) -> bool:
+        gone, asked = self._cancelled(), []
+        for request, future in self._waiting:
+            if not future.cancelled():
+                self._number += 1
+                self._open[self._number] = future
+                asked.append(sent(self._number, request))
+        self._waiting = []
+        if not self._open and not gone:
+            return False
+        answered: list[Answered]
+        answered, self._counts = self.ask(method, asked, gone)
+        for one in answered:
+            future = self._open.pop(one.number)
+            if one.error is not None:
+                future.set_exception(one.error)
+            elif one.completion is not None:
+                future.set_result(one.completion)
+        return bool(answered)
+
+    def _cancelled(self) -> list[int]:
+        """Open requests that nobody waits for any more; forgotten here."""
+        gone = [number for number, future in self._open.items() if future.cancelled()]
+        for number in gone:
+            del self._open[number]
+        return gone

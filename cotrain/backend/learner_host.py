@@ -1,0 +1,90 @@
+"""The policies of a run with their optimisers, in a process of its own. Knows no Ray: ``on_ray.py`` makes it an actor.
+
+The very handles of one process (``handles.py``) answer here, asked by name. Tensors leave as numpy arrays, which Ray's store
+hands on without a copy (torch tensors are pickled: six times as slow for 500 MB).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cotrain.backend.handles import PolicyHandle, Sequences, Spec
+from cotrain.backend.local import Room
+from cotrain.backend.shapes import Shape
+from cotrain.core.state import State
+from cotrain.learn.contract import LossTerm, UpdateReport
+from cotrain.learn.spoken import Given
+from cotrain.text.render import Rendering
+
+Arrays = dict[str, Any]  # name → numpy array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What of a policy the run itself has to know."""
+
+    renderer: Rendering | None
+    shape: Shape | None
+    changes: bool
+
+
+class LearnerHost:
+    """All policies whose models this run holds."""
+
+    def __init__(self, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
+        """``policies``: all of the run, as the backend has settled them; ``threads``: of the CPU."""
+        torch.set_num_threads(threads)
+        room = Room(policies, seed, device)
+        self._handles: dict[str, PolicyHandle] = {n: room.handle(n) for n, spec in policies.items() if spec.head}
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def opened(self) -> dict[str, Opened]:
+        return {
+            name: Opened(renderer=handle.renderer, shape=handle.shape(), changes=handle.changes)
+            for name, handle in self._handles.items()
+        }
+
+    def update(self, policy: str, terms: Sequence[LossTerm]) -> tuple[UpdateReport, int]:
+        """What the update did, and the version of the weights after it."""
+        report = self._handles[policy].update(terms)
+        return report, self._handles[policy].version
+
+    def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[Given]) -> list[Any]:
+        """A numpy array ``[T]`` for each sequence."""
+        found = self._handles[policy].logprobs(sequences, temperature=temperature, given=given)
+        return [values.numpy() for values in found]
+
+    def follow(self, policy: str, source: str, planned: int) -> tuple[bool, int]:
+        """Whether the weights of a following policy changed, and their version."""
+        changed = self._handles[policy].follow(self._handles[source], planned)
+        return changed, self._handles[policy].version
+
+    def weights(self, policy: str) -> Arrays:
+        return _arrays(dict(self._handles[policy].weights()))
+
+    def state(self, policy: str) -> State:
+        return self._handles[policy].state()
+
+    def tensors(self, policy: str) -> Arrays:
+        return _arrays(self._handles[policy].tensors())
+
+    def load(self, policy: str, state: State, arrays: Arrays) -> int:
+        """Put back what ``state`` and ``tensors`` gave; the version of the weights."""
+        self._handles[policy].load(state, tensors_of(arrays))
+        return self._handles[policy].version
+
+
+def _arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def tensors_of(arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Tensors of their own: what comes out of Ray's store is read only."""
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}

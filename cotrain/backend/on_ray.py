@@ -1,0 +1,156 @@
+"""Processes by Ray: every host is an actor. Ray is imported here alone, and only when it is asked for.
+
+Every wait has a deadline; who is silent longer is killed. Ray restarts nothing by itself: it would bring a process back
+without its state (``several.py`` has what is done instead).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from cotrain.backend.cluster_file import Cluster
+from cotrain.core.errors import ConfigError, ProcessLost
+from cotrain.core.user_code import PREFIX
+
+PATIENCE = 180.0  # seconds in which Ray is begun again where it is late
+
+
+class RayProcess:
+    """One actor. Implements ``hosted.Process``."""
+
+    def __init__(self, what: str, actor: Any, deadline: float, *, here: bool) -> None:
+        """``what``: as messages name it; ``deadline``: seconds for each answer; ``here``: on this machine."""
+        self.what, self.actor, self._deadline, self._here = what, actor, deadline, here
+        self._pid_to_come = self.send("pid")
+        self._pid = 0
+
+    def send(self, method: str, *arguments: Any) -> Any:
+        """Ray's name for an answer that is to come."""
+        return self.actor.call.remote(method, *arguments)
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        return self.wait(self.send(method, *arguments), method)
+
+    def wait(self, reference: Any, method: str) -> Any:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        try:
+            return ray.get(reference, timeout=self._deadline)
+        except RayTaskError as error:
+            if isinstance(error.cause, RayError):  # an argument was lost on its way
+                raise ProcessLost(f"{self.what}: {_line(error.cause)} during {method}") from error
+            raise error.cause from error
+        except GetTimeoutError as error:
+            self.kill()
+            raise ProcessLost(
+                f"{self.what} did not answer {method} within {self._deadline:g} seconds and was killed"
+            ) from error
+        except RayError as error:
+            self.kill()
+            raise ProcessLost(f"{self.what} is lost during {method}: {_line(error)}") from error
+
+    def kill(self) -> None:
+        """At once, whatever it does. Nothing where it is gone."""
+        import ray
+
+        if self._here and not self._pid:
+            with suppress(Exception):  # gone, or not there yet
+                self._pid = ray.get(self._pid_to_come, timeout=0)
+        with suppress(Exception):  # whatever Ray says of one that is gone
+            ray.kill(self.actor, no_restart=True)
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)  # one that is stopped does not hear Ray
+
+
+class Hosting:
+    """The actor: it keeps a host, which may be a class that Ray would take for an asynchronous one."""
+
+    def __init__(self, host: type, settings: tuple[Any, ...]) -> None:
+        self._host = host(*settings)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._host, method)(*arguments)
+
+
+class Ray:
+    """Implements ``several.Launcher``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Raises ConfigError where Ray is not installed."""
+        try:
+            import ray  # noqa: F401  this is what it is here for
+        except ImportError:
+            raise ConfigError("--backend ray: Ray is not installed here; pip install 'cotrain[ray]'") from None
+        self.cluster = cluster
+        self._ours = False  # did it begin or join Ray?
+
+    def start(self) -> None:
+        self._ours = start(self.cluster)
+        _carry_user_code()
+
+    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
+        import ray
+
+        gpus = self.cluster.gpus.get(host.__name__, 0.0)
+        actor: Any = ray.remote(Hosting).options(num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0)
+        return RayProcess(what, actor.remote(host, settings), self.cluster.deadline, here=self.cluster.address is None)
+
+    def stop(self) -> None:
+        import ray
+
+        if self._ours and ray.is_initialized():
+            ray.shutdown()
+        self._ours = False
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "ray"}
+
+
+def start(cluster: Cluster) -> bool:
+    """Join the cluster, or begin Ray on this machine; False where this process has joined one already. Raises ConfigError."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    here: dict[str, Any] = {
+        "num_cpus": cluster.cpus,
+        "object_store_memory": cluster.object_store_mb * 2**20,
+        "include_dashboard": False,
+    }
+    until = time.monotonic() + min(cluster.deadline, PATIENCE)
+    while True:
+        try:
+            ray.init(cluster.address or "local", **({} if cluster.address else here), **quiet)
+            return True
+        except Exception as error:
+            ray.shutdown()  # what of it began
+            late = (
+                "timed out" in str(error) and cluster.address is None
+            )  # Ray waits 30 seconds; a busy machine needs more
+            if not late or time.monotonic() > until:
+                where = f"at {cluster.address}" if cluster.address else "here"
+                raise ConfigError(f"Ray does not start {where}: {_line(error)}") from error
+
+
+def _carry_user_code() -> None:
+    """What a user's own file defines is not found by name in other processes: it travels itself."""
+    from ray import cloudpickle
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(PREFIX):
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

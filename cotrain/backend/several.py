@@ -1,0 +1,184 @@
+"""The backend of several processes: the engine in one, the learners in another, the run itself in neither.
+
+::
+
+    run ──ask──▶ learners   update, logprobs, state …             weights ─┐ from process to process
+     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘
+
+A process that is lost takes what it held with it:
+
+    engine     copies only. The play that it was lost in is played again, by a new one with the present weights
+    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again
+
+Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``: ``on_ray.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from cotrain.backend.engine_host import EngineHost
+from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
+from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
+from cotrain.backend.learner_host import LearnerHost, Opened
+from cotrain.backend.local import Room, remember, settled
+from cotrain.backend.players import Players
+from cotrain.core.errors import EngineLost, ProcessLost
+from cotrain.core.types import Trace
+from cotrain.text.plain import ByteRenderer
+
+TRIES = 3  # to begin, or to publish weights, each with new processes
+LEARNERS, ENGINE = "the learners' process", "the engine's process"  # as messages name them
+
+
+class Launcher(Protocol):
+    """Begins processes, and carries what is said to them."""
+
+    def start(self) -> None:
+        """Make ready. Raises ConfigError where that cannot be."""
+        ...
+
+    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> Process:
+        """A process that holds ``host(*settings)``; it need not stand yet."""
+        ...
+
+    def stop(self) -> None:
+        """No process is left behind."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values for the run's provenance."""
+        ...
+
+
+class Several:
+    """Implements ``Backend``."""
+
+    def __init__(self, launcher: Launcher, device: str = "cpu") -> None:
+        self._launcher, self.device = launcher, device
+        self._handles: dict[str, PolicyHandle] = {}
+        self._learners: Process | None = None
+        self._engine_process: Process | None = None
+
+    def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
+        self._policies, self._seed = settled(policies, self.device), seed
+        try:
+            self._launcher.start()
+            opened = self._begin()
+        except BaseException:
+            self._stop()
+            raise
+        outside = Outside(self._policies, opened)
+        for name, spec in self._policies.items():
+            if name in opened:
+                handle = HostedPolicy(name, spec, opened[name], self._present_learners)
+                handle.engine = self._engine
+                self._handles[name] = handle
+            else:
+                self._handles[name] = outside.handle(name)
+        self.engine = Players(self._handles, self._engine)
+        return dict(self._handles)
+
+    def _begin(self) -> dict[str, Opened]:
+        """Both processes, which load at once, and what the learners tell of the policies."""
+        for tried in range(1, TRIES + 1):
+            self._learners, self._engine_process = self._begin_learners(), self._begin_engine()
+            try:
+                opened: dict[str, Opened] = self._learners.ask("opened")
+                self._engine = HostedEngine(self._engine_process, self._new_engine)
+                break
+            except ProcessLost:
+                self._kill()
+                if tried == TRIES:
+                    raise
+        return opened
+
+    def publish(self, policy: str, version: int) -> None:
+        """Raises ProcessLost when the learners are lost, EngineLost after three engines one after the other."""
+        for tried in range(1, TRIES + 1):
+            learners = self._present_learners()
+            weights = learners.send("weights", policy)
+            try:
+                self._engine.bring(policy, version, weights)
+                return
+            except EngineLost:
+                learners.wait(weights, "weights")  # raises ProcessLost when it is the learners that are lost
+                if tried == TRIES:
+                    raise
+
+    def remember(self, traces: Iterable[Trace]) -> None:
+        remember(self._handles, traces)
+
+    def renew(self) -> None:
+        """New learners; a new engine when it is asked next, should it be lost too."""
+        if self._learners is not None:
+            self._learners.kill()
+        self._learners = None
+        for handle in self._handles.values():
+            if isinstance(handle, HostedPolicy):
+                handle.begin_again()
+        self._present_learners()
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._launcher.describe(), "engine": "embedded", "device": self.device}
+
+    async def close(self) -> None:
+        await asyncio.gather(*(handle.close() for handle in self._handles.values()))
+        self._stop()
+
+    def _present_learners(self) -> Process:
+        if self._learners is None:
+            self._learners = self._begin_learners()
+        return self._learners
+
+    def _new_engine(self) -> Process:
+        """Another engine with the present weights. Raises EngineLost, and ProcessLost when it is the learners that are lost."""
+        if self._engine_process is not None:
+            self._engine_process.kill()
+        self._engine_process = process = self._begin_engine()
+        for handle in self._handles.values():
+            if handle.changes and handle.renderer is not None:
+                learners = self._present_learners()
+                weights = learners.send("weights", handle.name)
+                try:
+                    process.ask("publish", handle.name, handle.version, weights, [])
+                except ProcessLost as lost:
+                    learners.wait(weights, "weights")
+                    raise EngineLost(str(lost)) from lost
+        return process
+
+    def _begin_learners(self) -> Process:
+        return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
+
+    def _begin_engine(self) -> Process:
+        return self._launcher.begin(ENGINE, EngineHost, self._settings())
+
+    def _settings(self) -> tuple[Any, ...]:
+        return (self._policies, self._seed, self.device, torch.get_num_threads())
+
+    def _kill(self) -> None:
+        for process in (self._engine_process, self._learners):
+            if process is not None:
+                process.kill()
+        self._engine_process = self._learners = None
+
+    def _stop(self) -> None:
+        self._kill()
+        self._launcher.stop()
+
+
+class Outside(Room):
+    """Where policies build themselves that hold no model: programs, and models of other servers."""
+
+    def __init__(self, policies: Mapping[str, Any], opened: Mapping[str, Opened]) -> None:
+        self.policies, self._opened = policies, opened
+        self._built = {}
+
+    def program(self, name: str, spec: Any) -> ProgramHandle:
+        known = None if spec.tokens_of is None else self._opened.get(spec.tokens_of)
+        teller = known.renderer if known else None if spec.tokens_of is None else self.handle(spec.tokens_of).renderer
+        return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)

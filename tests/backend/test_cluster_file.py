@@ -1,0 +1,65 @@
+"""What a cluster file may say, and what is said of one that is wrong: one line, before anything is loaded."""
+
+import pytest
+
+from cotrain.backend.cluster_file import Cluster, read
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+
+WHOLE = """
+address = "10.0.0.1:6379"
+cpus = 8
+object_store_mb = 4096
+deadline_seconds = 90
+
+[learner]
+gpus = 1
+
+[engine]
+gpus = 0.5
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_whole_file(tmp_path):
+    gpus = {"LearnerHost": 1.0, "EngineHost": 0.5}
+    expected = Cluster(address="10.0.0.1:6379", cpus=8, object_store_mb=4096, deadline=90.0, gpus=gpus)
+    assert read(written(tmp_path, WHOLE)) == expected
+    assert read("local").address is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adress = 'auto'", "unknown key 'adress'; did you mean 'address'?"),
+        ("[engine]\ngpu = 1", "unknown key 'gpu'; did you mean 'gpus'?"),
+        ("cpus = 0", "cpus is 0, expected a whole number of at least 1"),
+        ("cpus = true", "cpus is True, expected a whole number"),
+        ("deadline_seconds = 'long'", "deadline_seconds is 'long', expected a number of at least 1"),
+        ("object_store_mb = 10", "object_store_mb is 10, expected a whole number of at least 80"),
+        ("address = 4", "address is 4, expected a text"),
+        ("engine = 1", r"engine is 1, expected a table \[engine\]"),
+        ("[learner", "no TOML: "),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):
+    with pytest.raises(ConfigError, match=said) as told:
+        read(written(tmp_path, text))
+    assert "\n" not in str(told.value)
+
+
+def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = ["--backend", "ray", "--cluster", written(tmp_path, "nodes = 3"), "--out", str(out)]
+    assert main(["run", "grpo", *flags]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["run", "grpo", "--cluster", "local", "--out", str(out)]) == 2
+    assert "--cluster goes with --backend ray" in capsys.readouterr().err
+    assert main(["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "no.toml"), "--out", str(out)]) == 2
+    assert "no such file or directory" in capsys.readouterr().err
+    assert not out.exists()
