@@ -224,7 +224,7 @@ def poisoned_comparison(directory: Path, texts: list[str]) -> Path:
         return {"seed": seed, "curve": curve, "before": named, "after": {name: v + 0.1 for name, v in named.items()}}
 
     settings = {"learning_rate": {texts[7]: 1e-4, "b": 2e-4}, "lr_warmup": {"a": 5}, "temperature": {texts[8]: 1.0},
-                "problems": texts[9], "group_size": texts[10], "test_problems": texts[11], "members": 4}  # fmt: skip
+                "problems": texts[9], "group_size": texts[10], "test_problems": texts[11], "evaluation_group_size": 4}  # fmt: skip
     recipes = {arm: {"settings": settings, "seeds": [run(seed) for seed in range(3)]} for arm in arms}
     directory.mkdir()
     write(directory / "compare.json", {"recipes": recipes, "equal": "batches", "batches": texts[12], "settings": texts})
