@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
     build = find(target)
     parser, names = parser_of(target, build)
-    given = parser.strict([*(words_of(*config, parser) if config else ()), *words])
+    given = parser.strict([*(words_of(*config, parser) if config else ()), *argv])
     threads(given.threads)
     quiet()
     from cotrain import api

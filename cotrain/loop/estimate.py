@@ -195,7 +195,7 @@ def _cache(recipe: Recipe, policy: str, spec: Weights, shape: Shape, prompts: Ma
             continue
         own = fields_of(role.prompt) == {"problem"}
         plays = [
-            ((p.tasks or recipe.tasks_per_step), (p.members or recipe.group_size), p.options)
+            ((p.tasks or recipe.tasks_per_step), (p.group_size or recipe.group_size), p.options)
             for p in recipe.schedule.phases
         ]
         size = recipe.tasks.size("test")
