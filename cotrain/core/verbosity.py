@@ -23,7 +23,7 @@ def set_level(name: str | None) -> None:
     """From now on; None: info."""
     LOGGER.setLevel((name or "info").upper())
     for library in LIBRARIES:
-        logging.getLogger(library).setLevel(logging.DEBUG if name == "debug" else logging.WARNING)
+        logging.getLogger(library).setLevel(logging.DEBUG if name == "debug" else logging.ERROR)
     if name == "debug":
         logging.basicConfig(format="%(name)s: %(message)s")
 

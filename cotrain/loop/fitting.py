@@ -42,7 +42,7 @@ def look(trainer: CoTrainer) -> Iterator[str]:
                 line = _line(trainer, role, split, found, looked)
                 if split == "train" and len(found) == size:
                     raise TooLong(
-                        f"{line}; lower it with --set roles.{role}.sampling.max_tokens=N, or take a model with a longer context"
+                        f"{line}; lower max_tokens with --set roles.{role}.sampling.max_tokens=N, or take a model with a longer context"
                     )
                 yield f"note: {line}; they are set aside"
 
