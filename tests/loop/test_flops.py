@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from cotrain.backend.shapes import Shape, shape_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
 from cotrain.learn.contract import Sample
-from cotrain.loop.flops import Shape, Work, decoding, flops_of, forward, given, learning, prefill, shape_of
+from cotrain.loop.flops import Work, decoding, flops_of, forward, given, learning, prefill
 from cotrain.loop.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.grpo import grpo
