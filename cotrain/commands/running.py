@@ -49,7 +49,9 @@ def run(argv: Sequence[str]) -> int:
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
     how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
-    data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
+    data.add_argument(
+        "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
+    )
     data.add_argument(
         "--data", metavar="FILE", help="file, directory or owner/name of the Hub, for all but words and gym"
     )
