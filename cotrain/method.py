@@ -44,7 +44,7 @@ from cotrain.loop.recipe import Objective, Recipe
 from cotrain.loop.remote import remote
 from cotrain.loop.schedule import Phase, alternate, single
 from cotrain.loop.settings import Settings, recipe
-from cotrain.metrics.heldout import judged_by, selecting, solving, verifying
+from cotrain.metrics.heldout import judged_by, noting, selecting, solving, verifying
 from cotrain.play import common_roles, judges
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
@@ -127,6 +127,7 @@ __all__ = [
     "judged_by",
     "judges",
     "maxrl",
+    "noting",
     "common_roles",
     "program",
     "pull_to",

@@ -126,7 +126,9 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     add_backend(how)
     add_threads(how)
     how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
-    data.add_argument("--tasks", metavar="SOURCE", help="words (the default), gym:NAME, jsonl, or a benchmark: gsm8k …")
+    data.add_argument(
+        "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
+    )
     data.add_argument(
         "--data", metavar="FILE", help="file, directory or owner/name of the Hub, for all but words and gym"
     )

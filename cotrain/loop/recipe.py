@@ -18,6 +18,7 @@ from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import Policy, Program
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
+from cotrain.play.stores import Store
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
@@ -63,6 +64,7 @@ class Recipe:
     objectives: Mapping[str, Objective]
     schedule: Schedule
     evaluation: Evaluation
+    stores: Mapping[str, Store] = field(default_factory=dict)  # what the run collects, at its start
     horizon: int | None = None  # steps over which decays run, None for ``steps``
     tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
     flops: float | None = None  # the same with operations (``loop/flops.py``)
@@ -147,6 +149,8 @@ def check(recipe: Recipe) -> None:
     for phase in recipe.schedule.phases:
         for name in phase.objectives:
             _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
+        for name in phase.stores:
+            _known("store", name, recipe.stores, f"phase {phase.name!r}")
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")

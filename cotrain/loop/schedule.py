@@ -26,6 +26,7 @@ class Phase:
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
     group_size: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
+    stores: tuple[str, ...] = ()  # stores of the recipe that the protocol is passed, by these names
     in_turn: tuple[str, ...] = ()  # the same objectives, if each is to learn before the next one looks at the traces
 
 

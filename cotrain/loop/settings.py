@@ -32,6 +32,7 @@ from cotrain.loop.recipe import Objective, Origin, Recipe
 from cotrain.loop.schedule import Protocol, Schedule
 from cotrain.metrics.heldout import Measure, solving
 from cotrain.play.role import Role
+from cotrain.play.stores import Store
 from cotrain.tasks.words.source import study_problems
 
 Build = Callable[..., Recipe]
@@ -95,9 +96,10 @@ class Settings:
         measures: tuple[Measure, ...] = (solving("solver", 8),),
         options: Mapping[str, Any] | None = None,
         fixed: Mapping[str, str] | None = None,
+        stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
-        """The whole recipe. ``evaluate``: the protocol played on held-out problems, with ``options``; ``measures``: what is
-        counted then; ``fixed``: see ``Evaluation``."""
+        """The whole recipe. ``evaluate``: the protocol played on held-out problems, with ``options``; ``measures``:
+        what is counted then; ``fixed``: see ``Evaluation``; ``stores``: what the run collects (``play/stores.py``)."""
         evaluation = Evaluation(
             protocol=evaluate,
             measures=measures,
@@ -119,6 +121,7 @@ class Settings:
             schedule=schedule,
             evaluation=evaluation,
             evaluate_every=self.evaluate_every,
+            stores=stores or {},
         )
 
     def _sampled(self, role: Role) -> Role:

@@ -39,6 +39,7 @@ from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_
 from cotrain.play.executor import Executor
 from cotrain.play.idle_loop import IdleLoop
 from cotrain.play.role import Role
+from cotrain.play.stores import Store
 from cotrain.tasks.grading import grade_outside
 
 Watch = Callable[[int], Callable[[], None]]  # (episodes of a play) → what is called when one of them is over
@@ -107,6 +108,7 @@ class CoTrainer:
         self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
         self.meter = Meter(self.policies)
         self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
+        self.stores: dict[str, Store] = dict(recipe.stores)
         for name, objective in recipe.objectives.items():
             needs = objective.by.needs()
             read = {objective.policy, *needs.scores, *filter(None, (needs.reference, needs.values))}
@@ -166,7 +168,8 @@ class CoTrainer:
         tasks = self.draw(phase, step)
         group_size = phase.group_size or self.recipe.group_size
         before, asked, short = self.engine.counts(), self._outside(), self._shortages()
-        episodes = self.executor.play(phase.protocol, tasks, step=step, group_size=group_size, **phase.options)
+        options = {**phase.options, **{name: self.stores[name] for name in phase.stores}}
+        episodes = self.executor.play(phase.protocol, tasks, step=step, group_size=group_size, **options)
         clock.lap("play")
         spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
         refuse_mass_failure(step, episodes, self.executor.set_aside)
@@ -184,6 +187,9 @@ class CoTrainer:
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
             row |= self._learn(due, episodes, clock, skipped)
+        for name, store in self.stores.items():
+            self.stores[name] = store.after(episodes, step)
+            row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
         speaking = {handle.name for handle in self.policies if handle.spec.speaks}
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
         for key, count in self._shortages().items():
@@ -350,13 +356,19 @@ class CoTrainer:
             "retries": self.retries,
             "policies": self.policies.state(),
             "algorithms": dict(self.memory),
-        }
+        } | ({"stores": {name: store.state() for name, store in self.stores.items()}} if self.stores else {})
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
-        finished, tokens, retries, policies, algorithms = take("run", state, *STATE)
+        kept: Mapping[str, Any] = {}
+        if self.stores:
+            finished, tokens, retries, policies, algorithms, kept = take("run", state, *STATE, "stores")
+        else:
+            finished, tokens, retries, policies, algorithms = take("run", state, *STATE)
         memory = take("run's algorithms", algorithms, *self.memory)
         self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
+        held = take("run's stores", kept, *self.stores)
+        self.stores = {n: self.recipe.stores[n].restored(was) for n, was in zip(self.stores, held, strict=True)}
         self.finished, self.tokens = int(finished), int(tokens)
         self.meter = Meter(self.policies)  # a step that was given up may have counted
         self.retry(int(retries))

@@ -7,12 +7,13 @@ read the ground truth; what it makes of it goes to reports and never to an algor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS
+from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS, Note
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
-from cotrain.metrics.clusters import Bounded, Share, Statistic, figure, figures
+from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, figure, figures, ratio
 from cotrain.metrics.processes import error_accuracy, first_wrong, located, processbench_f1
 from cotrain.metrics.verdicts import believed, calibration_counts, calibration_error, confusion, rates
 
@@ -110,6 +111,25 @@ def verifying(judge: str) -> Measure:
             for name, statistic in VERDICTS_SHOWN.items()
         }
         return figures({**found, "gap": figure(counts, GAP, total["all"])})
+
+    return measure
+
+
+def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
+    """``truth/{note}``: the mean of a note over a role's turns that have it; values lie in [``low``, ``high``]."""
+
+    def mean(sums: Sums) -> Array:
+        return ratio(sums["sum"], sums["count"])
+
+    statistic = Bounded(mean, low, high, frozenset(("sum", "count")))
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        counts = {}
+        for task, traces in by_task(episodes, role).items():
+            values = [float(value) for t in traces if (value := note.of(t)) is not None]
+            counts[task] = {"sum": sum(values), "count": float(len(values))}
+        total = sum(row["count"] for row in counts.values())
+        return figures({f"{role}/truth/{note.name}": figure(counts, statistic, total)})
 
     return measure
 

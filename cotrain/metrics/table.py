@@ -41,6 +41,10 @@ RUN = (
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",
         advice="The generator is believed more and more than it deserves: train the judge more often, or pay its verdicts less.",
     ),
+    Metric(key="{store}/size", label="problems in the pool", unit=COUNT, meaning="problems that a pool holds"),
+    Metric(
+        key="{store}/solved", label="share solved, in the pool", meaning="mean over its problems of the share of right answers",
+    ),
     Metric(
         key="failures/{reason}", unit=COUNT, healthy=(0, 0),
         meaning="episodes that broke off, and traces that were kept from training",
@@ -93,7 +97,7 @@ SAID = (
         advice="Nearly all get the largest value of this reward, so it tells nobody apart: ask for more than it pays for.",
     ),
     Metric(
-        key="{role}/truth/{name}", label="noted truth: {name}", unit=UNKNOWN,
+        key="{role}/truth/{name}", label="noted truth: {name}", unit=UNKNOWN, at=BOTH,
         meaning="mean of any number or boolean that the protocol noted as truth, such as `label_right` of a pseudo-label",
     ),
 )  # fmt: skip
@@ -122,6 +126,15 @@ SOLVER = (
     Metric(
         key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT, trend="above majority",
         meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
+    ),
+    Metric(
+        key="{policy}/exploitability", label="exploitability", unit=UNKNOWN, better=-1, at=HELD_OUT, headline=FIRST, trend="falling",
+        meaning="what a best response wins against a player, mean of both seats; 0 cannot be beaten",
+    ),
+    Metric(
+        key="{policy}/seen", label="probability behind exploitability", at=HELD_OUT, healthy=(0.95, 1),
+        meaning="share of a player's probability that the moves it was seen to make stand for",
+        advice="Exploitability rests on too few of the player's moves: raise evaluation.group_size.",
     ),
     Metric(
         key="{role}/ungraded", label="answers without a grade", better=-1, healthy=(0, 0.005), tolerable=(0, 0.02),

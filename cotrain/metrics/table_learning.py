@@ -50,11 +50,21 @@ CREDIT = (
         key="{objective}/process/pair_accuracy", better=1, trend="above 0.5, rising",
         meaning="PRIME: pairs (right, wrong) of answers that these sums put in order",
     ),
-    Metric(key="{objective}/pairs", unit=COUNT, meaning="reward model: pairs"),
+    Metric(key="{objective}/pairs", unit=COUNT, meaning="pairs of a pairwise loss"),
+    Metric(key="{objective}/beta", unit=NUMBER, meaning="preferences: β at this update"),
+    Metric(
+        key="{objective}/margin", unit=NUMBER, trend="rising within an iteration",
+        meaning="preferences: mean of m, by how much more than the reference the better answer is preferred, in nats",
+    ),
+    Metric(
+        key="{objective}/logprob/better", unit=NATS, trend="not falling",
+        meaning="preferences: log-probability of the better answer, mean over pairs",
+    ),
+    Metric(key="{objective}/logprob/worse", unit=NATS, meaning="preferences: that of the worse one"),
     Metric(key="{objective}/pair_loss", unit=NUMBER, better=-1, meaning="reward model: their loss"),
     Metric(
         key="{objective}/pair_accuracy", better=1, trend="above 0.5",
-        meaning="reward model: the share of them that is put in order",
+        meaning="the share of pairs that is put in order",
     ),
     Metric(key="{objective}/score_mean", unit=NUMBER, trend="not drifting", meaning="reward model: mean of its scores"),
     Metric(key="{objective}/score_std", unit=NUMBER, trend="not drifting", meaning="reward model: spread of its scores"),

@@ -16,17 +16,27 @@ from cotrain.core.user_code import named_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
-KINDS = ("words", "jsonl", "gym", "programs", "verifiers", "openenv")
-NAMES = ("words", *SCHEMAS, *PROGRAMS, "gym:NAME", "verifiers:NAME", "openenv:URL", "path/to/file.py:CLASS")
+KINDS = ("words", "games", "halves", "jsonl", "gym", "programs", "verifiers", "openenv")
+NAMES = (
+    "words",
+    "games:NAME",
+    "halves",
+    *SCHEMAS,
+    *PROGRAMS,
+    "gym:NAME",
+    "verifiers:NAME",
+    "openenv:URL",
+    "path/to/file.py:CLASS",
+)
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME", "verifiers:NAME", "openenv:URL", or with data
-    "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of
-    the user's own that is made without arguments.
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "gym:NAME",
+    "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox
+    "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without arguments.
 
-    ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is one.
-    ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
+    ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
+    one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
     kind, _, name = spec.partition(":")
@@ -41,9 +51,9 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         from cotrain.tasks.jsonl import benchmark
 
         return benchmark(*_on_the_hub(spec, data), lenient=lenient)
-    named = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}
+    named = {"games": "game", "gym": "dataset", "verifiers": "taskset", "openenv": "url"}
     own = spec.rpartition(":")[0].endswith(".py")
-    if spec != "words" and not own and not (kind in named and name):
+    if spec not in ("words", "halves") and not own and not (kind in named and name):
         raise UnknownName("task source", spec, NAMES)
     if lenient and data is None:
         raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
@@ -59,8 +69,9 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
 def problems(
     tasks: str | None, data: str | None, operations: Sequence[int] | None = None, lenient: bool = False
 ) -> TaskSource:
-    """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file, else the
-    word problems that the embedded models are studied on. Raises ConfigError and UnknownName as ``task_source`` does."""
+    """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
+    else the word problems that the embedded models are studied on. Raises ConfigError and UnknownName as
+    ``task_source`` does."""
     from cotrain.tasks.words.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")
@@ -88,8 +99,8 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
     """Build a source again from what its ``describe()`` returned; ``target``: the user's own class that did, as
     ``path/to/file.py:Name`` or ``package.module:Name``.
 
-    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist, ConfigError
-    for a class that is not there.
+    Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist,
+    ConfigError for a class that is not there.
     """
     kind, settings = take("a task source", description, "kind", "settings")
     try:
@@ -109,6 +120,14 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
             from cotrain.tasks.jsonl import JsonlTasks
 
             return JsonlTasks(**settings)
+        if kind == "games":
+            from cotrain.tasks.games.source import Games
+
+            return Games(**settings)
+        if kind == "halves":
+            from cotrain.tasks.halves import Halves
+
+            return Halves(**settings)
         if kind == "gym":
             from cotrain.tasks.gym import GymTasks
 

@@ -34,6 +34,40 @@ SELF_CHECK = "{problem}\nSolve and check:"
 PLAN = "{question}\nPlan:"
 DIGEST = "{documents}\n{purpose}\nDigest:"
 
+# Of debaters; no embedded model knows it before it is taught.
+ACCUSE = "{problem}\nMine:\n{mine}\nOther:\n{other}\nWrong step:"
+ACCUSE_FULL = """Two solutions of the problem below come to different answers. You defend the first. A judge will \
+look at one step of the second solution: the one that you accuse.
+
+Problem:
+{problem}
+
+The solution that you defend:
+{mine}
+
+The other solution, of {count} steps:
+{other}
+
+Which of its steps is wrong? Write the number of the step, counted from 1, once, in one pair of tags at the end: \
+<answer> ... </answer>"""
+
+# Of proposers; no embedded model knows it before it is taught.
+PROPOSE = "{hint}\nWrite a problem:"
+PROPOSE_FULL = """Write one word problem about counts of things, in sentences of exactly these forms and no other words:
+
+There are 12 apples.
+There are 4 more pears than apples.
+There are 3 fewer plums than pears.
+There are 2 times as many nuts as plums.
+There are as many eggs as nuts and pears together.
+There are as many cakes as eggs minus nuts.
+How many cakes are there?
+
+Begin with counts that are given, end with the question, and keep all counts between 1 and 99. Where an answer is asked
+for, the problem must have it; where another problem is shown, write a different one.
+
+{hint}"""
+
 SOLVE_FULL = """Solve the problem below step by step.
 
 Write every step of your reasoning in its own pair of tags: <step> ... </step>

@@ -29,12 +29,19 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.table import documented
 from cotrain.play.protocols import solve
+from cotrain.recipes.debate import debate
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.magrpo import magrpo
+from cotrain.recipes.proposer_solver import proposer_solver
+from cotrain.recipes.self_rewarding import self_rewarding
+from cotrain.recipes.spin import spin
+from cotrain.recipes.spiral import spiral
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY, RandomLatency
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
+ALONE = {name: value for name, value in SMALL.items() if name != "group_size"}  # for a method without groups
 
 
 def ppo(tasks):
@@ -75,6 +82,12 @@ CASTS = {
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
+    "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
+    "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),
+    "proposer-solver": lambda tasks: briefly(proposer_solver(steps=4, warmup=2, tasks=tasks, **SMALL)),
+    "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
+    "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
+    "spiral": lambda tasks: briefly(spiral(steps=4, warmup=1, pool=2, pool_every=1, **SMALL)),
     "tango": alternating,
     "tango-lora": lambda tasks: briefly(
         tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)

@@ -1,0 +1,47 @@
+"""Joint actions: what each of several agents' answers is worth when only all of them together are rewarded.
+
+At a node of a tree N agents give K answers each, at once. A joint action has one answer of every agent:
+
+    aligned   the k-th of each: K joint actions
+    crossed   every combination: K^N, in the order of ``itertools.product``
+
+An answer's return is the sum over the joint actions that it took part in, as in the code of MAGRPO (arXiv 2508.04652),
+so crossed returns grow with K^(N−1). A joint action whose game goes on has its reward and γ times the mean of what its
+child node's joint actions return. Pure functions of lists; whoever compares answers does so within (node, agent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Literal
+
+from cotrain.core.errors import UnknownName
+
+Pairing = Literal["aligned", "crossed"]
+PAIRINGS: tuple[Pairing, ...] = ("aligned", "crossed")
+
+
+def joint_actions(pairing: str, agents: int, answers: int) -> tuple[tuple[int, ...], ...]:
+    """Of each joint action the index of every agent's answer, [N]. Raises UnknownName."""
+    if pairing == "aligned":
+        return tuple((k,) * agents for k in range(answers))
+    if pairing == "crossed":
+        return tuple(product(range(answers), repeat=agents))
+    raise UnknownName("pairing of joint actions", pairing, PAIRINGS)
+
+
+def answer_returns(
+    joint: Sequence[tuple[int, ...]], returns: Sequence[float], agents: int, answers: int
+) -> list[list[float]]:
+    """[N][K] from the return of each joint action."""
+    found = [[0.0] * answers for _ in range(agents)]
+    for places, value in zip(joint, returns, strict=True):
+        for agent, place in enumerate(places):
+            found[agent][place] += value
+    return found
+
+
+def backed_up(reward: float, child: Sequence[float], gamma: float) -> float:
+    """The return of a joint action: its reward, and γ times the mean of its child node's; () where the game ends."""
+    return reward + (gamma * sum(child) / len(child) if child else 0.0)

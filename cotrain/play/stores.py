@@ -1,0 +1,109 @@
+"""What a run collects while it plays: stores, such as a pool of problems that a model has written.
+
+A store is a frozen value. A phase that names it (``Phase.stores``) passes it to its protocol as a keyword argument, as
+it was when the step began; so no episode sees what another one of its step has added, and order and latency change
+nothing. What enters it is written on turns, as findings (``MINTED``, ``REPLAYED``), and read from the step's traces in
+address order when the step is over. A store is part of every checkpoint.
+
+``TaskPool`` is the one store so far. A problem enters once: its signature tells it from those that are there, and a
+replay only brings its record up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from typing import Any, Protocol
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.notes import Finding
+from cotrain.core.state import State, take
+from cotrain.core.types import Episode
+
+MINTED = Finding[tuple[str, str, str, float]](
+    "minted", tuple[str, str, str, float], "a new problem: text, answer, signature and share of solvers that were right"
+)
+REPLAYED = Finding[tuple[str, float]]("replayed", tuple[str, float], "signature of an old problem, and that share now")
+
+
+class Store(Protocol):
+    """Something that grows from step to step."""
+
+    def after(self, episodes: Sequence[Episode], step: int) -> Store:
+        """The store when the episodes of a step are over."""
+        ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def state(self) -> State: ...
+
+    def restored(self, state: State) -> Store:
+        """The store that gave this state. Raises StateError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minted:
+    """A problem of the pool."""
+
+    problem: str
+    answer: str
+    signature: str  # what makes it the same problem as another one
+    solved: float  # share of solvers that were right, when it was played last
+    born: int  # step
+    source: str  # address of the turn that wrote it
+    played: int = 1  # times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPool:
+    """Problems in the order in which they came; of more than ``cap`` the oldest leave."""
+
+    cap: int = 16384  # as Absolute Zero has it
+    items: tuple[Minted, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.cap < 1:
+            raise ConfigError(f"TaskPool: cap is {self.cap}, expected at least 1")
+
+    @property
+    def signatures(self) -> frozenset[str]:
+        return frozenset(item.signature for item in self.items)
+
+    def draw(self, rng: Random, *, below: float = 1.0) -> Minted | None:
+        """One of the problems whose share of right answers is at most ``below``; None where there is none."""
+        fitting = [item for item in self.items if item.solved <= below]
+        return rng.choice(fitting) if fitting else None
+
+    def after(self, episodes: Sequence[Episode], step: int) -> TaskPool:
+        found = {item.signature: item for item in self.items}
+        for trace in (t for e in episodes for t in e.traces):
+            if (new := MINTED.of(trace)) is not None and new[2] not in found:
+                problem, answer, signature, solved = new
+                found[signature] = Minted(
+                    problem=problem,
+                    answer=answer,
+                    signature=signature,
+                    solved=solved,
+                    born=step,
+                    source=str(trace.address),
+                )
+            if (old := REPLAYED.of(trace)) is not None and old[0] in found:
+                item = found[old[0]]
+                found[old[0]] = replace(item, solved=old[1], played=item.played + 1)
+        return replace(self, items=tuple(found.values())[-self.cap :])
+
+    def metrics(self) -> dict[str, float]:
+        size = len(self.items)
+        mean = {"solved": sum(item.solved for item in self.items) / size} if size else {}
+        return {"size": float(size), **mean}
+
+    def state(self) -> State:
+        return {"items": [asdict(item) for item in self.items]}
+
+    def restored(self, state: State) -> TaskPool:
+        (items,) = take("a pool of problems", state, "items")
+        fields = tuple(Minted.__slots__)
+        read: list[dict[str, Any]] = [dict(zip(fields, take("a problem", i, *fields), strict=True)) for i in items]
+        return replace(self, items=tuple(Minted(**item) for item in read))

@@ -1,0 +1,74 @@
+"""Self-Rewarding Language Models: the model judges its own answers and learns to prefer the best to the worst.
+
+Yuan et al. 2024 (arXiv 2401.10020). Of each problem ``group_size`` solutions are drawn at temperature 0.7. The same
+weights, under the prompt of a verifier, judge each of them ``votes`` times; its score is the share of verdicts CORRECT.
+Of a problem the solutions with the highest and the lowest score are a pair, if they differ, and DPO (β = 0.1) learns
+it, with the model at the start of the iteration as reference. Nobody is told what is right: truths are noted alone, and
+``verifier/balanced_accuracy`` and ``gap`` show how far the judge drifts while the scores rise.
+
+Controls: ``judge="frozen"`` judges with the start's weights, "oracle" scores by the truth, the ceiling.
+
+Different from the paper: an iteration is ``iteration`` updates on fresh problems and not two epochs over 4,000 pairs; a
+verdict takes the place of a score from 0 to 5. Left out: writing new prompts, and tuning the judge on human scores.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotrain import CORRECT, ConfigError, Note, Objective, Recipe, Roles, Settings, Task
+from cotrain import attempts, frozen, gives, judged_by, common_roles, recipe, review_all, single, snapshot
+from cotrain.learn.preference import CHOSEN, Preference
+
+CHOSEN_RIGHT = Note[bool]("chosen_right", bool, "of a pair of a right and a wrong solution: is the right one preferred")
+
+
+@gives(CHOSEN.to("solver"))
+async def judge_oneself(task: Task, roles: Roles, *, samples: int = 1, votes: int = 3, oracle: bool = False) -> None:
+    """Solutions and their scores; one that cannot be read has the score 0."""
+    solutions = await attempts(task, roles, samples)
+    readable = [s for s in solutions if s.parsed.ok]
+    review_turns = [] if oracle else await review_all(task, roles, readable, n=votes)
+    scores = {s.id: 0.0 for s in solutions}
+    for solution, review_turn in zip(readable, review_turns, strict=False):
+        scores[solution.id] = sum(v.parsed.ok and v.parsed.final for v in review_turn) / len(review_turn)
+    if oracle:
+        scores = {s.id: float(CORRECT.known(s)) for s in solutions}
+    for solution in solutions:
+        solution.reward(CHOSEN, scores[solution.id])
+    ranked = sorted(solutions, key=lambda s: scores[s.id])
+    if ranked and scores[ranked[0].id] < scores[ranked[-1].id]:
+        truths = [CORRECT.known(s) for s in (ranked[0], ranked[-1])]
+        if truths[0] != truths[1]:
+            ranked[-1].note(CHOSEN_RIGHT, truths[1])
+
+
+@recipe(model="embedded-roles", group_size=4, temperature=0.7, without=("kl",))
+def self_rewarding(
+    run: Settings,
+    *,
+    iteration: int = 25,  # updates with one reference
+    beta: float = 0.1,  # β of DPO
+    sft: float = 0.0,  # share of the preferred solution's cross-entropy in the loss
+    votes: int = 3,  # verdicts on a solution
+    judge: Literal["self", "frozen", "oracle"] = "self",  # who scores
+) -> Recipe:
+    if run.group_size < 2 or votes < 1 or iteration < 1:
+        found = f"group_size {run.group_size}, votes {votes}, iteration {iteration}"
+        raise ConfigError(f"self_rewarding: {found}; expected at least 2, 1 and 1")
+    by = Preference(policy="generator", reference="before", betas=(beta,), sft=sft)
+    policies = {"generator": run.learner(), "before": snapshot(run.model, of="generator", every=iteration)}
+    if judge == "frozen":
+        policies["judge"] = frozen(run.model)
+    verdicts = common_roles.verifier("judge" if judge == "frozen" else "generator", run.model)
+    options = {"votes": votes, "oracle": judge == "oracle"}
+    return run.recipe(
+        f"self_rewarding-{judge}",
+        policies=policies,
+        roles={"solver": common_roles.solver("generator", run.model), "verifier": verdicts},
+        objectives={"generator": Objective(policy="generator", on="solver", by=by)},
+        schedule=single(judge_oneself, "generator", name="generator", group_size=1, samples=run.group_size, **options),
+        evaluate=judge_oneself,
+        measures=judged_by("verifier"),
+        options={"votes": 1},
+    )

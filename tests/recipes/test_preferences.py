@@ -1,0 +1,93 @@
+"""SPIN and self-rewarding: who is preferred to whom, and under which weights."""
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Sampling
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.common_roles import parse_review, parse_solution
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.recipes.self_rewarding import judge_oneself, self_rewarding
+from cotrain.recipes.spin import against_the_solution, spin
+from cotrain.tasks.games.source import Games
+from cotrain.tasks.words.source import study_problems
+from cotrain.text.parsers import write_review
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import EASY, TINY, spoken
+
+TASK = study_problems((2, 2)).get("train", 0)
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2}
+
+
+def played(protocol, programs, parses, **options):
+    roles = {
+        name: Role(policy=name, prompt="{problem} Solve:", parse=parses.get(name), sampling=Sampling(max_tokens=9))
+        for name in programs
+    }
+    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    [episode] = executor.play(protocol, [TASK], step=0, group_size=1, **options)
+    assert episode.failure is None, episode.failure
+    return episode.traces
+
+
+def test_the_worked_solution_is_preferred_to_the_rivals():
+    says = {"teacher": lambda f, rng: f["solution"], "opponent": lambda f, rng: "<step>x</step><answer>1</answer>"}
+    parse = dict.fromkeys(says, parse_solution)
+    traces = {t.role: t for t in played(against_the_solution, says, parse, rival="opponent")}
+    assert traces["teacher"].text == TASK.solution and traces["teacher"].group == traces["opponent"].group
+    assert [traces[n].signals[0].value for n in ("teacher", "opponent")] == [1.0, 0.0]
+    assert traces["opponent"].truth["correct"] is False
+    assert [t.role for t in played(against_the_solution, says, parse, rival=None)] == ["teacher"]
+
+
+def test_iterations_of_spin_mix_the_data_of_the_one_before():
+    made = spin(iteration=3, steps=9, **SMALL)
+    names = [made.schedule.phase_at(step).name for step in range(7)]
+    assert names == ["opponent"] * 3 + ["opponent", "former"] * 2
+    assert (made.policies["opponent"].keep, made.policies["former"].keep, made.policies["former"].pick) == (
+        1,
+        2,
+        "oldest",
+    )
+    assert made.objectives["generator"].by.reference == "opponent"
+    assert [p.name for p in spin(mixed=False, **SMALL).schedule.phases] == ["opponent"]
+    assert set(spin(control="sft", **SMALL).policies) == {"generator", "teacher"}
+
+
+def test_the_opponent_is_the_model_at_the_start_of_the_iteration():
+    trainer = CoTrainer(spin(iteration=2, steps=5, lr=1e-3, **SMALL))
+    rows = [trainer.step().row for _ in range(5)]
+    assert [row["generator/margin"] == 0.0 for row in rows[:3]] == [True, False, True]  # both are the same weights then
+    assert [row["generator/beta"] for row in rows] == [0.1, 0.1, 0.1, 0.1, 0.1]
+    pools = {name: trainer.policies[name].state()["pool"] for name in ("opponent", "former")}
+    assert pools == {"opponent": [4], "former": [2, 4]}
+
+
+def test_a_solution_is_worth_the_share_of_its_own_verdicts():
+    """Three solutions, two verdicts on each that can be read: both, one and none of them say CORRECT."""
+    texts = iter([TASK.solution, "<step>x</step><answer>1</answer>", "nonsense", "<step>y</step><answer>2</answer>"])
+    said = iter([True, True, True, False, False, False])
+    says = {
+        "solver": lambda f, rng: next(texts),
+        "verifier": lambda f, rng: write_review(["s"] * f["count"], [True] * f["count"], next(said)),
+    }
+    traces = played(judge_oneself, says, {"solver": parse_solution, "verifier": parse_review}, samples=4, votes=2)
+    solvers = [t for t in traces if t.role == "solver"]
+    assert [t.signals[0].value for t in solvers] == [1.0, 0.5, 0.0, 0.0]
+    assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None, None]
+    assert not any(t.signals for t in traces if t.role == "verifier")
+
+
+def test_the_oracle_pays_for_the_truth():
+    says = {"solver": lambda f, rng: TASK.solution if rng.random() < 0.5 else "nonsense"}
+    traces = played(judge_oneself, says, {"solver": parse_solution}, samples=6, oracle=True)
+    assert [t.signals[0].value for t in traces] == [float(t.truth["correct"]) for t in traces]
+
+
+def test_what_they_refuse():
+    with pytest.raises(ConfigError, match="no worked solutions"):
+        spin(tasks=Games())
+    with pytest.raises(ConfigError, match="group_size 1"):
+        self_rewarding(group_size=1)
+    assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"
