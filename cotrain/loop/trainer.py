@@ -149,6 +149,7 @@ class CoTrainer:
     def begin_again(self) -> None:
         """Go on from the start, where the backend has the policies again."""
         self.memory = {name: {} for name in self.recipe.objectives}
+        self.stores = dict(self.recipe.stores)
         self.finished = self.tokens = 0
         self.meter = Meter(self.policies)
         self.retry(0)

@@ -74,11 +74,11 @@ class Halves:
             grader = Halved(seen=(numbers[: self.count], numbers[self.count :]))
             if self.small or zlib.crc32(str(numbers).encode()) % 100 in SPLITS[split]:
                 break
-        prompt = f"{judge.view(0)} | {judge.view(1)}"
+        prompt = f"{grader.view(0)} | {grader.view(1)}"
         return Task(
             id=f"halves/{split}/{index}",
             prompt=prompt,
-            answer=str(judge.total),
+            answer=str(grader.total),
             solution=None,
             difficulty=1.0,
             grader=grader,
