@@ -97,7 +97,7 @@ def test_two_runs_are_crossed(tmp_path, capsys):
     assert main(words[:-3]) == 0
     assert capsys.readouterr().out.splitlines()[-9:] == lines_of(found)[-9:]
     other = tmp_path / "other"
-    api.run(override(tango(steps=2, warmup=0, tasks=study_problems((3, 4)), seed=0, **SMALL), BRIEF), other)
+    api.run(override(tango(steps=2, warmup=1, tasks=study_problems((3, 4)), seed=0, **SMALL), BRIEF), other)
     capsys.readouterr()
     assert main(["xplay", str(runs[0]), str(other)]) == 2
     assert "other problems" in capsys.readouterr().err
