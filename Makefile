@@ -29,7 +29,7 @@ test-whole: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
 
 mutants: setup-dev
-	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.9
+	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.75
 
 torture: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.everything

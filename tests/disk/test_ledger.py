@@ -324,3 +324,8 @@ def test_a_step_is_compact() -> None:
     """The log-probabilities alone are 4 bytes per token; random ids and words are most of the rest."""
     member = encode_member(0, episodes_of(0, tasks=4, members=4, tokens=100))
     assert len(member) / (4 * 4 * 2 * 100) < 7.5
+
+
+def test_a_field_of_older_ledgers_is_read_over() -> None:
+    trace = episodes_of(1)[0].traces[0]
+    assert trace_from_json({**trace_to_json(trace), "learn_ids": [1, 2]}) == trace

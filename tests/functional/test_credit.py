@@ -92,6 +92,7 @@ def test_place_and_reward_to_go_by_hand():
     assert place(f64(1, 2, 4), pools(3, 0, 3), 5).tolist() == [2, 0, 0, 5, 0]
     assert reward_to_go(f64(1, 0, 2, 3)).tolist() == [6, 5, 5, 3]
     assert reward_to_go(f64(1, 0, 2, 4), gamma=0.5).tolist() == [1 + 0.5 + 0.5, 2, 4, 4]
+    assert reward_to_go(f64(3), gamma=0.5).tolist() == [3]
     assert reward_to_go(torch.stack([f64(0, 1), f64(2, 0)]), gamma=0.5).tolist() == [[0.5, 1], [2, 0]]
     with pytest.raises(ValueError, match="3 tokens"):
         place(f64(1), pools(3), 3)

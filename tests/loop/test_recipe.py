@@ -51,6 +51,13 @@ def test_a_reference_must_exist_and_have_the_right_head():
     refuse(lambda: replace(recipe, objectives=wrong, policies=mute), "must have head 'lm'")
 
 
+def test_a_role_is_played_by_a_policy_that_there_is():
+    recipe = grpo()
+    roles = {"solver": replace(recipe.roles["solver"], policy="genrator")}
+    with pytest.raises(ConfigError, match="role 'solver': unknown policy 'genrator'; did you mean 'generator'"):
+        replace(recipe, roles=roles)
+
+
 def test_a_policy_nobody_uses_is_refused():
     recipe = grpo()
     refuse(

@@ -144,6 +144,12 @@ def own_tests(file: str | Path) -> Path:
     return ROOT / "tests" / Path(file).parent.name / f"test_{Path(file).stem}.py"
 
 
+def has_own(file: Path) -> bool:
+    """Has a file such tests, and are they not all marked ``whole``?"""
+    tests = own_tests(file)
+    return tests.exists() and "\npytestmark = pytest.mark.whole" not in tests.read_text(encoding="utf-8")
+
+
 def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
     """``count`` mutants, those whose places come first by a hash of seed and name; so an edit moves no choice elsewhere.
     ``near``: of files with tests of their own."""
@@ -151,7 +157,7 @@ def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
     places = [
         (hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), file, number, name)
         for file in files
-        if not near or own_tests(file).exists()
+        if not near or has_own(file)
         for number, name in enumerate(_names(file))
     ]
     drawn = sorted(places)[:count]
@@ -186,6 +192,7 @@ EQUIVALENT = {  # name of a mutant → why no test can see it
     "cotrain/text/render.py: return None if width < 0 else width: condition negated": "offsets are the same, by the slow way",
     'cotrain/functional/reductions.py: if normalise == "constant" and constant is not None:: And to Or': "ten lines above one is "
     "refused without the other",
+    "cotrain/text/verdicts.py: if opened and end < 0:: Lt to LtE": "a text that begins with a thought has its end later than 0",
 }
 
 

@@ -1,0 +1,66 @@
+"""The page on reliability: every row is there, and every test, script and flag that it names exists."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+COMMANDS = sorted(set(re.findall(r"python -m (tests\.torture\.\w+)([^`#\n]*)", PAGE)))
+
+
+def test_every_row_is_there_and_names_where_it_is_held_or_says_what_is_not():
+    rows = re.findall(r"^(\d+)\. (.*?)(?=^\d+\. |^### |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert [int(number) for number, _ in rows] == list(range(1, 29))
+    for number, text in rows:
+        assert re.search(r"`tests/|\.md\)|make test|Not\s+covered", text), number
+
+
+def test_what_it_names_is_there():
+    named = set(re.findall(r"`((?:tests|benchmarks)/[\w/.]+)", PAGE)) | set(
+        re.findall(r"python (benchmarks/\S+\.py)", PAGE)
+    )
+    assert len(named) > 25
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+    assert not re.findall(r"@\w+@", PAGE)
+
+
+@pytest.mark.parametrize(("module", "words"), COMMANDS)
+def test_its_commands_take_their_words(module, words, capsys):
+    with pytest.raises(SystemExit) as end:
+        import_module(module).main([*words.split(), "--help"])
+    assert end.value.code == 0
+    for flag in re.findall(r"--[\w-]+", words):
+        assert flag in capsys.readouterr().out or flag == "--help"
+        break
+
+
+def test_make_torture_runs_every_script():
+    everything = import_module("tests.torture.everything")
+    made = [words for part in everything.PARTS.values() for words in part(str, Path("out"))]
+    scripts = {path.stem for path in (ROOT / "tests" / "torture").glob("*.py")} - {
+        "__init__",
+        "contexts",
+        "reached",
+        "everything",
+    }
+    assert scripts <= {word.removeprefix("tests.torture.") for word in made}
+    assert not [word for word in made if word.endswith(".py") and not (ROOT / word).exists()]
+    assert "tests.torture.everything" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.mark.whole
+def test_a_part_runs_from_the_command_and_goes_on_where_it_stopped(tmp_path):
+    """Four kills, and then two more, in the log of the first."""
+    for kills in (4, 6):
+        words = ["-m", "tests.torture.kills", "--kills", str(kills), "--log", str(tmp_path / "kills.jsonl")]
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        logged = [json.loads(line) for line in (tmp_path / "kills.jsonl").read_text().splitlines()]
+        assert sum(len(line["kills"]) for line in logged) >= kills and all(line["same"] for line in logged)
+        assert len({line["chain"] for line in logged}) == len(logged)
