@@ -130,6 +130,7 @@ def opened(directory: Path) -> dict[str, Any]:
         base = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/"
         size = sum(len(ask(base + path)) for path in ("", "api/runs", "api/0/stamp", "api/0/overview"))
         overview = {"clock": time.monotonic() - clock, "cpu": time.process_time() - spent}
+        print(json.dumps({"overview": overview}), flush=True)  # the rest takes a while
         rows = json.loads(ask(base + "api/0/rows?from=0"))
         listed = {"clock": time.monotonic() - clock, "cpu": time.process_time() - spent, "rollouts": len(rows["rows"])}
         run = viewer.run("0")
