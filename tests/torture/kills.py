@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import shutil
@@ -69,7 +70,9 @@ def cases() -> dict[str, Callable[[], Recipe]]:
 
 def _small(name: str) -> Recipe:
     arguments: dict[str, Any] = {"tasks": EASY, **shipped.SMALL, **shipped.CASES[name], **FEWER.get(name, {})}
-    return _brief(find(name)(**arguments | {"evaluation_tasks": 1}))
+    build = find(name)
+    taken = set(inspect.signature(build).parameters)
+    return _brief(build(**{k: v for k, v in arguments.items() if k in taken} | {"evaluation_tasks": 1}))
 
 
 def _brief(made: Recipe) -> Recipe:

@@ -110,10 +110,18 @@ class Browser:
         """Until an expression is true."""
         end = time.monotonic() + seconds
         tried = f"(() => {{ try {{ return {script}; }} catch {{ return false; }} }})()"  # what is not there yet
-        while (value := self.run(tried)) in (None, False, "", 0):
+        while (value := self._tried(tried)) in (None, False, "", 0):
             assert time.monotonic() < end, f"never true: {script}\n{self.text()[:2000]}"
             time.sleep(0.05)
         return value
+
+    def _tried(self, script: str) -> Any:
+        try:
+            return self.run(script)
+        except AssertionError as error:
+            if "navigated" not in str(error):
+                raise
+            return None  # the page was left while it was asked
 
     def click(self, selector: str, words: str = "") -> None:
         """Click the first element of a selector that holds these words, as soon as it is there."""

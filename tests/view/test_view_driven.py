@@ -33,6 +33,9 @@ def address(place: Path) -> Iterator[str]:
         thread.join()
 
 
+DRAWN = "location.hash.startsWith('#r:' + document.querySelector('.rollout h2').textContent.split(' ').at(-1))"
+
+
 @needs_browser
 def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
     place: Path, address: str, tmp_path: Path
@@ -56,11 +59,13 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
         browser.click(".rows .at a")
         seen = []
         for _ in range(3):
+            browser.wait(DRAWN)
             browser.wait("document.querySelector('.rollout .verdict.off')")  # a verdict that the truth contradicts
             seen.append(browser.run("location.hash"))
             browser.key("n")
             browser.wait(f"location.hash !== {json.dumps(seen[-1])}")
         assert len(set(seen)) == 3
+        browser.wait(DRAWN)
         browser.key("p")
         browser.wait(f"location.hash === {json.dumps(seen[-1])}")
         title = browser.wait("document.querySelector('.rollout h2')?.textContent")
