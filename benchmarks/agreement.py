@@ -1,12 +1,14 @@
-"""The same answers of a model graded in three ways: by cotrain's formats, by math-verify alone, by lm-evaluation-harness.
+"""The same answers of a model graded in three ways: by cotrain's formats, by math-verify alone, by
+lm-evaluation-harness.
 
     pip install --no-deps --target HARNESS lm-eval        # its filters and its exact_match are used, and nothing else of it
     python -m benchmarks.agreement HARNESS evals/*/suite-*.jsonl
 
-The files are those that ``cotrain eval MODEL --suite …`` leaves: each row has a text and the gold answer. The harness's side is its task
-gsm8k (version 3): "strict-match", "flexible-extract" and ``exact_match`` with the patterns of its YAML file. Pairs that read the same thing
-are compared: ``hash`` with strict-match, ``last-number`` with flexible-extract, ``phrase`` with both it and math-verify. Where they read
-another answer the cause is found by rules, and the first of them are printed, to be read.
+The files are those that ``cotrain eval MODEL --suite …`` leaves: each row has a text and the gold answer. The harness's
+side is its task gsm8k (version 3): "strict-match", "flexible-extract" and ``exact_match`` with the patterns of its YAML
+file. Pairs that read the same thing are compared: ``hash`` with strict-match, ``last-number`` with flexible-extract,
+``phrase`` with both it and math-verify. Where they read another answer the cause is found by rules, and the first of
+them are printed, to be read.
 """
 
 from __future__ import annotations
@@ -128,7 +130,8 @@ def main(words: Sequence[str]) -> None:
         apart = [row for row in found if not same(row, ours, theirs)]
         verdicts = sum(row["graded"][ours][1] != row["graded"][theirs][1] for row in found)
         print(
-            f"\n{ours} and {theirs}: read the same in {len(found) - len(apart)} of {len(found)}; other verdicts: {verdicts}"
+            f"\n{ours} and {theirs}: read the same in {len(found) - len(apart)} of {len(found)}; other verdicts: "
+            f"{verdicts}"
         )
         for why, count in Counter(cause(row, ours, theirs) for row in apart).most_common():
             print(f"  {count:4d}  {why}")

@@ -1,13 +1,13 @@
 r"""Malformed input by the hundred thousand: ``python benchmarks/fuzz.py [--texts 1000000] [--files 20000] [--seed 0]``.
 
-**Texts** of verdicts and solutions, each read by one of the readers in turn: good ones changed at random places, and words of the
-grammars in any order. None may raise; printed are the share that was read, the slowest, and the time for a megabyte of each kind
-over that for half of it (2 is linear).
+**Texts** of verdicts and solutions, each read by one of the readers in turn: good ones changed at random places, and
+words of the grammars in any order. None may raise; printed are the share that was read, the slowest, and the time for a
+megabyte of each kind over that for half of it (2 is linear).
 
-**Files** of JSON lines with ten rows, changed byte by byte, by row or by field. The strict reader either reads all rows or says which
-row it is; the lenient one reads the others, and what it read and what it set aside add up to the lines. The linter, which is given every
-fortieth file (it starts processes for golds that need algebra), finds a fault just where the strict reader stops, and counts every row as
-good or malformed.
+**Files** of JSON lines with ten rows, changed byte by byte, by row or by field. The strict reader either reads all rows
+or says which row it is; the lenient one reads the others, and what it read and what it set aside add up to the lines.
+The linter, which is given every fortieth file (it starts processes for golds that need algebra), finds a fault just
+where the strict reader stops, and counts every row as good or malformed.
 
 The line printed last is JSON. Left out: parquet, and files of other schemas than questions with answers.
 """
@@ -117,7 +117,8 @@ def texts(count: int, rng: random.Random) -> dict[str, Any]:
 
 
 def doubling() -> dict[str, float]:
-    """Of each reader: the longest time for a megabyte of one of its words over that for half of it, where it takes a millisecond."""
+    """Of each reader: the longest time for a megabyte of one of its words over that for half of it, where it takes a
+    millisecond."""
     worst: dict[str, float] = {}
     for name, (reader, good) in READERS.items():
         for word in (*re.findall(r"</?\w+>|\\boxed\{|\w+", good), "<", "{", " ", good):

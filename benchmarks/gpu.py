@@ -1,13 +1,15 @@
-"""Everything that wants a GPU, in one call and under ten minutes on an H200: is it right, and how near the machine's limits.
+"""Everything that wants a GPU, in one call and under ten minutes on an H200: is it right, and how near the machine's
+limits.
 
     python benchmarks/gpu.py [--trl-python TRL_ENV/bin/python]    prints one table and writes RESULTS-gpu.md
     python benchmarks/gpu.py --quick --device cpu                 tiny sizes, a minute or two: shows that the script runs
 
 In this order: the machine's rates; checks (fast decoding against the slow reference, a recorded step against the same
-unrecorded, the layouts of the update, a short run twice); then figures, on a random Qwen2 of 0.5B parameters in bfloat16
-arithmetic: decoding, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO step,
-and peak memory of one role, of two with weights of their own, and of two adapters on one base. A section that fails is a
-row that says why; a failed check or section ends the command with 1 after everything else has run.
+unrecorded, the layouts of the update, a short run twice); then figures, on a random Qwen2 of 0.5B parameters in
+bfloat16
+arithmetic: decoding, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO
+step, and peak memory of one role, of two with weights of their own, and of two adapters on one base. A section that
+fails is a row that says why; a failed check or section ends the command with 1 after everything else has run.
 """
 
 from __future__ import annotations
@@ -270,7 +272,8 @@ def markdown(bench: Bench) -> str:
     lines = [
         "# Measured on a GPU" if bench.device != "cpu" else "# A dry run",
         "",
-        "`python benchmarks/gpu.py [--trl-python PATH]`. A random Qwen2 of the sizes of Qwen2.5-0.5B (in the GRPO step and",
+        "`python benchmarks/gpu.py [--trl-python PATH]`. A random Qwen2 of the sizes of Qwen2.5-0.5B (in the GRPO "
+        "step and",
         "the figures of memory a Llama of these sizes, that is without biases); float32 weights, bfloat16 arithmetic.",
         "Floors are by the rates of this table: bytes of weights and of keys and values, or multiplications",
         "(`benchmarks/floors.py`). Memory is the most that was held at once, PyTorch's caches left out.",

@@ -1,4 +1,5 @@
-"""What ``gpu.py`` checks before it measures: is the fast way the slow way, up to a stated rounding, and the same again?"""
+"""What ``gpu.py`` checks before it measures: is the fast way the slow way, up to a stated rounding, and the same
+again?"""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""Throughput of grading with 5 % hostile answers against none: ``python benchmarks/grading.py [--data DIR] [--against CHECKOUT]``.
+"""Throughput of grading with 5 % hostile answers against none: ``python benchmarks/grading.py [--data DIR] [--against
+CHECKOUT]``.
 
-One step's worth of answers that need algebra, all asked at once as the training loop does, by warm workers; in turn without
-hostile ones and with those of each kind (``hostile_answers.py``), of which every family is there equally often. ``ratio`` is the
-throughput with over that without, the median over rounds: by the CPU time of the workers (they do nothing else, so that on cores of
-their own it is the throughput), and by the clock. Good answers are fractions, or with ``--data`` (a folder of benchmarks, see
-``grading_study.py``) their gold answers written in other ways. Each must be graded right.
+One step's worth of answers that need algebra, all asked at once as the training loop does, by warm workers; in turn
+without hostile ones and with those of each kind (``hostile_answers.py``), of which every family is there equally often.
+``ratio`` is the throughput with over that without, the median over rounds: by the CPU time of the workers (they do
+nothing else, so that on cores of their own it is the throughput), and by the clock. Good answers are fractions, or with
+``--data`` (a folder of benchmarks, see ``grading_study.py``) their gold answers written in other ways. Each must be
+graded right.
 
-``--soak N``: as many answers on every side, so that what is learned once does not count. ``--against``: another checkout of the
-project, measured in turn with this one. ``--families``: what one answer of each family costs and how it
+``--soak N``: as many answers on every side, so that what is learned once does not count. ``--against``: another
+checkout of the project, measured in turn with this one. ``--families``: what one answer of each family costs and how it
 ends, instead. The line printed last is JSON. Needs Linux, for the CPU time.
 """
 
@@ -84,8 +86,8 @@ def warm_up(pool: Any, data: Path | None) -> None:
 
 
 def measure(pool: Any, good: Sequence[Pair], families: Sequence[Family], first: int) -> tuple[float, float, int]:
-    """Seconds of CPU time and by the clock for as many answers as there are good ones, of which 5 % are replaced by hostile ones;
-    and how many good ones were not graded right."""
+    """Seconds of CPU time and by the clock for as many answers as there are good ones, of which 5 % are replaced by
+    hostile ones; and how many good ones were not graded right."""
     asked = list(good)
     for turn, i in enumerate(range(19, len(asked), 20) if families else ()):
         asked[i] = (asked[i][0], families[turn % len(families)](first + turn))

@@ -1,16 +1,18 @@
 r"""How often the grader is right: ``python benchmarks/grading_study.py --data DIR [--pairs 3000] [--seed 0]``.
 
-From the gold answers of every ``.jsonl`` file under a directory are made answers of which it is known by construction whether
-they are right: the same value written in another way (right), and values that are nearly the same (wrong). As many of each
-kind are drawn as there are, up to an equal share, evenly over the files. Printed are
+From the gold answers of every ``.jsonl`` file under a directory are made answers of which it is known by construction
+whether they are right: the same value written in another way (right), and values that are nearly the same (wrong). As
+many of each kind are drawn as there are, up to an equal share, evenly over the files. Printed are
 
 - a table by kind: graded right, wrong, not graded (with reasons);
 - every disagreement;
-- for each file: gold answers that equal themselves when read by math-verify (without the shortcut for equal texts), worked
-  solutions whose last answer is graded right, and the gold answer of another row, graded right (it should not be).
+- for each file: gold answers that equal themselves when read by math-verify (without the shortcut for equal texts),
+  worked solutions whose last answer is graded right, and the gold answer of another row, graded right (it should not
+  be).
 
-The line printed last is JSON. A variant that happens to be right after all (a set with one member in the other order) is
-not made: each rule says when it applies. Left out: answers with an allowed error, several correct golds, units that convert.
+The line printed last is JSON. A variant that happens to be right after all (a set with one member in the other order)
+is not made: each rule says when it applies. Left out: answers with an allowed error, several correct golds, units that
+convert.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py --model DIR --roles 1|2 [--lora 16] [--bf16] [--device cuda]
 
-Each role answers every prompt and learns from its answers by GRPO, all in one step, as a co-training phase does. What is
-reported is the most that the device (on a CPU: the process) has held, at the end of the steps.
+Each role answers every prompt and learns from its answers by GRPO, all in one step, as a co-training phase does. What
+is reported is the most that the device (on a CPU: the process) has held, at the end of the steps.
 """
 
 from __future__ import annotations

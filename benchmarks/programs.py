@@ -1,8 +1,9 @@
-"""What running a program costs in each kind of cell that works here: ``python benchmarks/programs.py [--data KIND=FILE ...]``.
+"""What running a program costs in each kind of cell that works here: ``python benchmarks/programs.py [--data KIND=FILE
+...]``.
 
-A trivial program with two tests, by one warm worker of each kind, in turn: milliseconds by the clock from asking to the grade, with
-all that has to be done before the next one can be asked. With ``--data`` (mbpp=FILE, humaneval=FILE) the reference programs are
-graded too, in the kind that a run would choose: each should be right.
+A trivial program with two tests, by one warm worker of each kind, in turn: milliseconds by the clock from asking to the
+grade, with all that has to be done before the next one can be asked. With ``--data`` (mbpp=FILE, humaneval=FILE) the
+reference programs are graded too, in the kind that a run would choose: each should be right.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def references(kind: str, path: str) -> None:
     each = (time.perf_counter() - began) / len(tasks)
     tasks[0].judge.close()
     print(
-        f"{path}: {len(tasks) - len(wrong)} of {len(tasks)} reference programs are right, {1000 * each:.1f} ms each {wrong}"
+        f"{path}: {len(tasks) - len(wrong)} of {len(tasks)} reference programs are right, {1000 * each:.1f} ms each "
+        f"{wrong}"
     )
 
 
@@ -63,7 +65,8 @@ def main() -> None:
     for kind, seconds in costs(given.rounds).items():
         low, high = sorted(seconds)[len(seconds) // 10], sorted(seconds)[9 * len(seconds) // 10]
         print(
-            f"{kind:12s} {1000 * median(seconds):6.1f} ms (a tenth below {1000 * low:.1f}, a tenth above {1000 * high:.1f})"
+            f"{kind:12s} {1000 * median(seconds):6.1f} ms (a tenth below {1000 * low:.1f}, a tenth above "
+            f"{1000 * high:.1f})"
         )
     for words in given.data:
         references(*words.split("=", 1))

@@ -1,4 +1,5 @@
-"""What a slow remote judge costs the solver that is decoded here: Tango, its verifier behind HTTP at a second an answer.
+"""What a slow remote judge costs the solver that is decoded here: Tango, its verifier behind HTTP at a second an
+answer.
 
     python benchmarks/remote_judge.py [--tasks 32] [--group 8] [--rounds 5] [--pause 1.0] [--concurrency 32] [--resting]
 

@@ -3,10 +3,11 @@
     python benchmarks/run.py --trl-python TRL_ENV/bin/python            the whole table, written to RESULTS.md
     python benchmarks/run.py --quick [--trl-python …] [--device cuda]   tiny and in a minute or two; only printed
 
-TRL lives in an environment of its own (``python -m venv TRL_ENV; TRL_ENV/bin/pip install "torch>=2.9,<2.14" "trl==1.16.*"``);
-without ``--trl-python`` its rows are left out. The two halves of a ratio run in turn (``harness.py``). Before a GRPO
-ratio is taken, TRL runs once with each of a few numbers of rows a pass, and keeps the fastest. The machine's ceilings
-are measured between the comparisons, and the best of each counts. Wants a machine that does nothing else.
+TRL lives in an environment of its own (``python -m venv TRL_ENV; TRL_ENV/bin/pip install "torch>=2.9,<2.14"
+"trl==1.16.*"``); without ``--trl-python`` its rows are left out. The two halves of a ratio run in turn
+(``harness.py``). Before a GRPO ratio is taken, TRL runs once with each of a few numbers of rows a pass, and keeps the
+fastest. The machine's ceilings are measured between the comparisons, and the best of each counts. Wants a machine that
+does nothing else.
 """
 
 from __future__ import annotations

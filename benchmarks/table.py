@@ -1,4 +1,5 @@
-"""What a run of the benchmarks found, as ``RESULTS.md``: the machine, the ratios, the proof of equal work, the floors."""
+"""What a run of the benchmarks found, as ``RESULTS.md``: the machine, the ratios, the proof of equal work, the
+floors."""
 
 from __future__ import annotations
 
@@ -93,16 +94,19 @@ def markdown(results: Results, work: Work) -> str:
     lines = [
         "# Measured",
         "",
-        "`python benchmarks/run.py --trl-python PATH`: two commands in turn (A B A B …), the ratio within each pair, its",
+        "`python benchmarks/run.py --trl-python PATH`: two commands in turn (A B A B …), the ratio within each pair, "
+        "its",
         "median and range. Above 1, the second column takes that many times as much as the first. Absolute figures are",
         "of this machine; the ratios and the distance from its ceilings are what is meant to be read.",
         *(["", "**A quick run at tiny sizes: it shows that everything works, and nothing else.**"] * results.quick),
         "",
         f"Machine: {machine(results)}.",
-        f"Ceilings, measured in the same run: float32 matrix products {ceilings.flops / 1e9:.0f} GFLOP/s; memory, GB/s by",
+        f"Ceilings, measured in the same run: float32 matrix products {ceilings.flops / 1e9:.0f} GFLOP/s; memory, "
+        "GB/s by",
         f"working set: {sets}.",
         "",
-        f"Work of a step: {work.tasks} prompts × {work.group} answers, {work.prompt} prompt tokens, {work.new} new tokens:",
+        f"Work of a step: {work.tasks} prompts × {work.group} answers, {work.prompt} prompt tokens, {work.new} new "
+        "tokens:",
         "every answer (fixed), or log-normal lengths with that mean (drawn: standard deviation of the logarithm",
         f"{SPREAD}, cut at {CUT} times the mean). Random Llamas with the embedded base's vocabulary; 1M is its shape.",
         "Float32, no KL term, one optimiser step. The generator steps are of the shipped recipes, with KL, on real",
@@ -122,7 +126,8 @@ def markdown(results: Results, work: Work) -> str:
             "",
             "## The same work",
             "",
-            "Summed over all steps of one run, warm-up included, cotrain / TRL. A ratio is refused when they differ. TRL",
+            "Summed over all steps of one run, warm-up included, cotrain / TRL. A ratio is refused when they differ. "
+            "TRL",
             "computes the entropy of every token besides, which cannot be switched off.",
             "",
             "| | parameters | sampled tokens | learned tokens | optimiser steps | TRL's rows a pass |",

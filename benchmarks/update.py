@@ -1,11 +1,12 @@
-"""One update of the learner: micro-batches with shared prompts and no padding, padded rows, or batches as they were drawn.
+"""One update of the learner: micro-batches with shared prompts and no padding, padded rows, or batches as they were
+drawn.
 
     python benchmarks/update.py --layout shared|padded|drawn --model DIR [--lengths drawn]
 
 The same samples, loss and weights for both; the loss and the norm of the first gradient are reported, so that whoever
 compares can see that both computed the same. The padded layout is the learner's own for models whose attention cannot
-be replaced: rows sorted by length, so that little is padded, under the same budget of tokens. Drawn is what trainers do that
-know neither: so many rows at a time, in the order of drawing, each padded to the longest beside it.
+be replaced: rows sorted by length, so that little is padded, under the same budget of tokens. Drawn is what trainers do
+that know neither: so many rows at a time, in the order of drawing, each padded to the longest beside it.
 """
 
 from __future__ import annotations

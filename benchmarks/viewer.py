@@ -5,11 +5,11 @@
     python benchmarks/viewer.py watched DIR COMMAND …                      a run in DIR by COMMAND, followed by a viewer
     python benchmarks/viewer.py alone DIR COMMAND …                        the same without one
 
-Each prints JSON with seconds by the clock and of the processor. ``open`` is what the server does between the first request and
-the answer to the last one that the overview needs: it reads every row of metrics and the list of the ledger; rollouts are
-indexed afterwards, in the background, and ``indexed`` tells how long that takes in all. ``watched`` asks as an open page does:
-for a stamp every two seconds, and for all documents when it changes. Compare by ``benchmarks/harness.py --key train_cpu``,
-with a DIR that each command makes anew.
+Each prints JSON with seconds by the clock and of the processor. ``open`` is what the server does between the first
+request and the answer to the last one that the overview needs: it reads every row of metrics and the list of the
+ledger; rollouts are indexed afterwards, in the background, and ``indexed`` tells how long that takes in all.
+``watched`` asks as an open page does: for a stamp every two seconds, and for all documents when it changes. Compare by
+``benchmarks/harness.py --key train_cpu``, with a DIR that each command makes anew.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 
     cotrain.run(tango(steps=160), out="runs/mine")
 
-The verbs are those of ``cotrain.api``; what a method is written with is in ``cotrain.method``, and is imported from here too:
-``from cotrain import Role, Signal, grpo``. Importing this package is cheap; torch and transformers are loaded with the first
-name that needs them.
+The verbs are those of ``cotrain.api``; what a method is written with is in ``cotrain.method``, and is imported from
+here too: ``from cotrain import Role, Signal, grpo``. Importing this package is cheap; torch and transformers are loaded
+with the first name that needs them.
 """
 
 from __future__ import annotations

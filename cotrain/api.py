@@ -73,16 +73,17 @@ def resume(
 
 
 def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
-    """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain settings
-    whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises RunDirectoryError
-    where more has changed, or a file of the run is not as the run wrote it."""
+    """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain
+    settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
+    RunDirectoryError where more has changed, or a file of the run is not as the run wrote it."""
     folder = RunDirectory.open(directory)
     seal.verify(folder)
     saved: Any = folder.read("recipe.json")  # ``open`` has seen it
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
-            f"{directory} was started from a bare Recipe; resume it from Python with cotrain.resume({str(directory)!r}, recipe=…)"
+            f"{directory} was started from a bare Recipe; resume it from Python with "
+            f"cotrain.resume({str(directory)!r}, recipe=…)"
         )
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
     try:
@@ -107,7 +108,8 @@ def _argument(value: Any) -> Any:
 def evaluate(
     directory: Path | str, *, split: str = "test", tasks: int | None = None, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory."""
+    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the
+    directory."""
     folder = RunDirectory.open(directory)
     trainer = trained(directory, device=device)
     if split == "train":
@@ -119,8 +121,8 @@ def evaluate(
 
 
 def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
-    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which it is the
-    solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
+    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
+    it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
         return rebuild(where)
     model = str(where)
@@ -132,8 +134,8 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 def opened(
     where: Path | str, answer: str | None = None, prompt: str | None = None, *, device: str = "cpu"
 ) -> CoTrainer:
-    """``trained``, with a solver that is asked and read so (``loop/answers.py``), without a look at how it answers: by default
-    as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
+    """``trained``, with a solver that is asked and read so (``loop/answers.py``), without a look at how it answers: by
+    default as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
     recipe = recipe_of(where)
     if answer is None and is_model(where) and not speaks_short(str(where)):
         answer = "phrase"
@@ -144,7 +146,8 @@ def opened(
 
 
 def is_model(where: Path | str) -> bool:
-    """Whether this is a model: a directory with a config.json and without a run, an embedded name, or a name of the Hub."""
+    """Whether this is a model: a directory with a config.json and without a run, an embedded name, or a name of the
+    Hub."""
     folder = Path(where)
     if folder.is_dir():
         return (folder / "config.json").is_file() and not (folder / "recipe.json").is_file()
@@ -154,9 +157,10 @@ def is_model(where: Path | str) -> bool:
 def trained(
     directory: Path | str, *, recipe: Recipe | None = None, step: int | None = None, device: str = "cpu"
 ) -> CoTrainer:
-    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it is.
-    ``recipe``: what ``recipe_of`` said, where something of it was changed; ``step``: after so many steps, 0 for the start. Raises
-    RunDirectoryError where a file of the run is not as the run wrote it, and for a step without a checkpoint."""
+    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it
+    is. ``recipe``: what ``recipe_of`` said, where something of it was changed; ``step``: after so many steps, 0 for the
+    start. Raises RunDirectoryError where a file of the run is not as the run wrote it, and for a step without a
+    checkpoint."""
     recipe = recipe or recipe_of(directory)
     if is_model(directory) or step == 0:
         saved = None
@@ -171,7 +175,8 @@ def trained(
 
 
 def report(directory: Path | str) -> Path:
-    """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its path."""
+    """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
+    path."""
     from cotrain.view.report_together import write_again
 
     together = write_again(Path(directory))

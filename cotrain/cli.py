@@ -1,5 +1,5 @@
-"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; a run that stopped as it could not go on with
-1; an interrupted one with 130 (Ctrl-C), 143 (SIGTERM) or 129 (a terminal that closes)."""
+"""The command ``cotrain``. Bad input ends with one line on stderr and exit code 2; a run that stopped as it could not
+go on with 1; an interrupted one with 130 (Ctrl-C), 143 (SIGTERM) or 129 (a terminal that closes)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def examine() -> int:
         for index in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(index)
             print(
-                f"cuda:{index}        {about.name}, {about.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}"
+                f"cuda:{index}        {about.name}, {about.total_memory / 2**30:.0f} GiB; use it with --device "
+                f"cuda:{index}"
             )
     else:
         print("cuda          none; runs use the CPU")

@@ -1,10 +1,10 @@
 """``cotrain export``: one policy of a run as a plain model directory, with a card that says what it was trained with.
 
 A language model becomes a directory that ``transformers`` loads, a reward model one for its
-``AutoModelForSequenceClassification``, an adapter one that ``peft`` loads on its base, or, merged into its base, one that
-``transformers`` loads. The card takes its figures from the run's own summary and says against whom they were earned: a
-verifier's precision means little without the generator that it was measured on. Left out: critics, which value every token
-and are no use without their policy.
+``AutoModelForSequenceClassification``, an adapter one that ``peft`` loads on its base, or, merged into its base, one
+that ``transformers`` loads. The card takes its figures from the run's own summary and says against whom they were
+earned: a verifier's precision means little without the generator that it was measured on. Left out: critics, which
+value every token and are no use without their policy.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Exported:
 
 
 def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = False) -> Path:
-    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``: those of an
-    adapter within its base.
+    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
+    those of an adapter within its base.
 
-    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a critic,
-    or one without an adapter that is to be ``merged``.
+    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a
+    critic, or one without an adapter that is to be ``merged``.
     """
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -58,7 +58,8 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
         raise ConfigError(
-            f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are exported"
+            f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are "
+            "exported"
         )
     if merged and spec.lora is None:
         raise ConfigError(
@@ -74,7 +75,8 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
 
 
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
-    """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not fit."""
+    """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
+    fit."""
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     saved = seal.newest(RunDirectory(directory))
     if saved is None:
@@ -143,7 +145,8 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
     quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
     lines += [f"- {_alarm(alarm)}" for alarm in alarms] or [f"- {quiet}"]
     lines += [
-        "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other models they "
+        "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other "
+        "models they "
         "may differ. `gap` is how much more often it says CORRECT than is true.",
         "",
         "## How to ask it",
@@ -175,7 +178,8 @@ def _attacked(run: RunDirectory, roles: list[str]) -> list[str]:
         "## Wrong solutions that try to fool it",
         "",
         f"Share that it called CORRECT as `{found['role']}` after step {found['step']}, of wrong solutions of "
-        f"`{found['solutions_of']}` with one of {found['corpus']['strings']} strings in them, by family; unchanged is the same "
+        f"`{found['solutions_of']}` with one of {found['corpus']['strings']} strings in them, by family; unchanged "
+        "is the same "
         "solutions without. Right answers with broken reasoning pass where it calls every step CORRECT.",
         "",
         "| family | false-positive rate | n |",

@@ -1,6 +1,7 @@
 """All that a method is written with, under one roof: ``from cotrain import Role, Signal, grpo, …``.
 
-Only names are collected here. ``cotrain`` itself hands them out and imports this module with the first one that is asked for.
+Only names are collected here. ``cotrain`` itself hands them out and imports this module with the first one that is
+asked for.
 """
 
 from cotrain.core.address import rng_of

@@ -47,8 +47,9 @@ def command(words: Sequence[str]) -> int:
 def push(directory: Path | str, role: str, repo: str, *, private: bool = False, hub: Hub | None = None) -> str:
     """Upload the policy that plays ``role`` to the model repository ``repo``; returns its address.
 
-    Raises ConfigError when there is no token, the Hub refuses or cannot be reached, or ``private`` is asked for a repository
-    that is already public; and what ``export`` raises. Nothing is created on the Hub before the export stands.
+    Raises ConfigError when there is no token, the Hub refuses or cannot be reached, or ``private`` is asked for a
+    repository that is already public; and what ``export`` raises. Nothing is created on the Hub before the export
+    stands.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
         raise ConfigError(f"--repo {repo!r}: expected owner/name, as in my-name/my-verifier")

@@ -90,8 +90,9 @@ def evaluate_suites(
     out: Path | str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Score a run's latest checkpoint, or a model, on suites. ``data``: see ``suite_data``. ``out``: where rows and scores go, by
-    default the run's directory, of a model ``evals/NAME``. ``say`` hears how the model answers and what was set aside.
+    """Score a run's latest checkpoint, or a model, on suites. ``data``: see ``suite_data``. ``out``: where rows and
+    scores go, by default the run's directory, of a model ``evals/NAME``. ``say`` hears how the model answers and what
+    was set aside.
 
     Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``. Raises UnknownName,
     ConfigError, DataError before anything is played.

@@ -1,8 +1,10 @@
-"""Make ``tests/assets/tiny``: a model of two narrow layers that speaks every role's format, so that tests of methods are cheap.
+"""Make ``tests/assets/tiny``: a model of two narrow layers that speaks every role's format, so that tests of methods
+are cheap.
 
     python -m tests.make_tiny OUT      some minutes on one core; committed is what this wrote
 
-It knows the words of problems of two steps with small numbers (``helpers.EASY``), solves some of them, and judges about by
+It knows the words of problems of two steps with small numbers (``helpers.EASY``), solves some of them, and judges about
+by
 chance: enough for rewards that differ, and all that a test of wiring needs. Its tokenizer is an embedded model's.
 """
 

@@ -1,8 +1,8 @@
 """The pages of ``docs/`` that a user reads first: their Python runs, their commands parse, and the cheap ones are run.
 
 Python of one page is one program, run in order in a fresh directory; the reading page reads the run that the quickstart
-made. "embedded" is replaced by a tiny model. Shell commands go to the real parsers; ``cotrain run`` is a dry run, unless
-its data would have to be fetched.
+made. "embedded" is replaced by a tiny model. Shell commands go to the real parsers; ``cotrain run`` is a dry run,
+unless its data would have to be fetched.
 """
 
 from __future__ import annotations

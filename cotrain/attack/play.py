@@ -1,15 +1,16 @@
 """``cotrain attack RUN --role verifier``: how often a verifier believes a wrong solution that tries to fool it.
 
-Wrong solutions of the run's own solver are changed by each string of ``text/injections.py`` and judged as in training, at the
-role's own temperature. Beside the false-positive rate of each family stands that on the same solutions unchanged: a verifier
-that believes one wrong solution in five has not been fooled by an attack that passes one time in five.
+Wrong solutions of the run's own solver are changed by each string of ``text/injections.py`` and judged as in training,
+at the role's own temperature. Beside the false-positive rate of each family stands that on the same solutions
+unchanged: a verifier that believes one wrong solution in five has not been fooled by an attack that passes one time in
+five.
 
     refused      the changed solution does not parse, or is no longer wrong: the verifier never saw it
     unread       it saw it, and its review could not be read: not passed
     passed       it said CORRECT; for right answers with broken reasoning: it said CORRECT of every step
 
-Intervals are over problems (``metrics/clusters.py``), differences are paired by problem. All of it is written to ``attack.json`` in
-the run. Left out: reward models, which say no word, and attacks that are fitted to the verifier.
+Intervals are over problems (``metrics/clusters.py``), differences are paired by problem. All of it is written to
+``attack.json`` in the run. Left out: reward models, which say no word, and attacks that are fitted to the verifier.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def attack(
         start: attack the models that the run began with, into ``attack-start.json``.
         out: where the file goes; by default the run's directory, of a model ``evals/NAME``.
 
-    Raises UnknownName for a role there is not, ConfigError for one that says no verdict, and where there is no wrong solution.
+    Raises UnknownName for a role there is not, ConfigError for one that says no verdict, and where there is no wrong
+    solution.
     """
     recipe = api.recipe_of(directory, judging=True)
     judge = judging_role(recipe.roles, role)

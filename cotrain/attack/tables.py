@@ -146,7 +146,8 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
         f"{found['role']} ({found['policy']}) of {found['run']}, after step {found['step']}",
         f"wrong solutions of {found['solutions_of']}; {found['corpus']['strings']} strings, {found['each']} each",
         "",
-        f"{'family':18s}{'asked':>6s}{'refused':>8s}{'unread':>7s}{'passed':>7s}  {'false positives':20s} {'change':>8s}",
+        f"{'family':18s}{'asked':>6s}{'refused':>8s}{'unread':>7s}{'passed':>7s}  {'false positives':20s} "
+        f"{'change':>8s}",
         _line("ordinary", ordinary, None),
     ]
     lines += [_line(one["family"], one, one["change"]) for one in found["families"]]

@@ -1,14 +1,15 @@
-"""``cotrain xplay RUN [RUN …] --every N``: every generator of these runs before every verifier of them, at several steps and seeds.
+"""``cotrain xplay RUN [RUN …] --every N``: every generator of these runs before every verifier of them, at several
+steps and seeds.
 
-A verifier that is good against the generator it was trained with may have learned that generator's mistakes; one that has moved on
-may have forgotten earlier ones. The matrix shows it: generators down, verifiers across. All play the same held-out problems, and
-every verifier sees the same solutions.
+A verifier that is good against the generator it was trained with may have learned that generator's mistakes; one that
+has moved on may have forgotten earlier ones. The matrix shows it: generators down, verifiers across. All play the same
+held-out problems, and every verifier sees the same solutions.
 
     balanced accuracy, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read is wrong of either class
     best of n        is the solution right that this verifier likes best, of n of one problem; one that cannot be read says one half
 
-Steps are those whose checkpoints the runs still have (``cotrain run --keep-every``), and 0, the start. Written to ``xplay.json`` in
-the first run. Left out: payoffs over time, which are curves of a run's own figures.
+Steps are those whose checkpoints the runs still have (``cotrain run --keep-every``), and 0, the start. Written to
+``xplay.json`` in the first run. Left out: payoffs over time, which are curves of a run's own figures.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def xplay(
 ) -> dict[str, Any]:
     """Play all pairs and write ``xplay.json``. ``every``: steps between checkpoints that play; the last one plays too.
 
-    Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what is no run.
+    Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what
+    is no run.
     """
     recipes = {str(directory): api.rebuild(directory) for directory in directories}
     first = next(iter(recipes.values()))

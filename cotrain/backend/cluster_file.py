@@ -43,7 +43,8 @@ class Cluster:
 
 
 def read(target: str) -> Cluster:
-    """The cluster that ``--cluster`` names: "local" or a TOML file. Raises ConfigError, one line, for what is wrong in it."""
+    """The cluster that ``--cluster`` names: "local" or a TOML file. Raises ConfigError, one line, for what is wrong in
+    it."""
     if target == LOCAL:
         return Cluster()
     path = Path(target)

@@ -1,7 +1,7 @@
 """The Backend contract: who runs the policies of a run, and where.
 
-A recipe says *which* policies there are. A backend turns each into a handle (``handles.py``), makes the engine that they
-speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below them.
+A recipe says *which* policies there are. A backend turns each into a handle (``handles.py``), makes the engine that
+they speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below them.
 
 ::
 
@@ -37,8 +37,8 @@ class Backend(Protocol):
         ...
 
     def remember(self, traces: Iterable[Trace]) -> None:
-        """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is answered with
-        them and not asked again."""
+        """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is
+        answered with them and not asked again."""
         ...
 
     def renew(self) -> None:

@@ -1,11 +1,12 @@
-"""An engine in a process of its own, for requests that come from another one. Knows no Ray: ``on_ray.py`` makes it an actor.
+"""An engine in a process of its own, for requests that come from another one. Knows no Ray: ``on_ray.py`` makes it an
+actor.
 
-``advance`` is the engine's own, with the requests that were made since the last call and what has finished. Requests enter
-in the order in which they were made there, and the engine forms a batch only when all of them have entered: so batches, and
-with them the bits, are those of an engine in the caller's process.
+``advance`` is the engine's own, with the requests that were made since the last call and what has finished. Requests
+enter in the order in which they were made there, and the engine forms a batch only when all of them have entered: so
+batches, and with them the bits, are those of an engine in the caller's process.
 
-The models here are copies. ``publish`` brings the weights that have changed, by name, into the very tensors that the engine
-computes with.
+The models here are copies. ``publish`` brings the weights that have changed, by name, into the very tensors that the
+engine computes with.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ class EngineHost:
         return {name: handle.renderer for name, handle in self._handles.items() if handle.renderer is not None}
 
     def advance(self, asked: Sequence[Asked], gone: Sequence[int]) -> tuple[list[Answered], dict[str, float]]:
-        """Take these requests, give up those that nobody waits for any more, and work until at least one has been answered.
-        Returns what has been answered, in the order of the engine, and its counts; nothing where nothing is open."""
+        """Take these requests, give up those that nobody waits for any more, and work until at least one has been
+        answered. Returns what has been answered, in the order of the engine, and its counts; nothing where nothing is
+        open."""
         self._take(asked, gone)
         if self._tasks:
             self._run(self._some())

@@ -1,7 +1,8 @@
 """One policy of a run, whoever runs it: ``PolicyHandle``, and the handles of policies whose weights this process holds.
 
-A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are held
-against what their policies may be asked before anything is built, so the refusals here are for code that goes around that.
+A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are
+held against what their policies may be asked before anything is built, so the refusals here are for code that goes
+around that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _SLICE = 2**24  # logits that are normalised at a time
 
 
 class Spec(Protocol):
-    """A policy as a recipe names it (``loop/policies.py`` has the kinds): what it may be asked, and how it builds itself."""
+    """A policy as a recipe names it (``loop/policies.py`` has the kinds): what it may be asked, and how it builds
+    itself."""
 
     @property
     def model(self) -> str: ...
@@ -168,7 +170,8 @@ class ModelHandle(PolicyHandle):
         *,
         activate: Callable[[], object] | None = None,
     ) -> None:
-        """``activate``: called before each forward pass, to select an adapter of a module that others share, or none."""
+        """``activate``: called before each forward pass, to select an adapter of a module that others share, or
+        none."""
         super().__init__(name, spec, renderer)
         self.model, self.activate = model, activate
         self.micro_tokens = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
@@ -194,7 +197,8 @@ class ModelHandle(PolicyHandle):
 
     @torch.inference_mode()
     def ranked(self, ids: Sequence[int], *, first: int, top: int) -> Ranked:
-        """The model's own log-probabilities of the tokens from place ``first`` on, each with those of the ``top`` likeliest."""
+        """The model's own log-probabilities of the tokens from place ``first`` on, each with those of the ``top``
+        likeliest."""
         if len(ids) <= first:
             return []
         if self.activate:

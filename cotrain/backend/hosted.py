@@ -1,7 +1,7 @@
 """The run's side of what other processes hold: ``HostedPolicy`` for the learner's, ``HostedEngine`` for the engine's.
 
-Both speak to a ``Process``, which answers or raises ``ProcessLost``. A play changes nothing, so a lost engine costs the play:
-the next question begins a new process, which is given the present weights (``several.py``).
+Both speak to a ``Process``, which answers or raises ``ProcessLost``. A play changes nothing, so a lost engine costs the
+play: the next question begins a new process, which is given the present weights (``several.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Process(Protocol):
         ...
 
     def send(self, method: str, *arguments: Any) -> Any:
-        """Call a method there. What comes back stands for its answer: as an argument to another process, or in ``wait``."""
+        """Call a method there. What comes back stands for its answer: as an argument to another process, or in
+        ``wait``."""
         ...
 
     def wait(self, reference: Any, method: str) -> Any:
@@ -149,8 +150,8 @@ class HostedEngine:
         return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new one are
-        lost."""
+        """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
+        one are lost."""
         if self._process is None:
             self._process = self._renew()
         try:

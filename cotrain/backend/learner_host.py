@@ -1,7 +1,7 @@
 """The policies of a run with their optimisers, in a process of its own. Knows no Ray: ``on_ray.py`` makes it an actor.
 
-The very handles of one process (``handles.py``) answer here, asked by name. Tensors leave as numpy arrays, which Ray's store
-hands on without a copy (torch tensors are pickled: six times as slow for 500 MB).
+The very handles of one process (``handles.py``) answer here, asked by name. Tensors leave as numpy arrays, which Ray's
+store hands on without a copy (torch tensors are pickled: six times as slow for 500 MB).
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ class Ray:
 
 
 def start(cluster: Cluster) -> bool:
-    """Join the cluster, or begin Ray on this machine; False where this process has joined one already. Raises ConfigError."""
+    """Join the cluster, or begin Ray on this machine; False where this process has joined one already. Raises
+    ConfigError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own 15 starves its processes beside others

@@ -1,4 +1,5 @@
-"""All policies of a run as one engine: each request goes to the handle of its policy, batches form in the engine below."""
+"""All policies of a run as one engine: each request goes to the handle of its policy, batches form in the engine
+below."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from cotrain.engine.contract import Engine, Request, serving
 
 
 class Players:
-    """Implements ``ServingEngine`` over handles; ``engine`` answers for whoever has none, and refuses whom it does not know."""
+    """Implements ``ServingEngine`` over handles; ``engine`` answers for whoever has none, and refuses whom it does not
+    know."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
         self._handles, self.engine = handles, engine

@@ -4,12 +4,13 @@
                  answer's those of its text
     token ids    with the server's own tokenizer at hand, ids go to ``/completions`` and come back (``cotrain serve``, vLLM)
 
-The server answers when it likes: the engine of this process goes on meanwhile (``play.idle_loop.elsewhere``). Whatever goes
-wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value with its reason, kept
-from training and counted. Who may not ask, or asks for what is not there, is told at once: no repetition mends that.
+The server answers when it likes: the engine of this process goes on meanwhile (``play.idle_loop.elsewhere``). Whatever
+goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value with its
+reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once: no repetition
+mends that.
 
-A server is no function of the request, so a run is repeated from its ledger: an answer that is ``remember``ed is not asked
-for again. Left out: streams, proxies, and images.
+A server is no function of the request, so a run is repeated from its ledger: an answer that is ``remember``ed is not
+asked for again. Left out: streams, proxies, and images.
 """
 
 from __future__ import annotations
@@ -94,15 +95,15 @@ class RemoteHandle(PolicyHandle):
         self._known = {trace.address: trace for trace in traces}
 
     def counts(self) -> dict[str, float]:
-        """``{policy}/remote/answers``, ``…/failed``, ``…/retries``, ``…/prompt_tokens``, ``…/completion_tokens`` (as the
-        server counts), ``…/remembered``, ``…/cost``, and ``…/seconds``, the sum of all waiting."""
+        """``{policy}/remote/answers``, ``…/failed``, ``…/retries``, ``…/prompt_tokens``, ``…/completion_tokens`` (as
+        the server counts), ``…/remembered``, ``…/cost``, and ``…/seconds``, the sum of all waiting."""
         spent = self._counts["prompt_tokens"] * self.spec.input_price
         spent += self._counts["completion_tokens"] * self.spec.output_price
         return {f"{self.name}/remote/{what}": count for what, count in (self._counts | {"cost": spent / 1e6}).items()}
 
     async def sample(self, request: Request) -> Completion:
-        """The server's answer, or one that says why there is none. Raises ConfigError where asking again cannot help, and
-        DataError where another prompt was answered at this address."""
+        """The server's answer, or one that says why there is none. Raises ConfigError where asking again cannot help,
+        and DataError where another prompt was answered at this address."""
         if request.address in self._known:
             return self._recorded(request)
         path, body = self._asked(request)
@@ -148,7 +149,8 @@ class RemoteHandle(PolicyHandle):
                 reason = f"status {answer.status_code}"
                 if answer.status_code in NEVER:
                     raise ConfigError(
-                        f"policy {self.name!r}: {self.spec.url} answers {answer.status_code}: {NEVER[answer.status_code]}"
+                        f"policy {self.name!r}: {self.spec.url} answers {answer.status_code}: "
+                        f"{NEVER[answer.status_code]}"
                     )
                 if answer.status_code not in AGAIN:
                     return self._failed(f"refused ({reason})")
@@ -217,7 +219,8 @@ class RemoteHandle(PolicyHandle):
         trace = self._known[request.address]
         if trace.prompt_ids != request.prompt_ids:
             raise DataError(
-                f"policy {self.name!r}: another prompt was answered at {request.address} of this ledger; use the templates, "
+                f"policy {self.name!r}: another prompt was answered at {request.address} of this ledger; use the "
+                "templates, "
                 "tasks, weights and seed of the recorded run"
             )
         self._counts["remembered"] += 1

@@ -10,7 +10,8 @@ A process that is lost takes what it held with it:
     engine     copies only. The play that it was lost in is played again, by a new one with the present weights
     learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again
 
-Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``: ``on_ray.py``.
+Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``:
+``on_ray.py``.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class Several:
         return self._learners
 
     def _new_engine(self) -> Process:
-        """Another engine with the present weights. Raises EngineLost, and ProcessLost when it is the learners that are lost."""
+        """Another engine with the present weights. Raises EngineLost, and ProcessLost when it is the learners that are
+        lost."""
         if self._engine_process is not None:
             self._engine_process.kill()
         self._engine_process = process = self._begin_engine()

@@ -86,14 +86,16 @@ def add_answers(
     parser.add_argument(
         "--answer",
         metavar="FORMAT",
-        help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with one group "
+        help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with "
+        "one group "
         f"(default: {default})",
     )
     parser.add_argument("--prompt", metavar="FILE", help="how the solver is asked: a text with the mark {problem}")
 
 
 def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
-    """The recipe with what ``--answer`` and ``--prompt`` say, or what its model's own answers say; ``dry``: no model is asked."""
+    """The recipe with what ``--answer`` and ``--prompt`` say, or what its model's own answers say; ``dry``: no model is
+    asked."""
     from cotrain.loop.answers import AUTO, TAGS, settings_for
     from cotrain.loop.override import override
 

@@ -9,8 +9,8 @@
     operations = [3, 5]                              # --operations 3 5
     set = ["roles.solver.sampling.max_tokens=200"]   # --set, as often as there are entries
 
-The file stands before the flags of the command line: of a flag that is in both, the command line's counts; ``--set`` and
-``--tracker`` add to those of the file. Left out: tables, and files that include others.
+The file stands before the flags of the command line: of a flag that is in both, the command line's counts; ``--set``
+and ``--tracker`` add to those of the file. Left out: tables, and files that include others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def words_of(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
-    """The words that the keys of a file stand for. Raises ConfigError for a key that is no flag, and a value that no flag takes."""
+    """The words that the keys of a file stand for. Raises ConfigError for a key that is no flag, and a value that no
+    flag takes."""
     actions = {action.dest: action for action in parser._actions if action.dest not in NEVER}
     words: list[str] = []
     for key, value in keys.items():

@@ -295,7 +295,8 @@ def demo(argv: Sequence[str]) -> int:
             )
         if given.seed not in (None, recipe.seed):
             raise ConfigError(
-                f"{given.out} holds the demo with seed {recipe.seed}; leave out --seed {given.seed} to go on with it, or "
+                f"{given.out} holds the demo with seed {recipe.seed}; leave out --seed {given.seed} to go on with "
+                "it, or "
                 "choose another --out"
             )
         return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))

@@ -1,1 +1,2 @@
-"""Several recipes over several seeds at equal cost (``compare``), and studies that are written down before (``study``)."""
+"""Several recipes over several seeds at equal cost (``compare``), and studies that are written down before
+(``study``)."""

@@ -1,22 +1,22 @@
 """Compare recipes fairly: the same seeds and problems in every arm, one cost that is equal, three others beside it.
 
 Every (arm, seed) is an ordinary run in a process of its own, on one thread, as many at a time as there are cores; a run
-that was interrupted is resumed, a finished one is not repeated. Each seed is tested on held-out problems of its own, the
-same ones in every arm (``loop/evaluation.py``).
+that was interrupted is resumed, a finished one is not repeated. Each seed is tested on held-out problems of its own,
+the same ones in every arm (``loop/evaluation.py``).
 
-Four costs are measured: batches of problems (each step counts, also one from which nothing could be learned), sampled tokens,
-floating-point operations (``loop/flops.py``) and seconds of training. One of them is made equal::
+Four costs are measured: batches of problems (each step counts, also one from which nothing could be learned), sampled
+tokens, floating-point operations (``loop/flops.py``) and seconds of training. One of them is made equal::
 
     --equal batches              every run lasts so many steps
     --equal flops --budget 1e15  every run ends with the step in which it has spent so many
     --equal flops                every run lasts ``--batches``; the arm that has then spent most is the dearest, and the runs of
                                  the others go on until they have spent as much as its runs on average
 
-Decays run over ``--batches`` in all of them. Seconds are those of the machine at the time: they are equal by the clock, and
-no two comparisons give the same.
+Decays run over ``--batches`` in all of them. Seconds are those of the machine at the time: they are equal by the clock,
+and no two comparisons give the same.
 
-With ``rates`` every arm first finds its own learning rate: the same grid for all, seeds of their own, chosen on validation
-problems (``rates.py``).
+With ``rates`` every arm first finds its own learning rate: the same grid for all, seeds of their own, chosen on
+validation problems (``rates.py``).
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Plan:
             raise UnknownName("cost to be made equal", self.equal, AXES)
         if self.equal == "batches" and self.budget not in (None, self.batches):
             raise ConfigError(
-                f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal=batches give one of them"
+                f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal=batches give "
+                "one of them"
             )
         if self.lenient and self.data is None:
             raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
@@ -108,8 +109,8 @@ class Plan:
 def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
 
-    Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every run
-    has been stopped."""
+    Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
+    run has been stopped."""
     arms = distinct(plan.arms)
     given = {name: getattr(plan, name) for name in ("tasks", "data", "operations", "lenient")}
     source = {"tasks": problems(**given)} if any(given.values()) else {}
@@ -118,7 +119,8 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     claim(plan, arms)
     count = plan.workers or cores()
     say(
-        f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, {count} "
+        f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
+        f"{count} "
         f"{'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
     )
 
@@ -191,8 +193,8 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
 
 
 def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[str, float, list[Place]]:
-    """The arm whose runs have spent most in ``plan.batches``, on average over seeds, how much that is, and the runs of other
-    arms that have not spent as much."""
+    """The arm whose runs have spent most in ``plan.batches``, on average over seeds, how much that is, and the runs of
+    other arms that have not spent as much."""
     spent: dict[str, list[float]] = {}
     for (label, _), folder in places.items():
         steps = costs_of(folder)
@@ -210,7 +212,8 @@ def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
     for label, mine in others:
         if mine != alike:
             raise ConfigError(
-                f"compare: {first!r} is tested on {alike[0]} problems with {alike[1]} answers each, {label!r} on {mine[0]} with "
+                f"compare: {first!r} is tested on {alike[0]} problems with {alike[1]} answers each, {label!r} on "
+                f"{mine[0]} with "
                 f"{mine[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
             )
 

@@ -1,4 +1,5 @@
-"""Runs side by side: commands, so many at a time, each on one thread, all stopped when one fails or we are interrupted."""
+"""Runs side by side: commands, so many at a time, each on one thread, all stopped when one fails or we are
+interrupted."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def cores() -> int:
 
 
 def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
-    """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear from us,
-    once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
+    """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
+    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
 
     Raises UserError for a command that fails, Interrupted on a signal; then every run has been stopped."""
     waiting, began = list(jobs), time.monotonic()
@@ -69,7 +70,8 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
 
 
 def far(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
-    """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds`` ago."""
+    """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
+    ago."""
     whole, made = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
     left = f", {clock_of(seconds / made * (len(done) - sum(done)))} left" if made > 0.0 else ""
     return f"[{seconds:6.0f} s] {whole} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"

@@ -1,9 +1,9 @@
 """Each arm at its own best learning rate, from one small grid that is the same for all.
 
-One rate for all arms favours those that it happens to fit. Every arm is trained at every rate, with seeds that the comparison
-does not use, for ``--batches`` batches; the rate with the best figure on validation problems at the end is taken, the smaller
-of equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at the edge of
-the grid is said to be one: a wider grid may hold a better.
+One rate for all arms favours those that it happens to fit. Every arm is trained at every rate, with seeds that the
+comparison does not use, for ``--batches`` batches; the rate with the best figure on validation problems at the end is
+taken, the smaller of equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at
+the edge of the grid is said to be one: a wider grid may hold a better.
 """
 
 from __future__ import annotations

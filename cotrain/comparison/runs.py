@@ -56,9 +56,9 @@ def is_done(folder: Path) -> bool:
 
 
 def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
-    """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its figures on
-    test problems before and after, and what each of these problems says at the end. Raises RunDirectoryError where a file is not
-    as the run wrote it."""
+    """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its
+    figures on test problems before and after, and what each of these problems says at the end. Raises RunDirectoryError
+    where a file is not as the run wrote it."""
     seal.verify(RunDirectory(folder))
     costs, curve = costs_of(folder), []
     parts = dict.fromkeys(PARTS, 0)

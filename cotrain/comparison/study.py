@@ -1,8 +1,8 @@
 """Run a study: the gate first, then every part, each a comparison; a page with the verdicts and what they rest on.
 
-The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began, and a file that
-has changed since is refused. What was stopped or killed goes on with the same command; finished runs are not repeated. A
-gate that does not hold ends the study with its figure, which is a result.
+The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began, and a file
+that has changed since is refused. What was stopped or killed goes on with the same command; finished runs are not
+repeated. A gate that does not hold ends the study with its figure, which is a result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Say = Callable[[str], None]
 
 
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
-    """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the first,
-    with ``lines`` for a terminal. Raises ConfigError for a folder of another study, Interrupted on a signal."""
+    """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
+    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, Interrupted on a signal."""
     held = _begin(study)
     say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {held['git']['words']}")
     if study.gate is not None:
@@ -69,7 +69,8 @@ def _begin(study: Study) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or change out in {study.path}") from error
     if was != study.sha256:
         raise ConfigError(
-            f"{study.path} has changed since the study in {study.out} began (sha256 {was[:12]}, now {study.sha256[:12]}); bring "
+            f"{study.path} has changed since the study in {study.out} began (sha256 {was[:12]}, now "
+            f"{study.sha256[:12]}); bring "
             "the file as it was, or change its out"
         )
     return held
@@ -143,6 +144,7 @@ def runs_of_study(study: Study) -> list[str]:
         grid = len(plan.rates) * plan.rate_seeds * len(plan.arms)
         choose = f", and {grid} to choose learning rates" if grid else ""
         lines.append(
-            f"{name}: {len(plan.arms)} arms × {plan.seeds} seeds = {len(plan.arms) * plan.seeds} runs{choose}, in {plan.out}"
+            f"{name}: {len(plan.arms)} arms × {plan.seeds} seeds = {len(plan.arms) * plan.seeds} runs{choose}, in "
+            f"{plan.out}"
         )
     return lines if study.gate is None else [f"gate: {study.gate.words()}", *lines]

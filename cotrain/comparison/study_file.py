@@ -188,8 +188,8 @@ def _slug(name: str) -> str:
 
 
 def committed(path: Path) -> dict[str, Any]:
-    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where it is in a commit and unchanged
-    since."""
+    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where it is in a commit and
+    unchanged since."""
     if _git(path, "rev-parse", "--is-inside-work-tree") != "true":
         return {
             "committed": False,

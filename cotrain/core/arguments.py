@@ -1,8 +1,9 @@
 """Arguments of a recipe function, held against its signature: names, kinds and choices.
 
-A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``kl: float = 0.001``,
-and the same annotations make the flags (``core/flags.py``) and their help. What is checked here is what a command, an arm
-of a comparison, a saved run and a call from Python have in common; whether a value makes sense is for the recipe to say.
+A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``kl: float =
+0.001``, and the same annotations make the flags (``core/flags.py``) and their help. What is checked here is what a
+command, an arm of a comparison, a saved run and a call from Python have in common; whether a value makes sense is for
+the recipe to say.
 """
 
 from __future__ import annotations

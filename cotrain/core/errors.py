@@ -58,8 +58,8 @@ class StateError(CotrainError, ValueError):
 
 
 class ProcessLost(CotrainError):
-    """A process that the run counts on is gone or silent: killed, out of memory, or past its deadline. What it held is lost;
-    the step can be made again from the newest checkpoint."""
+    """A process that the run counts on is gone or silent: killed, out of memory, or past its deadline. What it held is
+    lost; the step can be made again from the newest checkpoint."""
 
 
 class EngineLost(ProcessLost):

@@ -58,7 +58,8 @@ class Parser(argparse.ArgumentParser):
             "--log-level",
             type=_level,
             metavar="LEVEL",
-            help="debug (with what libraries say, and where an error came from), info, warning (without progress), error (default: "
+            help="debug (with what libraries say, and where an error came from), info, warning (without progress), "
+            "error (default: "
             "info)",
         )
 
@@ -127,7 +128,8 @@ def _number(text: str, kind: Callable[[str], Any], name: str) -> Any:
 
 
 def comments_of(build: Callable[..., Any]) -> dict[str, str]:
-    """The comments behind the parameters of a function or the fields of a class, each on its own line; {} without source."""
+    """The comments behind the parameters of a function or the fields of a class, each on its own line; {} without
+    source."""
     try:
         source = inspect.getsource(build)
     except (OSError, TypeError):
@@ -143,7 +145,8 @@ def add_parameters(
     skip: Collection[str] = (),
     about: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Add one flag for each parameter of ``build`` that a flag can hold, with what is said ``about`` it; return their names."""
+    """Add one flag for each parameter of ``build`` that a flag can hold, with what is said ``about`` it; return their
+    names."""
     hints = hints_of(build)
     names = []
     for name, parameter in inspect.signature(build).parameters.items():

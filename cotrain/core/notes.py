@@ -5,11 +5,12 @@
     turn.note(CORRECT, True)              turn.show(ANSWER, "12")
     CORRECT.of(trace)  →  True            ANSWER.of(trace)  →  "12"
 
-Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. Here stand the
-keys that several files share; a method declares its own beside its protocol. Both become plain JSON in the ledger.
+Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. Here
+stand the keys that several files share; a method declares its own beside its protocol. Both become plain JSON in the
+ledger.
 
-Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/truth/{name}`` for every note that is
-a number or a boolean and is not ``measured`` otherwise.
+Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/truth/{name}`` for every note
+that is a number or a boolean and is not ``measured`` otherwise.
 """
 
 from __future__ import annotations

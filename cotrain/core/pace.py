@@ -24,7 +24,8 @@ class Pace:
         done: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time left."""
+        """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time
+        left."""
         self._total, self._what, self._say, self._clock = total, what, say, clock
         self._begun = self._said = clock()
         self._before = self._at = self.done = done

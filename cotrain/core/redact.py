@@ -1,7 +1,8 @@
-"""What may be shown to others of a command and of settings: no path of a home directory, and nothing that looks like a key.
+"""What may be shown to others of a command and of settings: no path of a home directory, and nothing that looks like a
+key.
 
-Guessed by form, so no substitute for keeping keys in the environment: names such as ``token``, the prefixes of known services, and
-names and passwords in addresses.
+Guessed by form, so no substitute for keeping keys in the environment: names such as ``token``, the prefixes of known
+services, and names and passwords in addresses.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@
     grpo(rewards={OUTCOME: 1.0, BREVITY: 0.1})
 
 A recipe whose objective reads what no protocol gives is refused when it is built; a protocol that gives what it has not
-declared ends the run. A protocol that awaits others declares what they give too. Left out: types of values; all are floats.
+declared ends the run. A protocol that awaits others declares what they give too. Left out: types of values; all are
+floats.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Declared:
         return tuple(signal for signal in self.signals if signal.role in (None, role))
 
     def check(self, signal: Signal, role: str, *, span: bool) -> None:
-        """Raise ConfigError unless the protocol declares to give this to a turn of this role, with or without a span."""
+        """Raise ConfigError unless the protocol declares to give this to a turn of this role, with or without a
+        span."""
         where = f"protocol {self.protocol!r} rewards role {role!r}"
         if not isinstance(signal, Signal):
             raise ConfigError(f"{where} with {signal!r}; expected a signal, as in reward(OUTCOME, 1.0)")

@@ -1,10 +1,10 @@
 """Estimates with 95 % intervals, and the few formulas that make them.
 
-Every number in a report is an ``Estimate``: value, interval, sample size. Which interval: a mean over seeds has Student's
-t, with problems that differ from seed to seed that of ``over_seeds_and_problems``; a sum or difference of two estimates
-"square and add" of their intervals (Zou & Donner 2008); a share Wilson's; figures of one run on held-out problems, where
-samples come in clusters, those of ``metrics/clusters.py``. What is bounded has a bounded interval: ``Estimate.within``.
-Fewer than ``LEAST`` seeds have no interval, and nothing follows from them.
+Every number in a report is an ``Estimate``: value, interval, sample size. Which interval: a mean over seeds has
+Student's t, with problems that differ from seed to seed that of ``over_seeds_and_problems``; a sum or difference of two
+estimates "square and add" of their intervals (Zou & Donner 2008); a share Wilson's; figures of one run on held-out
+problems, where samples come in clusters, those of ``metrics/clusters.py``. What is bounded has a bounded interval:
+``Estimate.within``. Fewer than ``LEAST`` seeds have no interval, and nothing follows from them.
 
 What is not known is said so: an undefined value is NaN, an unknown bound is infinite, and both become ``null`` in
 JSON. A comparison with an unknown bound therefore never finds a difference.
@@ -69,9 +69,9 @@ class Estimate:
 
 
 def wilson(share: float, n: float, quantile: float = Z) -> tuple[float, float]:
-    """Wilson's score interval of a share among ``n`` independent observations, which need not be a whole number (Wilson 1927):
-    the p for which ``share`` lies within ``quantile`` standard errors √(p(1 − p) / n). It stays in [0, 1] and has a width also
-    where the share is 0 or 1."""
+    """Wilson's score interval of a share among ``n`` independent observations, which need not be a whole number (Wilson
+    1927): the p for which ``share`` lies within ``quantile`` standard errors √(p(1 − p) / n). It stays in [0, 1] and
+    has a width also where the share is 0 or 1."""
     if not (0.0 <= share <= 1.0 and n > 0.0):
         raise ValueError(f"wilson needs a share in [0, 1] and n > 0, found share={share}, n={n}")
     spread = quantile * quantile / n
@@ -88,11 +88,12 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def over_seeds_and_problems(runs: Sequence[tuple[float, Sequence[float]]]) -> Estimate:
     """Mean over n seeds of a figure, or of a difference of two arms, each with what its own problems say of it.
 
-    Seeds are drawn, and problems within each: the variance of a seed's figure is σ² + v/N for N problems, of which the seeds'
-    s² is an estimate already, since each has problems of its own. It is held from below by the mean of v/N, so that seeds
-    which agree by luck do not make an interval that their problems cannot bear: max(s², v/N)/n, and ± Student's t with
-    n − 1 degrees of freedom. (A bootstrap that resamples seeds and then problems counts the problems twice, s² + v/N: in
-    simulations its 95 % hold 99.9 % where seeds hardly differ. Nested sampling: Davison & Hinkley 1997, section 3.8.)
+    Seeds are drawn, and problems within each: the variance of a seed's figure is σ² + v/N for N problems, of which the
+    seeds' s² is an estimate already, since each has problems of its own. It is held from below by the mean of v/N, so
+    that seeds which agree by luck do not make an interval that their problems cannot bear: max(s², v/N)/n, and ±
+    Student's t with n − 1 degrees of freedom. (A bootstrap that resamples seeds and then problems counts the problems
+    twice, s² + v/N: in simulations its 95 % hold 99.9 % where seeds hardly differ. Nested sampling: Davison & Hinkley
+    1997, section 3.8.)
 
     Args:
         runs: for each seed the figure and its problems' values (``loop/problems.py``), () where they are not known.
@@ -115,8 +116,8 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def smallest_seen(change: Estimate) -> float:
-    """The smallest true difference that a comparison with this interval finds with a chance of ``POWER``: (t of 97.5 % + t of
-    80 %) standard errors. Infinite where the interval is unknown."""
+    """The smallest true difference that a comparison with this interval finds with a chance of ``POWER``: (t of 97.5 %
+    + t of 80 %) standard errors. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):
         return math.inf
     half, df = (change.high - change.low) / 2, change.n - 1
@@ -141,8 +142,8 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
 
 def student_t(df: int, mass: float = 0.95) -> float:
     """The point t for which −t to t holds ``mass`` of Student's t with ``df >= 1`` degrees of freedom (0.95: the 97.5 %
-    point): bisection of the finite sum for whole degrees (Abramowitz & Stegun 26.7.3–4), and from 200 on the expansion around
-    the normal (26.7.5)."""
+    point): bisection of the finite sum for whole degrees (Abramowitz & Stegun 26.7.3–4), and from 200 on the expansion
+    around the normal (26.7.5)."""
     if df < 1:
         raise ValueError(f"student_t needs df >= 1, found {df}")
     if df >= 200:

@@ -1,8 +1,8 @@
 """Standard output and error that nobody has to care for: a run outlives who reads it.
 
-A pipe whose reader has left (``cotrain run … | head``), a terminal that is gone and a full disk under a redirected output make
-an ordinary stream raise at the next line, wherever in a run that is. These let go of the line instead, and of all that
-follow. What the stream's encoding has no character for is written as ``\\u2588``.
+A pipe whose reader has left (``cotrain run … | head``), a terminal that is gone and a full disk under a redirected
+output make an ordinary stream raise at the next line, wherever in a run that is. These let go of the line instead, and
+of all that follow. What the stream's encoding has no character for is written as ``\\u2588``.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class Task:
 
 @runtime_checkable
 class TaskSource(Protocol):
-    """Problems addressable by (split, index). Splits: "train", "validation", "test", and any others the source names."""
+    """Problems addressable by (split, index). Splits: "train", "validation", "test", and any others the source
+    names."""
 
     @property
     def name(self) -> str: ...

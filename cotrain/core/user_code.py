@@ -20,7 +20,8 @@ PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their pa
 
 
 def load_file(path: str, where: str) -> ModuleType:
-    """The module of a Python file. Raises ConfigError, one line that begins with ``where``, for whatever is wrong in it."""
+    """The module of a Python file. Raises ConfigError, one line that begins with ``where``, for whatever is wrong in
+    it."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{where}: there is no file {path}")
@@ -43,7 +44,8 @@ def load_file(path: str, where: str) -> ModuleType:
 
 
 def failure_in(file: Path, error: BaseException) -> str:
-    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went through."""
+    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went
+    through."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
     return f"{place}: {type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"

@@ -60,7 +60,8 @@ class RunLock:
             holder = _holder(handle)
             os.close(handle)
             raise RunDirectoryError(
-                f"run directory {directory} is in use by process {holder}; wait for it, stop it, or choose another directory"
+                f"run directory {directory} is in use by process {holder}; wait for it, stop it, or choose another "
+                "directory"
             ) from error
         except OSError as error:
             os.close(handle)

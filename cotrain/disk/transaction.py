@@ -74,8 +74,8 @@ class Checkpoint:
     ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """Read ``(tensors by file and name, documents by name)``, as they were given to ``save``; tensors on the CPU.
 
-        ``only``: the files of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises StateError
-        when a file has changed since the checkpoint was found.
+        ``only``: the files of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises
+        StateError when a file has changed since the checkpoint was found.
         """
         import safetensors.torch
 
@@ -344,8 +344,8 @@ def _discard(directory: Path, name: str, files: Files) -> None:
 
 
 def _retire(directory: Path, step: int, keep: int, keep_every: int, files: Files) -> None:
-    """Delete what ``keep`` verified checkpoints make superfluous, see ``save``. A damaged one goes when that many newer ones are
-    known to be good, so that a passing read error deletes nothing that might still be needed."""
+    """Delete what ``keep`` verified checkpoints make superfluous, see ``save``. A damaged one goes when that many newer
+    ones are known to be good, so that a passing read error deletes nothing that might still be needed."""
     good = 0
     for path in _candidates(directory, files):
         kept = keep_every > 0 and _step_of(path) % keep_every == 0 and not path.name.startswith(REPLACED)

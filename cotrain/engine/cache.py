@@ -48,7 +48,8 @@ class Store:
         self.values = [self._zeros(values, dtype) for _, values in layers]
 
     def grow(self, lines: int, columns: int, *, at_end: bool) -> None:
-        """Make room for so many lines and columns. What is stored keeps its columns, ``at_end`` counted from the end."""
+        """Make room for so many lines and columns. What is stored keeps its columns, ``at_end`` counted from the
+        end."""
         before = (self.lines, self.columns)
         if lines > self.lines:
             self.lines = max(self.lines, _LEAST)
@@ -269,7 +270,8 @@ class SharedPrefixCache(Cache):
 
 
 def gaps(count: int, gone: Collection[int]) -> tuple[list[int], list[int], int]:
-    """How ``count`` places stay dense when some are given up: which of them are filled, from where, and how many stay."""
+    """How ``count`` places stay dense when some are given up: which of them are filled, from where, and how many
+    stay."""
     keep = count - len(gone)
     return [i for i in sorted(gone) if i < keep], [i for i in range(keep, count) if i not in gone], keep
 

@@ -1,8 +1,8 @@
 """The embedded engine: continuous batching in this process, with the very modules that the learners update.
 
-One scheduler per policy (``scheduler.py``) over one key-value cache (``cache.py``). ``advance`` lets the schedulers take turns, one
-decode step or one admission each, until a row has finished. Weights are shared in place, so publishing them is a
-number, and memory holds each model once.
+One scheduler per policy (``scheduler.py``) over one key-value cache (``cache.py``). ``advance`` lets the schedulers
+take turns, one decode step or one admission each, until a row has finished. Weights are shared in place, so publishing
+them is a number, and memory holds each model once.
 
 The same requests in the same state give the same batches, and so the same bits: nothing is ordered by arrival.
 Float rounding does depend on the batch that a row shares, so other requests may change a log-probability in its last
@@ -118,8 +118,9 @@ class EmbeddedEngine:
         return True
 
     def step(self) -> bool:
-        """One admission or one decode step (on a GPU a few) of every scheduler, for servers: what waits enters at once, so that no answer
-        waits for the end of another. What shares a batch then depends on the clock; training never calls this.
+        """One admission or one decode step (on a GPU a few) of every scheduler, for servers: what waits enters at once,
+        so that no answer waits for the end of another. What shares a batch then depends on the clock; training never
+        calls this.
 
         Resolves what has finished; returns False when no request waits or runs. Errors: as ``advance``.
         """
@@ -185,8 +186,8 @@ class EmbeddedEngine:
 
 
 class _Lanes:
-    """Makes schedulers, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of recordings,
-    and other schedulers for a model that they cannot decode."""
+    """Makes schedulers, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of
+    recordings, and other schedulers for a model that they cannot decode."""
 
     def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
         self._fixed = fixed

@@ -1,16 +1,17 @@
-"""A scheduler for GPUs: decode steps of fixed shape, recorded once as CUDA graphs, and a look at the results every few steps.
+"""A scheduler for GPUs: decode steps of fixed shape, recorded once as CUDA graphs, and a look at the results every few
+steps.
 
 A decode step of a small model is a thousand short kernels, and launching them takes longer than running them. Here a
 step reads and writes tensors that stay where they are, in a view of as many lines and columns as the rows need, rounded
 up (``slots.py``). The first step in a view is recorded; every later one is a single launch. Tokens are drawn on the
-device by the same functions as elsewhere, outside of the recording, and nothing waits for them: up to ``LOOK`` steps are
-queued before the host asks which rows have finished. A row that finishes in between stands still.
+device by the same functions as elsewhere, outside of the recording, and nothing waits for them: up to ``LOOK`` steps
+are queued before the host asks which rows have finished. A row that finishes in between stands still.
 
 Same requests, same state: same batches, as views and looks follow from counts. On a CPU the same steps run unrecorded
 when asked for, and tests record them with a tape of torch operations.
 
-Weights are read where they lie; when they, or the storage, have moved, recordings are thrown away. If a recording fails,
-steps run unrecorded from then on: one warning, with the reason, and ``unrecorded_steps`` counts them.
+Weights are read where they lie; when they, or the storage, have moved, recordings are thrown away. If a recording
+fails, steps run unrecorded from then on: one warning, with the reason, and ``unrecorded_steps`` counts them.
 
 Left out: giving memory back between plays; speculative decoding; TF32 (float32 stays float32).
 """
@@ -104,7 +105,8 @@ class Held(Rows):
 
 
 class StaticLane(Scheduler):
-    """As ``Scheduler``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Scheduler``'s by rounding."""
+    """As ``Scheduler``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Scheduler``'s by
+    rounding."""
 
     casts_kept = False  # a recording must not read them
     counts: StaticCounts
@@ -194,7 +196,8 @@ class StaticLane(Scheduler):
         self._recordings.clear()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(
-            f"policy {self.policy!r}: decode steps could not be recorded as a CUDA graph ({reason}); they run unrecorded, "
+            f"policy {self.policy!r}: decode steps could not be recorded as a CUDA graph ({reason}); they run "
+            "unrecorded, "
             "with the same results and several times as slowly",
             RuntimeWarning,
             stacklevel=2,

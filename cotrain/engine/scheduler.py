@@ -92,7 +92,8 @@ class Scheduler:
     # -- what the engine asks
 
     def check(self, request: Request) -> None:
-        """Raise ConfigError when the request cannot be answered by this policy, TooLong where it does not fit its context."""
+        """Raise ConfigError when the request cannot be answered by this policy, TooLong where it does not fit its
+        context."""
         sampling, prompt = request.sampling, request.prompt_ids
         total = len(prompt) + sampling.max_tokens
         for wrong, problem in (
@@ -128,8 +129,9 @@ class Scheduler:
     def ready(self, patient: bool) -> int:
         """How many of the waiting rows may enter now. ``patient``: other schedulers have rows to go on with.
 
-        A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch enters:
-        reviews wait until the solutions that they are about have all been written, and then decode side by side.
+        A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch
+        enters: reviews wait until the solutions that they are about have all been written, and then decode side by
+        side.
         """
         room = self.max_rows - len(self.running)
         count = min(len(self.waiting), room)
@@ -166,8 +168,10 @@ class Scheduler:
             rows = None
             if self._most == 1:
                 raise ConfigError(
-                    f"policy {self.policy!r}: the memory of {self.device} does not hold one answer ({len(self._first().prompt_ids)} "
-                    f"tokens of prompt, max_tokens {self._first().sampling.max_tokens}); lower max_tokens, or take a smaller model"
+                    f"policy {self.policy!r}: the memory of {self.device} does not hold one answer "
+                    f"({len(self._first().prompt_ids)} "
+                    f"tokens of prompt, max_tokens {self._first().sampling.max_tokens}); lower max_tokens, or take a "
+                    "smaller model"
                 ) from error
         if rows is None:
             self._begin_again()

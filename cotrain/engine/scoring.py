@@ -1,7 +1,8 @@
 """A scheduler for policies that score instead of speaking: reward models, one number for a whole prompt.
 
 Requests wait like those of a speaking policy and are answered together at the next step, each distinct prompt once. The
-completion holds the score and, so that a learner can train the head where the score was read, one token: the stop token.
+completion holds the score and, so that a learner can train the head where the score was read, one token: the stop
+token.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class ScoringScheduler:
 
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
-        """Score so many of the waiting requests, in the order of their addresses; all of them have finished. A batch that
-        does not fit in memory is halved, and so are those after it; raises ConfigError for one prompt that does not."""
+        """Score so many of the waiting requests, in the order of their addresses; all of them have finished. A batch
+        that does not fit in memory is halved, and so are those after it; raises ConfigError for one prompt that does
+        not."""
         started = time.perf_counter()
         self.waiting.sort(key=lambda row: row.order)
         rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
@@ -74,7 +76,8 @@ class ScoringScheduler:
                     raise
                 if len(batch) == 1:
                     raise ConfigError(
-                        f"policy {self.policy!r}: the memory of {self.device} does not hold one prompt of {len(batch[0])} tokens; "
+                        f"policy {self.policy!r}: the memory of {self.device} does not hold one prompt of "
+                        f"{len(batch[0])} tokens; "
                         "shorten the prompts, or take a smaller model"
                     ) from error
             if found is None:

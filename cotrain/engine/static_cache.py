@@ -76,8 +76,8 @@ class StaticCache(Cache):
         lengths: Sequence[int],
         sizes: Sequence[int],
     ) -> None:
-        """As ``SharedPrefixCache.enter``: ``layers`` are U prompts padded on the left; of prompt ``index``, of ``lengths`` tokens,
-        come ``sizes`` rows."""
+        """As ``SharedPrefixCache.enter``: ``layers`` are U prompts padded on the left; of prompt ``index``, of
+        ``lengths`` tokens, come ``sizes`` rows."""
         if not self.store.keys:
             self.store.create(layers, self.dtype)
         device, width = layers[0][0].device, layers[0][0].shape[2]
@@ -142,9 +142,9 @@ def attend_slots(
 ) -> tuple[Tensor, None]:
     """Attention of one query token per line, in the form that transformers calls attention functions.
 
-    Args: query [lines, heads, 1, head_dim]; key and value [lines, K, columns, …]; mask as ``StaticCache.view`` gives it. Query
-    heads of one key head are queries of one head, so keys are not repeated. Returns [lines, 1, heads, value's head_dim].
-    Raises ModelError for what it cannot compute.
+    Args: query [lines, heads, 1, head_dim]; key and value [lines, K, columns, …]; mask as ``StaticCache.view`` gives
+    it. Query heads of one key head are queries of one head, so keys are not repeated. Returns [lines, 1, heads, value's
+    head_dim]. Raises ModelError for what it cannot compute.
     """
     problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
     problems += ["a soft cap"] * (softcap is not None)

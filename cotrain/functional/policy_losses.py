@@ -59,8 +59,8 @@ def sequence_log_ratio(logprobs: torch.Tensor, old: torch.Tensor, mask: torch.Te
 
 def shaped(logprobs: torch.Tensor, advantages: torch.Tensor, *, gamma: float) -> torch.Tensor:
     """l = −A · π / (π + γ): for tokens that the policy was not asked to say, without ratio and clip (LUFFY, arXiv
-    2504.14945; Critique-GRPO, arXiv 2506.03106). Its gradient, −A · γπ / (π + γ)² · ∇log π, is largest at π = γ: unlikely
-    tokens are not drowned by those that are likely anyway. ``[B, T]``."""
+    2504.14945; Critique-GRPO, arXiv 2506.03106). Its gradient, −A · γπ / (π + γ)² · ∇log π, is largest at π = γ:
+    unlikely tokens are not drowned by those that are likely anyway. ``[B, T]``."""
     check_same_shape(logprobs=logprobs, advantages=advantages)
     if not gamma > 0.0:
         raise ValueError(f"shaped: gamma {gamma} must be positive")
@@ -70,7 +70,8 @@ def shaped(logprobs: torch.Tensor, advantages: torch.Tensor, *, gamma: float) ->
 
 def truncated_importance(logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, *, cap: float) -> torch.Tensor:
     """min(π / π_behaviour, cap) without gradient: a weight for samples drawn by somewhat different weights or kernels
-    (truncated importance sampling, Ionides 2008; IMPALA's ρ̄, arXiv 1802.01561; CISPO, arXiv 2506.13585). ``[B, T]``."""
+    (truncated importance sampling, Ionides 2008; IMPALA's ρ̄, arXiv 1802.01561; CISPO, arXiv 2506.13585). ``[B,
+    T]``."""
     check_same_shape(logprobs=logprobs, sampler_logprobs=sampler_logprobs)
     if not cap > 0.0:
         raise ValueError(f"truncated_importance: cap {cap} must be positive")

@@ -1,4 +1,5 @@
-"""GRPO and its relatives by name: the same algorithm with other functions. Every setting of ``PolicyGradient`` is there.
+"""GRPO and its relatives by name: the same algorithm with other functions. Every setting of ``PolicyGradient`` is
+there.
 
 grpo          (r − mean) / std of the group                GRPO, arXiv 2402.03300
 dr_grpo       r − mean of the group                        Dr. GRPO, arXiv 2503.20783; its constant length is ``normalise``

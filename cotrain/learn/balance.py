@@ -1,12 +1,13 @@
-"""Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv 2505.15034).
+"""Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv
+2505.15034).
 
 A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
 samples that judge a right (+) or a wrong (−) solution,
 
     n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
 
-so the mean weight of a batch is 1. Tango's power is ½, which leaves the rare class the lighter one in sum; with 1 both classes
-weigh the same. The weight multiplies the policy loss of a sample and touches no statistic:
+so the mean weight of a batch is 1. Tango's power is ½, which leaves the rare class the lighter one in sum; with 1 both
+classes weigh the same. The weight multiplies the policy loss of a sample and touches no statistic:
 advantages are those of the unweighted rewards. Counts start at 0; only their ratio matters, so no bias correction.
 """
 
@@ -43,12 +44,13 @@ class ClassBalance:
     def weigh(
         self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
     ) -> tuple[list[Sample], list[float], dict[str, float]]:
-        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been dropped; and
-        metrics. Raises ConfigError where samples were seen and none has a label."""
+        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
+        dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
         labels = [self._label(sample) for sample in seen]
         if labels and all(label is None for label in labels):
             raise ConfigError(
-                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let the "
+                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; "
+                "let the "
                 "protocol reward it with 1 or 0"
             )
         counts = update_counts(counts, labels, self.ema)

@@ -67,7 +67,8 @@ def plan(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
 
 
 def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
-    """As ``plan`` for the shared layout: a prompt counts once in each micro-batch, and its sequences go side by side."""
+    """As ``plan`` for the shared layout: a prompt counts once in each micro-batch, and its sequences go side by
+    side."""
     if budget < 1:
         raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
     groups: dict[tuple[int, ...], list[int]] = {}

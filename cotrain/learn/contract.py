@@ -125,8 +125,8 @@ class Algorithm(Protocol):
     def needs(self) -> Needs: ...
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        """Rewards → per-token advantages, and the new state. ``state`` is {} before the first batch, then what the last call
-        handed back; it is not changed."""
+        """Rewards → per-token advantages, and the new state. ``state`` is {} before the first batch, then what the last
+        call handed back; it is not changed."""
         ...
 
     def loss_of(

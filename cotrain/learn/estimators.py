@@ -4,9 +4,9 @@
     centred         r − mean                 Dr. GRPO, arXiv 2503.20783
     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
 
-``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the result is
-``[N]``, 0 in a group without spread. ``RunningMean`` is a baseline that needs no group: a mean of earlier batches, which is
-passed in and handed back. Another estimator is another such function (docs/new-estimator.md).
+``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the
+result is ``[N]``, 0 in a group without spread. ``RunningMean`` is a baseline that needs no group: a mean of earlier
+batches, which is passed in and handed back. Another estimator is another such function (docs/new-estimator.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def centred(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
-    """Minus a running mean of the role (Williams 1992; by role as in SPIRAL, arXiv 2506.24119). The first batch is its own."""
+    """Minus a running mean of the role (Williams 1992; by role as in SPIRAL, arXiv 2506.24119). The first batch is its
+    own."""
 
     decay: float = 0.95
 

@@ -1,14 +1,15 @@
 """PRIME (arXiv 2502.01456): process rewards without process labels, from a model trained on outcomes alone.
 
-An *implicit* process reward model φ is a language model that learns without speaking. Its reward for a token of an answer
-is a log-ratio, and the sum of them over an answer is trained to tell right from wrong:
+An *implicit* process reward model φ is a language model that learns without speaking. Its reward for a token of an
+answer is a log-ratio, and the sum of them over an answer is trained to tell right from wrong:
 
     r_t = log π_φ(y_t | ·) − log π_ref(y_t | ·)              loss  CE(σ(β Σ_t r_t), outcome)
 
 ``ImplicitPrm`` is φ's objective, ``Prime`` the generator's. As in the authors' code: β scales the loss and not the
-rewards; the rewards of the whole batch are divided by the largest |Σ_{u≥t} r_u|, so that no return exceeds 1; each channel
-has its leave-one-out baseline, the process channel that of the *mean* token reward of the others; returns of both channels
-are added and whitened over the batch. Groups of which too few or too many answers are right are left out (0.2 to 0.8).
+rewards; the rewards of the whole batch are divided by the largest |Σ_{u≥t} r_u|, so that no return exceeds 1; each
+channel has its leave-one-out baseline, the process channel that of the *mean* token reward of the others; returns of
+both channels are added and whitened over the batch. Groups of which too few or too many answers are right are left out
+(0.2 to 0.8).
 
 Left out: the buffer that is refilled until a batch is full (the batch is smaller instead), and one forward pass for
 scoring and updating φ (here two).
@@ -141,7 +142,8 @@ class Prime:
 
 
 def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:
-    """How well the sum of rewards tells right from wrong, before this update: over all pairs, and each answer's sign."""
+    """How well the sum of rewards tells right from wrong, before this update: over all pairs, and each answer's
+    sign."""
     sums = torch.stack([r.sum() for r in rewards])
     right, wrong = sums[outcomes > 0.5], sums[outcomes <= 0.5]
     found = {"process/reward": float(sums.mean())}

@@ -10,8 +10,9 @@
     L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
 
 Old log-probabilities are those of the sampler: one update is made from each batch, so the policy that samples is the
-policy that learns, and r = 1 up to rounding. ``sampler_trainer_diff`` measures that rounding, and shows at once when a sampler
-uses stale weights. Left out: several epochs over one batch, and recomputing old log-probabilities before the update.
+policy that learns, and r = 1 up to rounding. ``sampler_trainer_diff`` measures that rounding, and shows at once when a
+sampler uses stale weights. Left out: several epochs over one batch, and recomputing old log-probabilities before the
+update.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class ScoreFunction:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """Samples that answered another prompt have the shaped loss and neither ratio nor gap, as nobody sampled them so."""
+    """Samples that answered another prompt have the shaped loss and neither ratio nor gap, as nobody sampled them
+    so."""
 
     gamma: float
     otherwise: TokenLoss = field(default_factory=ScoreFunction)
@@ -138,7 +140,8 @@ class Kl:
             raise UnknownName("KL estimator", self.estimator, ESTIMATORS)
         if not 0.0 <= self.coefficient < math.inf:
             raise ConfigError(
-                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would pay for "
+                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would "
+                "pay for "
                 "running away from the reference"
             )
         if self.estimator == "k1":
@@ -182,8 +185,8 @@ def policy_loss(
         normalise, constant: as in ``functional.reductions.reduce_loss``.
         bonus: η, the coefficient of the entropy.
 
-    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "surprisal" (−log π, whose mean on
-    policy estimates the entropy), and "kl" and "entropy" where they are computed.
+    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "surprisal" (−log π, whose mean
+    on policy estimates the entropy), and "kl" and "entropy" where they are computed.
     """
     mask = batch.mask
 

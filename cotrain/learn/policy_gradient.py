@@ -1,9 +1,10 @@
-"""Policy gradient from rewards: GRPO and its relatives, which differ in the functions that are passed (``algorithms.py``).
+"""Policy gradient from rewards: GRPO and its relatives, which differ in the functions that are passed
+(``algorithms.py``).
 
-Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token of
-the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token and a
-token answers for every step that ends at it or later. ``over_batch`` may rescale them over all tokens. Then *advantages*
-are mixed, never rewards. With channels o per answer and p per span, and weights at s updates of S planned:
+Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token
+of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token
+and a token answers for every step that ends at it or later. ``over_batch`` may rescale them over all tokens. Then
+*advantages* are mixed, never rewards. With channels o per answer and p per span, and weights at s updates of S planned:
 
     A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="convex" (RL Tango, arXiv 2505.15034)
     A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="add"
@@ -100,7 +101,8 @@ class PolicyGradient:
         rest = 1.0 - sum(alphas.values())
         if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or rest < -1e-9:
             raise ConfigError(
-                f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at most 1, the "
+                f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at "
+                "most 1, the "
                 "outcome has the rest; use blend='add' for free weights"
             )
         return rest

@@ -3,8 +3,8 @@
 Two objectives on two policies: ``Ppo`` trains the one that speaks, ``ValueRegression`` the critic, a policy that
 learns without speaking. Both read the values that were predicted before either was updated.
 
-Here rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of its
-span, times its weight. A sample without per-span values has none to add.
+Here rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of
+its span, times its weight. A sample without per-span values has none to add.
 
 Left out: several epochs over a batch, and a KL penalty inside the reward (use ``kl=``).
 """

@@ -4,9 +4,9 @@
     Pointwise  cross-entropy of σ(s) against the label (VerifyRM of the same paper)
 
 Both read a label in [0, 1] from the signal ``label`` of the turns of a scoring role. The gradient of the pairwise loss
-with respect to a score is known as soon as all scores are: ∂/∂s⁺ = −σ(s⁻ − s⁺). Since one update is made from each batch,
-with the weights that scored it, credit computes these factors and the loss is linear in the scores; pairs need not share
-a micro-batch.
+with respect to a score is known as soon as all scores are: ∂/∂s⁺ = −σ(s⁻ − s⁺). Since one update is made from each
+batch, with the weights that scored it, credit computes these factors and the loss is linear in the scores; pairs need
+not share a micro-batch.
 """
 
 from __future__ import annotations

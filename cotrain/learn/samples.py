@@ -72,7 +72,8 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
         both = (weight.start, weight.end) if isinstance(weight, Mixing) else (float(weight),)
         if not all(0.0 <= end < math.inf for end in both):
             raise ConfigError(
-                f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what shall be "
+                f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
+                "shall be "
                 "avoided gets a negative reward from the protocol"
             )
         ends += both
@@ -87,8 +88,8 @@ def check_step_scale(step_scale: str) -> None:
 
 def usable(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list[Sample], dict[str, int]]:
     """The samples that can be learned from with these signals, in the order given, and why how many others cannot: no
-    sampled token ("no tokens"), a per-answer signal that was not given ("no outcome", by its name), or a value that is not
-    finite ("non-finite outcome")."""
+    sampled token ("no tokens"), a per-answer signal that was not given ("no outcome", by its name), or a value that is
+    not finite ("non-finite outcome")."""
     kept: list[Sample] = []
     dropped: Counter[str] = Counter()
     for sample in samples:
@@ -128,7 +129,8 @@ class Placed(NamedTuple):
 
 
 def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> Placed:
-    """All values of a signal and where they stand. A per-span value of a sample with K spans is divided by K with "1/K"."""
+    """All values of a signal and where they stand. A per-span value of a sample with K spans is divided by K with
+    "1/K"."""
     values: list[float] = []
     shares: list[float] = []
     ends: list[int] = []
@@ -154,7 +156,8 @@ def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") 
 
 
 def on_tokens(samples: Sequence[Sample], channel: Placed, values: torch.Tensor) -> list[torch.Tensor]:
-    """``values`` ``[M]`` times their shares at the tokens they stand on, 0 elsewhere: float64 ``[T]`` of each sample."""
+    """``values`` ``[M]`` times their shares at the tokens they stand on, 0 elsewhere: float64 ``[T]`` of each
+    sample."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
     starts = lengths.cumsum(0) - lengths
     stream = place(values * channel.shares, starts[channel.owners] + channel.ends, int(lengths.sum()))

@@ -7,11 +7,11 @@ pass when one slice does not hold them all (a vocabulary of 150,000 and 16,000 t
 
 A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
 
-What a model does to its logits after its head (soft caps, scales) is done to the slices, and held against the model's own
-forward when a scorer is made.
+What a model does to its logits after its head (soft caps, scales) is done to the slices, and held against the model's
+own forward when a scorer is made.
 
-Dropout is off, always: the tokens were sampled without it. Left out: the auxiliary losses by which routers of mixtures of
-experts are balanced in pretraining; they are no part of log π.
+Dropout is off, always: the tokens were sampled without it. Left out: the auxiliary losses by which routers of mixtures
+of experts are balanced in pretraining; they are no part of log π.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Scorer:
             micro_tokens: padded tokens of one forward pass.
             autocast: bfloat16 arithmetic over float32 weights.
             logits_at_once: numbers in the largest slice of logits.
-            recompute: layers keep their inputs only, and are computed again in the backward pass (``models.recompute``).
+            recompute: layers keep their inputs only, and are computed again in the backward pass
+                (``models.recompute``).
 
         Raises ModelError when the model does something to its logits after its head that is not known here, or cannot
         recompute.
@@ -113,14 +114,15 @@ class Scorer:
         return found
 
     def halve(self, sequences: Sequence[Sequences], error: BaseException) -> None:
-        """After ``error``, for want of memory in one of these passes: let later ones have half of the tokens of the largest. Raises
-        ``error`` where it was another one, ConfigError where each pass is one sequence already."""
+        """After ``error``, for want of memory in one of these passes: let later ones have half of the tokens of the
+        largest. Raises ``error`` where it was another one, ConfigError where each pass is one sequence already."""
         if not out_of_memory(error):
             raise error
         if max(map(len, sequences)) == 1:
             longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
             raise ConfigError(
-                f"the memory of {self.device} does not hold one sequence of {longest} tokens; set gradient_checkpointing=true for "
+                f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
+                "gradient_checkpointing=true for "
                 "this policy, lower max_tokens, or take a smaller model"
             ) from error
         largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)

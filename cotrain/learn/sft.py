@@ -2,7 +2,8 @@
 
 On gold traces it is plain SFT; on a policy's own traces with ``where`` it is rejection sampling (RFT, arXiv
 2308.01825; STaR, arXiv 2203.14465): learn from what was rewarded. With ``weight`` a trace counts as much as its signal
-says: a smoothed label is both labels, told with the weights 1 − ε and ε. Off policy by nature. Left out: loss on prompts.
+says: a smoothed label is both labels, told with the weights 1 − ε and ε. Off policy by nature. Left out: loss on
+    prompts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from cotrain.learn.samples import usable, value_of
 
 @dataclass(frozen=True, kw_only=True)
 class Sft:
-    """Learn all traces, or those whose signal ``where`` is at least ``at_least``; each by the weight in signal ``weight``."""
+    """Learn all traces, or those whose signal ``where`` is at least ``at_least``; each by the weight in signal
+    ``weight``."""
 
     where: Signal | None = None  # per answer
     at_least: float = 1.0

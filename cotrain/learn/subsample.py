@@ -1,10 +1,11 @@
-"""As many samples of every group as another role has: drawn after advantages are known, so that their statistics are those
-of all traces (MARS, arXiv 2510.04935: calls of System 1, brought to the number of System 2).
+"""As many samples of every group as another role has: drawn after advantages are known, so that their statistics are
+those of all traces (MARS, arXiv 2510.04935: calls of System 1, brought to the number of System 2).
 
-Too many are thinned out, too few repeated. ``by="random"`` takes each with the same chance; "advantage" draws one after the
-other with chances proportional to the mean |A| of what is left (Efraimidis & Spirakis 2006), so that the rare trace that
-teaches much is kept; that favours large advantages on purpose and no longer estimates the same gradient. Whatever is drawn
-depends on the addresses of the traces alone. Left out: the weighting rule of the paper's second version, which is not public.
+Too many are thinned out, too few repeated. ``by="random"`` takes each with the same chance; "advantage" draws one after
+the other with chances proportional to the mean |A| of what is left (Efraimidis & Spirakis 2006), so that the rare trace
+that teaches much is kept; that favours large advantages on purpose and no longer estimates the same gradient. Whatever
+is drawn depends on the addresses of the traces alone. Left out: the weighting rule of the paper's second version, which
+is not public.
 """
 
 from __future__ import annotations

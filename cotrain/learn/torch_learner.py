@@ -1,8 +1,8 @@
 """A learner on one device: forward, backward, clip, finite check, step.
 
-Each term is cut into micro-batches of its own and divided by its own totals (``update_plan.py``); gradients add up, then
-one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the update count.
-Where memory runs out, the update is made in smaller micro-batches.
+Each term is cut into micro-batches of its own and divided by its own totals (``update_plan.py``); gradients add up,
+then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
+update count. Where memory runs out, the update is made in smaller micro-batches.
 
 Weights are changed in place, so an embedded engine that shares them has them at once. State is a count and named
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
@@ -71,7 +71,8 @@ class TorchLearner:
             recompute: activation checkpointing, see ``Scorer``.
             head: "lm", "value" or "reward".
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
-                the gradients for each term but the last); None: when an update has several terms, roles that share weights.
+                the gradients for each term but the last); None: when an update has several terms, roles that share
+                weights.
             activate: called before each pass, to select the adapter of this policy on a shared base.
 
         Raises ConfigError, ModelError.
@@ -104,8 +105,8 @@ class TorchLearner:
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head.
 
-        Where memory runs out the update begins again with micro-batches of half the size, which later updates keep. Totals
-        come from the whole update, so the gradient is the same but for rounding.
+        Where memory runs out the update begins again with micro-batches of half the size, which later updates keep.
+        Totals come from the whole update, so the gradient is the same but for rounding.
         """
         for term in terms:
             wanted = term.algorithm.needs().head
@@ -173,8 +174,8 @@ class TorchLearner:
     def products(self, sums: Sequence[Sequence[torch.Tensor | None]]) -> torch.Tensor:
         """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
 
-        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters. A learner
-        that holds shards overrides this: products of shards add up to those of the whole.
+        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters. A
+        learner that holds shards overrides this: products of shards add up to those of the whole.
         """
         count = len(sums) + 1
         found = torch.zeros(count, count, dtype=torch.float64, device=self.scorer.device)
@@ -189,7 +190,8 @@ class TorchLearner:
         return found
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them here."""
+        """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them
+        here."""
         return ((name, parameter.detach()) for name, parameter in self._trained.items())
 
     def logprobs(
@@ -256,8 +258,8 @@ class TorchLearner:
 
 
 def _compared(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:
-    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two, from the
-    inner products ``[K, K]`` of their gradients."""
+    """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two, from
+    the inner products ``[K, K]`` of their gradients."""
     norms = products.diagonal().sqrt().tolist()
     total = sum(norms)
     found = {f"{name}/grad_norm": norm for name, norm in zip(names, norms, strict=True)}

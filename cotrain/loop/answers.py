@@ -1,10 +1,12 @@
-"""How a solver's answers are read, chosen before a run begins: by name, or by looking at a few answers of the model itself.
+"""How a solver's answers are read, chosen before a run begins: by name, or by looking at a few answers of the model
+itself.
 
-``settings_for`` turns ``--answer`` and ``--prompt`` into settings of the role ``solver``, as ``--set`` has them, so that they stand in
-recipe.json and a resumed run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as
-the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can be read, in words of its own, asked for "The answer is …"; at
-last with the bare problem. The first way of asking in which a format reads ``CLEAR`` of them is taken, else the best one, if it reads
-half. Formats that find a number anywhere ("last-number") are never chosen by themselves.
+``settings_for`` turns ``--answer`` and ``--prompt`` into settings of the role ``solver``, as ``--set`` has them, so
+that they stand in recipe.json and a resumed run has them without asking again. With "auto" the model answers ``PROBED``
+training problems: first as the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can be read, in words of
+its own, asked for "The answer is …"; at last with the bare problem. The first way of asking in which a format reads
+``CLEAR`` of them is taken, else the best one, if it reads half. Formats that find a number anywhere ("last-number") are
+never chosen by themselves.
 
 Left out: roles other than ``solver``, and methods that go on from the beginnings of solutions: they read tags alone.
 """
@@ -76,8 +78,9 @@ def settings_for(
     """Settings of the role ``solver`` ("roles.solver.answer=…"); [] where all stays as the recipe has it.
 
     ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
-    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises ConfigError
-    where the recipe has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
+    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises
+    ConfigError where the recipe has no such role, where the prompt does not name the problem, and where "auto" cannot
+    read most answers.
     """
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
@@ -115,7 +118,8 @@ def _check(recipe: Recipe, answer: str | None, prompt: str | None) -> None:
     check_answer(answer)
     if _tied_to_tags(recipe):
         raise ConfigError(
-            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out --answer {answer}, or teach the model "
+            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out --answer {answer}, or teach "
+            "the model "
             "the tags first: `cotrain sft --role solver`"
         )
 
@@ -134,7 +138,8 @@ def some(recipe: Recipe) -> list[Task]:
 
 
 def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, device: str, say: Say) -> Probe:
-    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises ConfigError."""
+    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises
+    ConfigError."""
     count = len(tasks)
     say(f"asking {recipe.policies[role.policy].model} {count} problems, to see how it answers …")
     backend = Local(device)
@@ -209,6 +214,7 @@ def refusal(reading: Probe, *, base: bool = False) -> str:
         (" ".join(one.text.split())[-60:] for one, f in zip(reading.said, reading.found, strict=True) if not f), ""
     )
     return (
-        f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of your own, or "
+        f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of "
+        "your own, or "
         f"`cotrain sft --role solver` first{BASE if base else ''}"
     )

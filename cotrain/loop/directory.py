@@ -65,11 +65,12 @@ class RunDirectory:
     @classmethod
     @contextmanager
     def begin(cls, path: Path | str) -> Iterator[RunDirectory]:
-        """A directory for a new run, not there yet or empty, and held by this process alone for as long as the block lasts.
+        """A directory for a new run, not there yet or empty, and held by this process alone for as long as the block
+        lasts.
 
-        It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one goes
-        on as if it were alone. A run that is refused before anything was measured leaves nothing that would be in the way of
-        the next try.
+        It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one
+        goes on as if it were alone. A run that is refused before anything was measured leaves nothing that would be in
+        the way of the next try.
         """
         run = cls(path)
         run.refuse_used()
@@ -132,20 +133,22 @@ class RunDirectory:
         replace_file(self.path / name, _encoded(name, value))
 
     def keep(self, values: Mapping[str, Any], grown: Mapping[str, Written] | None = None) -> None:
-        """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of other
-        files, as they are. Raises DiskError."""
+        """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of
+        other files, as they are. Raises DiskError."""
         files = self.sealed() | told(values) | dict(grown or {})
         self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
         for name, value in values.items():
             self.write(name, value)
 
     def sealed(self) -> dict[str, Written]:
-        """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost it."""
+        """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost
+        it."""
         saved = self.read(SEAL)
         if saved is None:
             if (self.path / FIRST).exists():
                 raise RunDirectoryError(
-                    f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or start anew"
+                    f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or "
+                    "start anew"
                 )
             return {}
         try:
@@ -154,8 +157,8 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path / SEAL} is damaged (no files in it); restore it") from error
 
     def extend(self, ends: Mapping[str, Any]) -> None:
-        """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from then on;
-        decays do not stretch where it has a horizon."""
+        """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from
+        then on; decays do not stretch where it has a horizon."""
         saved: Any = self.read("recipe.json")
         (self.path / "summary.json").unlink(missing_ok=True)
         saved["settings"] |= ends
@@ -193,9 +196,9 @@ def _staging(name: str) -> str:
 
 
 def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0) -> dict[str, Any]:
-    """The recipe as saved: how to build it again, and all settings as they were resolved. ``keep_every``: checkpoints of which
-    steps are never deleted, 0 for none. Raises ConfigError for a number that is not finite, which no JSON holds, and for steps
-    to keep that have no checkpoint."""
+    """The recipe as saved: how to build it again, and all settings as they were resolved. ``keep_every``: checkpoints
+    of which steps are never deleted, 0 for none. Raises ConfigError for a number that is not finite, which no JSON
+    holds, and for steps to keep that have no checkpoint."""
     if keep_every % checkpoint_every:
         raise ConfigError(
             f"checkpoints are kept every {keep_every} steps and made every {checkpoint_every}; keep a multiple of it"
@@ -231,19 +234,22 @@ def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
-    """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is ``saved``.
-    A setting that did not exist when the run was begun has its default now and is no difference."""
+    """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is
+    ``saved``. A setting that did not exist when the run was begun has its default now and is no difference."""
     found = differences(saved, recipe)
     if found:
         name, was, is_ = found[0]
         raise RunDirectoryError(
-            f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(is_)} in the recipe given or "
-            "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), or start anew"
+            f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(is_)} in the recipe "
+            "given or "
+            "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), "
+            "or start anew"
         )
 
 
 def differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
-    """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present value."""
+    """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present
+    value."""
     return list(_differences("", saved["settings"], json.loads(json.dumps(resolved(recipe)))))
 
 
@@ -277,8 +283,8 @@ def resolved(value: Any) -> Any:
 
 
 def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]) -> dict[str, Any]:
-    """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing that looks
-    like a key."""
+    """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing
+    that looks like a key."""
     return {
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),

@@ -1,19 +1,20 @@
 """What a run will hold in memory and write to disk, before it begins: ``--dry-run``.
 
-Models are opened as far as that costs nothing: config.json, the headers of the safetensors files, the tokenizer; data as far as a run
-looks at once. The parts are sums of sizes:
+Models are opened as far as that costs nothing: config.json, the headers of the safetensors files, the tokenizer; data
+as far as a run looks at once. The parts are sums of sizes:
 
 ::
 
     weights      parameters × 4 bytes (2 in bfloat16), once for policies that share them
     optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
-    activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths a layer
+    activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
+    a layer
     logits       of the sampler, rows × vocabulary; of the learner at most 2²⁶ at once, three times
     checkpoints  weights and moments of each policy that changes, for two of them and the one that is being written
 
-Left out: the ledger, whose size nobody knows before; processes that grade; what an allocator keeps. How near this comes stands in
-docs/memory.md.
+Left out: the ledger, whose size nobody knows before; processes that grade; what an allocator keeps. How near this comes
+stands in docs/memory.md.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int) -> Looked:
         wanted = recipe.roles[name].sampling.max_tokens
         if fields_of(recipe.roles[name].prompt) == {"problem"} and length + wanted > shape.context:
             raise DataError(
-                f"role {name!r}: a prompt of {length} tokens and max_tokens {wanted} exceed the context of {shape.context} of its "
+                f"role {name!r}: a prompt of {length} tokens and max_tokens {wanted} exceed the context of "
+                f"{shape.context} of its "
                 f"model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a model with a longer context"
             )
     return Looked(

@@ -1,8 +1,8 @@
 """Evaluation: the same protocol, played on held-out problems without learning from it.
 
-One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all roles at
-temperature 0 and one episode a problem, gives greedy accuracy and the judges' greedy balanced accuracy (on greedy
-solutions). The training split is never used: curves come from "validation", the before and after of a run from
+One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all
+roles at temperature 0 and one episode a problem, gives greedy accuracy and the judges' greedy balanced accuracy (on
+greedy solutions). The training split is never used: curves come from "validation", the before and after of a run from
 "test" and, where the source has them, from out-of-distribution splits.
 """
 
@@ -47,8 +47,8 @@ class Evaluation:
 
 
 def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:
-    """``count`` problems of a held-out split, or all where it has no more. Each seed has a block of its own, the same one in
-    every recipe and before and after; where a split is too small for that, blocks go round and overlap."""
+    """``count`` problems of a held-out split, or all where it has no more. Each seed has a block of its own, the same
+    one in every recipe and before and after; where a split is too small for that, blocks go round and overlap."""
     size = source.size(split)
     count = count if size is None else min(count, size)
     places = range(seed * count, (seed + 1) * count)

@@ -33,8 +33,9 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
 
 
 def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on: those
-    of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see now."""
+    """Figures on validation problems, and how the judges do on solutions that do not change while the run goes on:
+    those of the frozen start, where the evaluation has one. The latter falls when a judge forgets what it need not see
+    now."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
     if evaluation.fixed:

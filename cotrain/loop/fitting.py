@@ -1,8 +1,9 @@
 """Problems that do not fit: a prompt that leaves no room in its model's context for the tokens of an answer.
 
-Such an episode fails with the reason "prompt too long" (``play/executor.py``), in training and in evaluation; here they are named.
-Of a finite source the prompts of roles that are shown the problem alone are looked at before the first step, as many as a
-moment's time allows. Left out: prompts that hold what other roles say, whose length nobody knows beforehand.
+Such an episode fails with the reason "prompt too long" (``play/executor.py``), in training and in evaluation; here they
+are named. Of a finite source the prompts of roles that are shown the problem alone are looked at before the first step,
+as many as a moment's time allows. Left out: prompts that hold what other roles say, whose length nobody knows
+beforehand.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ NAMED = 3  # problems in a line
 
 
 def look(trainer: CoTrainer) -> Iterator[str]:
-    """A line for each split and role of which problems do not fit. Raises TooLong where no problem for training does."""
+    """A line for each split and role of which problems do not fit. Raises TooLong where no problem for training
+    does."""
     until = time.monotonic() + SECONDS
     roles = [name for name, role in trainer.recipe.roles.items() if fields_of(role.prompt) == {"problem"}]
     splits = dict.fromkeys(["train", "test", "validation", *trainer.recipe.evaluation.splits])
@@ -42,7 +44,8 @@ def look(trainer: CoTrainer) -> Iterator[str]:
                 line = _line(trainer, role, split, found, looked)
                 if split == "train" and len(found) == size:
                     raise TooLong(
-                        f"{line}; lower max_tokens with --set roles.{role}.sampling.max_tokens=N, or take a model with a longer context"
+                        f"{line}; lower max_tokens with --set roles.{role}.sampling.max_tokens=N, or take a model "
+                        "with a longer context"
                     )
                 yield f"note: {line}; they are set aside"
 
@@ -62,6 +65,8 @@ def _line(trainer: CoTrainer, name: str, split: str, found: list[tuple[str, int]
     role = trainer.recipe.roles[name]
     named = ", ".join(task for task, _ in found[:NAMED]) + (", …" if len(found) > NAMED else "")
     return (
-        f"{len(found)} of {looked} problems of {split} do not fit role {name!r}: prompts of up to {max(n for _, n in found)} tokens "
-        f"and max_tokens {role.sampling.max_tokens} exceed the context of {serving(trainer.engine).context(role.policy)} ({named})"
+        f"{len(found)} of {looked} problems of {split} do not fit role {name!r}: prompts of up to "
+        f"{max(n for _, n in found)} tokens "
+        f"and max_tokens {role.sampling.max_tokens} exceed the context of "
+        f"{serving(trainer.engine).context(role.policy)} ({named})"
     )

@@ -1,4 +1,5 @@
-"""What a step costs in floating-point operations, of every policy and every part: the price that is the same on every machine.
+"""What a step costs in floating-point operations, of every policy and every part: the price that is the same on every
+machine.
 
 With M the weights that a token is multiplied with, L layers and A = heads · head size::
 
@@ -6,17 +7,18 @@ With M the weights that a token is multiplied with, L layers and A = heads · he
     learning    forward, 2·M a token for the gradients of activations, 2·M a token for those of weights that are trained:
                 6·M a token            + 12·L·A a pair        (4·M where an adapter is trained on a fixed base)
 
-The table of input embeddings is looked up and multiplies nothing. The output layer counts where something is predicted: after
-a prompt and at sampled tokens, never inside of a prompt. (Kaplan et al. 2020, arXiv 2001.08361, section 2.1, has the
-forward pass; the backward pass is twice as dear.)
+The table of input embeddings is looked up and multiplies nothing. The output layer counts where something is predicted:
+after a prompt and at sampled tokens, never inside of a prompt. (Kaplan et al. 2020, arXiv 2001.08361, section 2.1, has
+the forward pass; the backward pass is twice as dear.)
 
     prefill     prompts of the roles that speak          sampling    the tokens that they drew
     scoring     references, critics, reward models and whoever else is asked about given tokens
     learning    forward and backward of what was trained
 
-A prompt that several answers of one step share counts once in each part, as engine and learner compute it. Everything is
-counted from what was said, so the figures do not depend on batches, padding or device. Left out: evaluations, optimiser
-steps, activations that are computed again to save memory, and that some layers do less (windows, experts that rest).
+A prompt that several answers of one step share counts once in each part, as engine and learner compute it. Everything
+is counted from what was said, so the figures do not depend on batches, padding or device. Left out: evaluations,
+optimiser steps, activations that are computed again to save memory, and that some layers do less (windows, experts that
+rest).
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def prefill(prompts: Iterable[tuple[int, ...]]) -> Work:
 
 
 def decoding(lengths: Iterable[tuple[int, int]]) -> Work:
-    """(P, T): the first token is predicted by the prompt, so T − 1 go through the model, the i-th after P + i − 1 others."""
+    """(P, T): the first token is predicted by the prompt, so T − 1 go through the model, the i-th after P + i − 1
+    others."""
     known = list(lengths)
     steps = sum(t - 1 for _, t in known)
     return Work(tokens=steps, predicted=steps, pairs=sum((t - 1) * p + t * (t - 1) // 2 for p, t in known))

@@ -39,8 +39,8 @@ class Follower:
 
     @torch.no_grad()
     def follow(self, weights: Mapping[str, torch.Tensor], updates: int, planned: int) -> bool:
-        """Called with the source's weights after each of its updates, the ``updates``-th of ``planned``; returns whether
-        weights changed here."""
+        """Called with the source's weights after each of its updates, the ``updates``-th of ``planned``; returns
+        whether weights changed here."""
         if isinstance(self.rule, Average):
             rate = rate_at(self.rule, updates, planned)
             for name, mine in self._played.items():

@@ -1,10 +1,11 @@
-"""When numbers stop being finite: a skipped update is told and kept, a policy that keeps skipping goes back once, then stops.
+"""When numbers stop being finite: a skipped update is told and kept, a policy that keeps skipping goes back once, then
+stops.
 
 An update whose loss or gradient is not finite changes nothing (``learn/torch_learner.py``). Its batch is written to
-``skipped.jsonl``, as the addresses of its rollouts in the ledger. Three such updates among twenty of one policy, a policy that
-computes no numbers any more, or weights that are not finite end the attempt: the run goes back to its newest checkpoint and on
-from there with other draws. Where that comes to the same, or there is no checkpoint, it stops with the reason and leaves the
-checkpoint. What is decided depends on the rows alone.
+``skipped.jsonl``, as the addresses of its rollouts in the ledger. Three such updates among twenty of one policy, a
+policy that computes no numbers any more, or weights that are not finite end the attempt: the run goes back to its
+newest checkpoint and on from there with other draws. Where that comes to the same, or there is no checkpoint, it stops
+with the reason and leaves the checkpoint. What is decided depends on the rows alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Losses:
                 "" if isinstance(lost, EngineLost) else f"; {self._count} times in a row without a step between them"
             )
             raise Diverged(
-                f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, then "
+                f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "
+                "then "
                 "`cotrain resume` goes on from the newest checkpoint"
             ) from lost
 
@@ -66,5 +68,6 @@ class Guard:
             recent.append(policy + MARK in row)
             if sum(recent) >= MOST:
                 raise NotFinite(
-                    f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients were not finite"
+                    f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients "
+                    "were not finite"
                 )

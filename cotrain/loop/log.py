@@ -1,7 +1,7 @@
 """Who watches a run, and ``run.log``: every message with its time, for who was not there to read them.
 
-Messages are notes, alarms, and what was resumed or passed over; the figures of each step are in ``metrics.jsonl``. The file
-depends on the clock and nothing is read from it.
+Messages are notes, alarms, and what was resumed or passed over; the figures of each step are in ``metrics.jsonl``. The
+file depends on the clock and nothing is read from it.
 """
 
 from __future__ import annotations

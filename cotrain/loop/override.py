@@ -2,9 +2,9 @@
 
     roles.solver.sampling.temperature=0.8     objectives.generator.by.kl.coefficient=0     policies.verifier.lr=3e-4
 
-Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers of
-tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind of the
-one it replaces, or of the field's annotation where there is none yet.
+Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers
+of tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind
+of the one it replaces, or of the field's annotation where there is none yet.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def restored(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
-    """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting stays
-    as it is. ``settings``: dotted path and JSON value."""
+    """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting
+    stays as it is. ``settings``: dotted path and JSON value."""
     changed: Any = recipe
     for path, value in settings:
         try:

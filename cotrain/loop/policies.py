@@ -1,8 +1,9 @@
-"""What a policy is: whose weights, and whether and how they are trained; a program; or a model that another server runs.
+"""What a policy is: whose weights, and whether and how they are trained; a program; or a model that another server
+runs.
 
-One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds itself
-in the room of a backend (``backend/local.py``). Recipes use the functions below; ``--set policies.NAME.FIELD=…`` names the
-fields of the classes. Remote policies: ``loop/remote.py``.
+One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds
+itself in the room of a backend (``backend/local.py``). Recipes use the functions below; ``--set policies.NAME.FIELD=…``
+names the fields of the classes. Remote policies: ``loop/remote.py``.
 """
 
 from __future__ import annotations
@@ -79,12 +80,14 @@ class Weights(Policy):
             raise ConfigError(f"{self.where}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
         if self.dtype != "float32" and not self.may_be_narrow:
             raise ConfigError(
-                f"{self.where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set autocast=true for "
+                f"{self.where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
+                "autocast=true for "
                 "bfloat16 arithmetic, or train an adapter"
             )
         if self.attn_implementation not in (None, *ATTENTIONS):
             raise ConfigError(
-                f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of {', '.join(ATTENTIONS)}"
+                f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of "
+                f"{', '.join(ATTENTIONS)}"
             )
         if self.micro_tokens < 1:
             raise ConfigError(f"{self.where}: micro_tokens is {self.micro_tokens}, expected at least 1")
@@ -248,7 +251,8 @@ class Average(Follower):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Follower):
-    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, and which is played."""
+    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, and which is
+    played."""
 
     kind: ClassVar[str] = "snapshot"
 
@@ -313,8 +317,8 @@ def adapter(
     path: str | None = None,
     **numerics: Unpack[Memory],
 ) -> Policy:
-    """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen policies
-    on it; they must agree in how it is loaded. Fields: see ``Lora``."""
+    """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen
+    policies on it; they must agree in how it is loaded. Fields: see ``Lora``."""
     lora = Lora(rank=rank, alpha=alpha, targets=targets, path=path)
     return Adapter(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora, **numerics)
 
@@ -346,8 +350,8 @@ def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
 
 
 def program(speak: handles.Program, *, tokens_of: str | None = None) -> Policy:
-    """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt does
-    not show included, and a random generator of the call's address; its text is a turn like any other. A teacher speaks
-    in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
+    """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt
+    does not show included, and a random generator of the call's address; its text is a turn like any other. A teacher
+    speaks in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
     name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
     return Program(model=name, speak=speak, tokens_of=tokens_of)

@@ -1,8 +1,9 @@
 """What each held-out problem says of a figure, so that runs can be compared problem by problem once they are over.
 
-Of a figure θ on N problems, problem t says the jackknife's pseudo-value N·θ − (N − 1)·θ without t (Efron & Tibshirani 1993,
-chapter 11). For a share of samples, G of each problem, that is the problem's own share; for balanced accuracy, F1 and other
-functions of counts it is their linear part, whose mean over resampled problems is very nearly the figure on them.
+Of a figure θ on N problems, problem t says the jackknife's pseudo-value N·θ − (N − 1)·θ without t (Efron & Tibshirani
+1993, chapter 11). For a share of samples, G of each problem, that is the problem's own share; for balanced accuracy, F1
+and other functions of counts it is their linear part, whose mean over resampled problems is very nearly the figure on
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ DIGITS = 6
 
 
 def problem_values(figure: Figure) -> dict[int, float]:
-    """Problem → what it says. A problem without which the figure is undefined, or the only one, says the figure itself."""
+    """Problem → what it says. A problem without which the figure is undefined, or the only one, says the figure
+    itself."""
     without = figure.without_each()
     n = len(without)
     return {

@@ -88,7 +88,8 @@ def check(recipe: Recipe) -> None:
         raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
     if not isinstance(recipe.tasks, TaskSource):
         raise ConfigError(
-            f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with name, get, "
+            f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with "
+            "name, get, "
             "size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
         )
     evaluation = recipe.evaluation
@@ -121,7 +122,8 @@ def check(recipe: Recipe) -> None:
         if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
             found = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
-                f"role 'solver': its prompt has {found}, so that it does not see the problem; expected {{problem}} in it"
+                f"role 'solver': its prompt has {found}, so that it does not see the problem; expected {{problem}} "
+                "in it"
             )
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
@@ -162,7 +164,8 @@ def check(recipe: Recipe) -> None:
 
 
 def _check_counts(recipe: Recipe) -> None:
-    """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no reviews."""
+    """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no
+    reviews."""
     for phase in recipe.schedule.phases:
         for name in ("tasks", "group_size"):
             _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
@@ -182,7 +185,8 @@ def _check_count(where: str, name: str, value: Any, *, least: int = 1) -> None:
 def _check_sampling(role: str, how: Sampling) -> None:
     if how.max_tokens < 1 or not 0.0 <= how.temperature < math.inf or not 0.0 < how.top_p <= 1.0:
         raise ConfigError(
-            f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p {how.top_p}; "
+            f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p "
+            f"{how.top_p}; "
             "expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1"
         )
 
@@ -210,7 +214,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
         if needs.on_policy and (sampling.temperature <= 0.0 or sampling.top_p < 1.0):
             raise ConfigError(
                 f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
-                f"top_p {sampling.top_p}; expected a temperature above 0 and top_p 1, else its log-probabilities are not the policy's"
+                f"top_p {sampling.top_p}; expected a temperature above 0 and top_p 1, else its log-probabilities are "
+                "not the policy's"
             )
         if sampling.temperature != (wanted := recipe.roles[objective.on].sampling.temperature):
             raise ConfigError(
@@ -219,11 +224,13 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             )
     if policy.head != needs.head:
         raise ConfigError(
-            f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has {policy.head!r}"
+            f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has "
+            f"{policy.head!r}"
         )
     if needs.reference == objective.policy:
         raise ConfigError(
-            f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; expected another "
+            f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
+            "expected another "
             "policy, such as a frozen one on the same model"
         )
     used = {objective.policy}
@@ -252,8 +259,10 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
         declared = declared_by(phase.protocol)
         if declared is None:
             raise ConfigError(
-                f"phase {phase.name!r}: protocol {phase.protocol.__name__!r} does not say what it rewards, and objective "
-                f"{name!r} reads {', '.join(map(str, reads))}; put @gives({reads[0].name.upper()}.to({objective.on!r})) above it, "
+                f"phase {phase.name!r}: protocol {phase.protocol.__name__!r} does not say what it rewards, and "
+                "objective "
+                f"{name!r} reads {', '.join(map(str, reads))}; put "
+                f"@gives({reads[0].name.upper()}.to({objective.on!r})) above it, "
                 "from cotrain.core.signals"
             )
         given += [signal for role in objective.roles for signal in declared.to(role)]
@@ -290,13 +299,15 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
 
 
 def check_problems(recipe: Recipe) -> None:
-    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where one
-    is asked for that there is not."""
+    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where
+    one is asked for that there is not."""
     for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
         if recipe.tasks.size(split) == 0:
             raise DataError(
-                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a hash of each "
-                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and test.jsonl"
+                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a "
+                "hash of each "
+                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and "
+                "test.jsonl"
             )
     for split in recipe.evaluation.splits:
         if split not in USUAL:
@@ -304,7 +315,8 @@ def check_problems(recipe: Recipe) -> None:
 
 
 def check_due(recipe: Recipe) -> None:
-    """Raise ConfigError for an objective that is due at none of the steps planned: its policy would not learn from it."""
+    """Raise ConfigError for an objective that is due at none of the steps planned: its policy would not learn from
+    it."""
     schedule = recipe.schedule
     warmup = sum(length for _, length in schedule.warmup)
     every = warmup + len(schedule.cycle)  # what is not due by then never is

@@ -1,4 +1,5 @@
-"""What ends a run after a play: a step from which nothing could be learned, or only what hides that something is wrong."""
+"""What ends a run after a play: a step from which nothing could be learned, or only what hides that something is
+wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def refuse_idleness(phase: Phase, episodes: Sequence[Episode]) -> None:
     if not any(episode.traces or episode.failure for episode in episodes):
         name = getattr(phase.protocol, "__qualname__", type(phase.protocol).__name__)
         raise ConfigError(
-            f"phase {phase.name!r}: protocol {name!r} asked no role in any of {len(episodes)} episodes, so nothing can be "
+            f"phase {phase.name!r}: protocol {name!r} asked no role in any of {len(episodes)} episodes, so nothing "
+            "can be "
             "learned; call one, as in `await roles.solver(problem=task.prompt)`"
         )
 

@@ -49,7 +49,8 @@ class Remote(Policy):
             )
         if self.concurrency < 1 or not 0.0 < self.timeout < math.inf or not 0.0 < self.deadline < math.inf:
             raise ConfigError(
-                f"{where}: concurrency {self.concurrency}, timeout {self.timeout}, deadline {self.deadline}; expected at "
+                f"{where}: concurrency {self.concurrency}, timeout {self.timeout}, deadline {self.deadline}; "
+                "expected at "
                 "least 1, and seconds above 0"
             )
         if min(self.input_price, self.output_price) < 0.0:
@@ -67,7 +68,8 @@ class Remote(Policy):
         key = None
         if self.key_variable is not None and not (key := os.environ.get(self.key_variable)):
             raise ConfigError(
-                f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key of {self.url}"
+                f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key "
+                f"of {self.url}"
             )
         renderer = MessagesRenderer() if self.tokenizer is None else Renderer(load_tokenizer(self.tokenizer))
         return RemoteHandle(name, self, renderer, key)

@@ -197,7 +197,8 @@ def _continue(
                 with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save(directory, trainer, record)
             observer.message(
-                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is lost. "
+                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is "
+                "lost. "
                 f"Go on with: cotrain resume {directory.path}"
             )
             raise
@@ -208,8 +209,8 @@ def _continue(
 def _bring_back(
     directory: RunDirectory, trainer: CoTrainer, lost: ProcessLost, observer: Observer, *, to_start: bool
 ) -> None:
-    """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``: the
-    start has not been measured yet."""
+    """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``:
+    the start has not been measured yet."""
     saved = None if to_start else seal.newest(directory)
     where = "the start" if saved is None else saved.checkpoint.path.name
     observer.message(f"{lost}; going back to {where}")
@@ -267,7 +268,8 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | No
 
 
 def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
-    """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done before."""
+    """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done
+    before."""
     saved = seal.newest(directory)
     todo = "lower the learning rate, or look at the rewards"
     if saved is None or trainer.retries:

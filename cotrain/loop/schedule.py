@@ -48,7 +48,8 @@ class Schedule:
         for phase in self.phases:
             if phase.in_turn and sorted(phase.in_turn) != sorted(phase.objectives):
                 raise ConfigError(
-                    f"phase {phase.name!r}: in_turn {phase.in_turn} must name its objectives {phase.objectives}, each once"
+                    f"phase {phase.name!r}: in_turn {phase.in_turn} must name its objectives {phase.objectives}, "
+                    "each once"
                 )
         if not self.cycle:
             raise ConfigError("schedule: the cycle is empty; name at least one phase")
@@ -69,9 +70,10 @@ class Schedule:
         return next(p for p in self.phases if p.name == name)
 
     def draw(self, step: int, leading: str) -> tuple[str, int]:
-        """Where a step's tasks are drawn: a stream, and how many earlier steps drew from it. Every phase in which the recipe's
-        leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one seed sees the same
-        problems, however they name their objectives and whatever else their schedules do in between."""
+        """Where a step's tasks are drawn: a stream, and how many earlier steps drew from it. Every phase in which the
+        recipe's leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one
+        seed sees the same problems, however they name their objectives and whatever else their schedules do in
+        between."""
         streams = {p.name: LEADING if leading in p.objectives else p.objectives[0] for p in self.phases}
         mine = streams[self._name_at(step)]
         return mine, sum(streams[self._name_at(s)] == mine for s in range(step))

@@ -5,9 +5,9 @@
     seal.json                        size and SHA-256 of every file that is written once, told before the file itself is there
     checkpoints/step-N/record.json   the run's settings, and of metrics and ledger how long they were then, and their SHA-256
 
-A checkpoint's own bytes are in its manifest (``disk/transaction.py``). What a kill leaves is no damage: rows behind the newest
-checkpoint, a torn last line, and a file that the seal tells of and that is not there yet. Anything else that differs is refused
-in one line before a run is resumed, evaluated, exported or reported.
+A checkpoint's own bytes are in its manifest (``disk/transaction.py``). What a kill leaves is no damage: rows behind the
+newest checkpoint, a torn last line, and a file that the seal tells of and that is not there yet. Anything else that
+differs is refused in one line before a run is resumed, evaluated, exported or reported.
 
 Left out: protection from somebody who makes a new seal for what he has changed.
 """
@@ -89,8 +89,9 @@ class Saved:
 
 
 def newest(directory: RunDirectory) -> Saved | None:
-    """The newest checkpoint of a run that was verified, None where there is none yet. Raises RunDirectoryError where it is another
-    run's, or metrics or ledger are not those that it was saved with; and what ``transaction.latest`` raises."""
+    """The newest checkpoint of a run that was verified, None where there is none yet. Raises RunDirectoryError where it
+    is another run's, or metrics or ledger are not those that it was saved with; and what ``transaction.latest``
+    raises."""
     checkpoint = transaction.latest(directory.checkpoints)
     if checkpoint is None:
         return None
@@ -99,8 +100,8 @@ def newest(directory: RunDirectory) -> Saved | None:
 
 
 def at(directory: RunDirectory, step: int) -> Saved:
-    """The checkpoint of one step. Raises RunDirectoryError where there is none, or what there is does not verify or is of
-    another run."""
+    """The checkpoint of one step. Raises RunDirectoryError where there is none, or what there is does not verify or is
+    of another run."""
     found = transaction.verify(directory.checkpoints / transaction.step_name(step))
     if not isinstance(found, transaction.Checkpoint):
         raise RunDirectoryError(f"{directory.path} has no checkpoint of step {step} that is whole ({found.reason})")
@@ -137,8 +138,8 @@ def _recorded(directory: RunDirectory, checkpoint: Path, documents: Mapping[str,
 
 
 def _settings(directory: RunDirectory) -> str:
-    """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by. How long
-    the run lasts is none of them: a finished run may go on."""
+    """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by. How
+    long the run lasts is none of them: a finished run may go on."""
     saved: Any = directory.read("recipe.json")
     settled = {name: value for name, value in saved["settings"].items() if name not in LENGTH}
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()

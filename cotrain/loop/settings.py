@@ -6,9 +6,9 @@
 
     tango(steps=3, seed=1, reviews=3)
 
-The first parameter takes the settings, all others are the method's own; a call names both alike, and so does the command line.
-``@recipe`` states defaults that differ, and ``without=("kl",)`` the settings that a method does not take. The arguments stay with
-the recipe as its origin, so that a run can be resumed from its directory alone.
+The first parameter takes the settings, all others are the method's own; a call names both alike, and so does the
+command line. ``@recipe`` states defaults that differ, and ``without=("kl",)`` the settings that a method does not take.
+The arguments stay with the recipe as its origin, so that a run can be resumed from its directory alone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Settings:
         return pull_to("start", self.kl)
 
     def fixed(self) -> dict[str, str]:
-        """Judges are also measured on solutions of ``start``, which stay the same through the run, where there is one."""
+        """Judges are also measured on solutions of ``start``, which stay the same through the run, where there is
+        one."""
         return {"solver": "start"} if self.kl else {}
 
     @property
@@ -145,8 +146,9 @@ def recipe(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Build
 def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **defaults: Any) -> Any:
     """Decorate a function of ``Settings`` and the method's own parameters that returns a Recipe.
 
-    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. Arguments are held against
-    the annotations before the function is called (``core/arguments.py``). Raises ConfigError and UnknownName, one line each.
+    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. Arguments are
+    held against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and
+    UnknownName, one line each.
     """
     if build is None:
         return functools.partial(_made, without=without, defaults=defaults)
@@ -196,7 +198,8 @@ def _signature(
     for parameter in own:
         if parameter.name in fields:
             raise ConfigError(
-                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, with "
+                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, "
+                "with "
                 f"@recipe({parameter.name}=…) for another default"
             )
     taken = {
@@ -223,8 +226,8 @@ def target_of(build: Build) -> str:
 
 
 def describe_argument(name: str, value: Any) -> Any:
-    """An argument as JSON: plain values as they are; a task source by its description and, where it is none of cotrain's, by the
-    class that makes it again."""
+    """An argument as JSON: plain values as they are; a task source by its description and, where it is none of
+    cotrain's, by the class that makes it again."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, tuple | list):

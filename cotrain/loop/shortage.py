@@ -1,8 +1,8 @@
 """When the machine has too little: memory is used in smaller parts, and for room on the disk a run waits.
 
-Whatever a run writes leaves what was there before when the disk refuses it (``cotrain.disk``), so it can be written again.
-``Room`` tries again until there is room, for an hour; then the run ends with the error, and can be resumed. What ran out of
-memory was computed again in smaller parts where it happened (``engine/scheduler.py``, ``learn/scorer.py``,
+Whatever a run writes leaves what was there before when the disk refuses it (``cotrain.disk``), so it can be written
+again. ``Room`` tries again until there is room, for an hour; then the run ends with the error, and can be resumed. What
+ran out of memory was computed again in smaller parts where it happened (``engine/scheduler.py``, ``learn/scorer.py``,
 ``learn/torch_learner.py``) and is told from the row of metrics.
 """
 
@@ -32,7 +32,8 @@ class Room:
         self._stopping, self._observer = stopping, observer
 
     def __call__(self, write: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """What ``write`` returns. Raises DiskError where another thing is wrong, or the disk stays full; Interrupted."""
+        """What ``write`` returns. Raises DiskError where another thing is wrong, or the disk stays full;
+        Interrupted."""
         began: float | None = None
         while True:
             try:
@@ -64,6 +65,7 @@ def told(row: Mapping[str, Any]) -> Iterator[str]:
             tokens = row.get(policy + MICRO)
             todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
             yield (
-                f"note: step {row['step']}: memory ran out {count:.0f} times for policy {policy!r}; it was computed again in "
+                f"note: step {row['step']}: memory ran out {count:.0f} times for policy {policy!r}; it was computed "
+                "again in "
                 f"parts of half the size{todo}"
             )

@@ -20,8 +20,8 @@ class Interrupted(Exception):
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], int]]:
     """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
-    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone where it
-    is ignored, as below ``nohup``."""
+    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone
+    where it is ignored, as below ``nohup``."""
     asked = [0]
     if threading.current_thread() is not threading.main_thread():
         yield lambda: asked[0]

@@ -163,7 +163,8 @@ class CoTrainer:
         return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
 
     def step(self) -> StepResult:
-        """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the update."""
+        """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the
+        update."""
         step, clock = self.finished, _Clock()
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
@@ -205,8 +206,8 @@ class CoTrainer:
     def _learn(
         self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock, skipped: list[dict[str, Any]]
     ) -> MetricsRow:
-        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those that
-        were not finite are added to ``skipped``."""
+        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those
+        that were not finite are added to ``skipped``."""
         row: MetricsRow = {}
         terms: dict[str, list[LossTerm]] = {}
         for name in due:
@@ -323,8 +324,8 @@ class CoTrainer:
     def evaluate_fixed(
         self, split: str, count: int, *, greedy: bool = False
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """The judging roles' figures on what frozen policies say: the same solutions before and after. ``greedy``: also those
-        of greedy judges, on the same solutions, so that the two differ by the judges' temperature alone."""
+        """The judging roles' figures on what frozen policies say: the same solutions before and after. ``greedy``: also
+        those of greedy judges, on the same solutions, so that the two differ by the judges' temperature alone."""
         evaluation, swapped = self.recipe.evaluation, self.recipe.evaluation.fixed
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
 

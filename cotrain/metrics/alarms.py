@@ -1,10 +1,11 @@
 """Alarms: which series of metrics tell of a known way to go wrong, and what to do.
 
-A band looks at one or more metrics of one role or policy over windows of rows (a row counts where it has all of them; in an
-alternating schedule those are the steps at which the policy was trained) and fires when they leave it. Where it watches a range
-of ``table``, it takes the limit from there: a window whose mean is not tolerable, or one of which no row is healthy. An
-alarm is raised once per band and series, at the step where it first fires. Bands whose metrics a run does not have, or has too
-few rows of, say nothing. The limits were set so that the sound runs of ``docs/results`` stay silent on all but the gap.
+A band looks at one or more metrics of one role or policy over windows of rows (a row counts where it has all of them;
+in an alternating schedule those are the steps at which the policy was trained) and fires when they leave it. Where it
+watches a range of ``table``, it takes the limit from there: a window whose mean is not tolerable, or one of which no
+row is healthy. An alarm is raised once per band and series, at the step where it first fires. Bands whose metrics a run
+does not have, or has too few rows of, say nothing. The limits were set so that the sound runs of ``docs/results`` stay
+silent on all but the gap.
 
 What learns nothing at all is told sooner, by ``starved.py``.
 
@@ -86,30 +87,36 @@ BANDS = (
     Band(
         name="drifting number of steps", keys=("{role}/steps",), window=10, rule=Drifted(0.7, 1.3),
         shown="{:.2f} times the first 10 steps'",
-        advice="Solutions are cut up differently than at the start: check that step rewards are divided by the number of steps.",
+        advice="Solutions are cut up differently than at the start: check that step rewards are divided by the "
+            "number of steps.",
     ),
     Band(
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
         rule=MeanAbove(metric("{role}/parse_failures").tolerable[1]),
-        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or max_tokens.",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or "
+            "max_tokens.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
         rule=MeanAbove(metric("{role}/ungraded").tolerable[1]),
-        advice="Answers have no grade and are left out of training: see failures by reason, the grader's or the answers'.",
+        advice="Answers have no grade and are left out of training: see failures by reason, the grader's or the "
+            "answers'.",
     ),
     Band(
         name="unreadable answers", keys=("{role}/parse_failures", "{role}/accuracy"), window=1, rule=MeanAbove(0.5),
-        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or teach the format "
+        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or "
+            "teach the format "
         "first with `cotrain sft --role solver`.",
     ),
     Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
-        advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for shorter texts.",
+        advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for "
+            "shorter texts.",
     ),
     Band(
         name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AlwaysAbove(0.999),
-        advice="No group has two different rewards, so nothing is learned: see whether all answers are wrong or all are right, and "
+        advice="No group has two different rewards, so nothing is learned: see whether all answers are wrong or all "
+            "are right, and "
         "bring easier or harder problems.",
     ),
     Band(
@@ -124,11 +131,13 @@ BANDS = (
         name="consensus collapse", keys=("{role}/majority_share", "{role}/majority_accuracy"), window=10,
         rule=Parted(0.05, 0.1, "accuracy of the majority", "answers agree more"),
         shown="accuracy of the majority {:+.2f} since its best",
-        advice="Answers agree more and are right less: stop at the best checkpoint, and use a slower or outside labeller.",
+        advice="Answers agree more and are right less: stop at the best checkpoint, and use a slower or outside "
+            "labeller.",
     ),
     Band(
         name="reward hacking", keys=("{role}/reward/{signal}", "{role}/accuracy"), window=10,
-        rule=Parted(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its best", wrong=_overpaid,
+        rule=Parted(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its "
+            "best", wrong=_overpaid,
         advice="The reward rises and the truth falls: read the rollouts, and mend or co-train what gives this reward.",
     ),
     Band(

@@ -25,8 +25,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def elected(answers: Sequence[str | None], weights: Sequence[float] | None = None) -> int | None:
-    """The first sample that gives the answer with the most votes, or with the largest sum of weights; None where nobody gave
-    one. It stands for its answer: where the first could not be graded, the vote is not right."""
+    """The first sample that gives the answer with the most votes, or with the largest sum of weights; None where nobody
+    gave one. It stands for its answer: where the first could not be graded, the vote is not right."""
     votes: dict[str, float] = {}
     for answer, weight in zip(answers, [1.0] * len(answers) if weights is None else weights, strict=True):
         if answer is not None:

@@ -1,20 +1,20 @@
 """Figures on held-out problems with 95 % intervals that do not claim more than the problems allow.
 
-Every figure is a function of counts summed over tasks, and the G samples of one task are not independent. So one task is one
-observation::
+Every figure is a function of counts summed over tasks, and the G samples of one task are not independent. So one task
+is one observation::
 
     θ        the statistic on the sums over N tasks
     v        its variance: delete one task at a time, v = (N − 1)/N · Σ (θ₋ᵢ − mean θ₋)²     (jackknife; Miller 1974)
     n        observations that a single share with this variance would rest on, θ(1 − θ)/v
     interval Wilson's of θ on n observations, at Student's t with N − 1 degrees        (after Franco et al. 2019, JSSAM 7)
 
-On the scale of its bounds any bounded statistic is treated like a share, so no interval leaves [0, 1]. Three cases need no estimate
-of v: one yes or no a task is Wilson's interval itself; where tasks do not differ at all there is no spread to estimate, and
-each task counts as one observation (0 of 4 is [0, 0.49]); and a mean of shares one of which has no spread is taken at all
-lower and at all upper bounds, which is wider than 95 %.
+On the scale of its bounds any bounded statistic is treated like a share, so no interval leaves [0, 1]. Three cases need
+no estimate of v: one yes or no a task is Wilson's interval itself; where tasks do not differ at all there is no spread
+to estimate, and each task counts as one observation (0 of 4 is [0, 0.49]); and a mean of shares one of which has no
+spread is taken at all lower and at all upper bounds, which is wider than 95 %.
 
-A change is measured on the same tasks before and after, so what a task is worth to both cancels: θ is then the difference, and
-its interval Student's t. Where no task changed, one in N might have, by Wilson.
+A change is measured on the same tasks before and after, so what a task is worth to both cancels: θ is then the
+difference, and its interval Student's t. Where no task changed, one in N might have, by Wilson.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Statistic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Σ of some counts over Σ of others, which contain them: ``Share("tp", "tp fn")``. A name that stands twice counts twice."""
+    """Σ of some counts over Σ of others, which contain them: ``Share("tp", "tp fn")``. A name that stands twice counts
+    twice."""
 
     top: str
     bottom: str
@@ -140,7 +141,8 @@ class Figure(Estimate):
     statistic: Statistic = field(repr=False, compare=False)
 
     def without_each(self) -> dict[int, float]:
-        """Task → the statistic of all others, NaN where that is undefined; tasks that it says nothing of are left out."""
+        """Task → the statistic of all others, NaN where that is undefined; tasks that it says nothing of are left
+        out."""
         asked = _asked(self.counts, self.statistic)
         table = _columns(self.counts, asked)
         sums = _sums(table)
@@ -213,7 +215,8 @@ def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, fl
 
 
 def _variance(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> float | None:
-    """By the jackknife over tasks; None where there is no spread to estimate it from, or where everything hangs on one task."""
+    """By the jackknife over tasks; None where there is no spread to estimate it from, or where everything hangs on one
+    task."""
     tasks = _tasks(table)
     if tasks < 2:
         return None
@@ -242,7 +245,8 @@ def _sums(table: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def counts_json(found: Mapping[str, Estimate]) -> dict[str, Any]:
-    """The counts of every figure by task, to be kept for ``paired_changes``; figures with the same counts share them."""
+    """The counts of every figure by task, to be kept for ``paired_changes``; figures with the same counts share
+    them."""
     tables: list[Counts] = []
     which: dict[str, int] = {}
     for key, one in found.items():

@@ -1,7 +1,8 @@
-"""What is measured on held-out problems, from the episodes that were played on them: solvers, judges, and one for the other.
+"""What is measured on held-out problems, from the episodes that were played on them: solvers, judges, and one for the
+other.
 
-A ``Measure`` is a function from episodes to ``{key: Estimate}``: it counts per task, and ``clusters`` makes the intervals. It may
-read the ground truth; what it makes of it goes to reports and never to an algorithm.
+A ``Measure`` is a function from episodes to ``{key: Estimate}``: it counts per task, and ``clusters`` makes the
+intervals. It may read the ground truth; what it makes of it goes to reports and never to an algorithm.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def selecting(role: str, judge: str, k: int) -> Measure:
 
 
 def verifying(judge: str) -> Measure:
-    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and ``gap``,
-    how much more often it says CORRECT than is true, over readable reviews."""
+    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and
+    ``gap``, how much more often it says CORRECT than is true, over readable reviews."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: review_counts(traces) for task, traces in by_task(episodes, judge).items()}
@@ -170,8 +171,8 @@ def _one_review(trace: Trace) -> dict[str, float]:
 
 
 def _steps_of(trace: Trace, truth: bool | None, said: bool | None) -> dict[str, float]:
-    """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a review
-    that cannot be read is wrong about each."""
+    """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a
+    review that cannot be read is wrong about each."""
     ok, verdicts = STEP_OK.of(trace), VERDICTS.of(trace)
     row = confusion([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
     row |= {"right_verdict": 0.0, "wrong_reason": 0.0}

@@ -88,7 +88,8 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 def in_words(limits: Range, most: float = math.inf) -> str:
-    """A range as a reader wants it: ``below 0.1``, ``0.01 to 1``, "–" for none; ``most``: what cannot be exceeded anyway."""
+    """A range as a reader wants it: ``below 0.1``, ``0.01 to 1``, "–" for none; ``most``: what cannot be exceeded
+    anyway."""
     low, high = limits
     if limits == ANY:
         return "–"

@@ -1,5 +1,5 @@
-"""``docs/metrics.md``, generated from the table and the alarms: ``python -m cotrain.metrics.page`` writes it, and a test checks
-that it is up to date. The prose about them stands here; every limit comes from where it is used."""
+"""``docs/metrics.md``, generated from the table and the alarms: ``python -m cotrain.metrics.page`` writes it, and a
+test checks that it is up to date. The prose about them stands here; every limit comes from where it is used."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ HEAD = """# Metrics
 
 Every number that a run writes, one line each. This page is generated from `cotrain/metrics/table.py` by
 `python -m cotrain.metrics.page`; change the table, not the page. `metrics.jsonl` holds one flat row a step and, with
-`"kind": "evaluation"`, one row an evaluation; nothing in either depends on the clock. `timings.jsonl` holds what does. A metric that is
-undefined at a step (no wrong solution to recognise, no review that can be read) is left out of its row.
+`"kind": "evaluation"`, one row an evaluation; nothing in either depends on the clock. `timings.jsonl` holds what does.
+A metric that is undefined at a step (no wrong solution to recognise, no review that can be read) is left out of its
+row.
 
-In the keys, `{role}` is who spoke, `{policy}` whose weights learned, `{objective}` what it learned for, `{signal}` the name of
-a reward, `{reason}` a short phrase, `{name}` a name that the protocol or the algorithm chose, `{k}` a number. A test checks that
-every key of real runs is in the table.
+In the keys, `{role}` is who spoke, `{policy}` whose weights learned, `{objective}` what it learned for, `{signal}` the
+name of a reward, `{reason}` a short phrase, `{name}` a name that the protocol or the algorithm chose, `{k}` a number. A
+test checks that every key of real runs is in the table.
 
-Column *rows*: **step** in rows of training steps; **held-out** in rows of evaluations, with `eval/` in front, and in `before.json` and
-`summary.json` without it; **both** in both. On a further set of problems its name stands behind the role:
-`solver/ood_length/pass@1`. `fixed` is the staleness curve: the judge as it is now, on solutions of the frozen start, which never
-change. Column *better*: ↑ higher, ↓ lower. Healthy ranges are rules of thumb; "–" means that there is none, or that only the
-trend tells. Metrics marked ⚑ are watched while a run goes on: see [Health bands](#health-bands).
+Column *rows*: **step** in rows of training steps; **held-out** in rows of evaluations, with `eval/` in front, and in
+`before.json` and `summary.json` without it; **both** in both. On a further set of problems its name stands behind the
+role: `solver/ood_length/pass@1`. `fixed` is the staleness curve: the judge as it is now, on solutions of the frozen
+start, which never change. Column *better*: ↑ higher, ↓ lower. Healthy ranges are rules of thumb; "–" means that there
+is none, or that only the trend tells. Metrics marked ⚑ are watched while a run goes on: see [Health
+bands](#health-bands).
 
 Shares and rates are in [0, 1], lengths in sampled tokens, log-probabilities and entropies in nats.
 """
@@ -39,16 +41,16 @@ SECTIONS = (
         "What a solver is worth",
         SOLVER,
         """Four figures of held-out problems stand side by side in every summary: pass@1, greedy accuracy, pass@k and
-maj@k. Greedy accuracy is what one gets who asks once at temperature 0; pass@1 is the mean over samples, pass@k what is in reach,
-and maj@k what a vote makes of it.""",
+maj@k. Greedy accuracy is what one gets who asks once at temperature 0; pass@1 is the mean over samples, pass@k what is
+in reach, and maj@k what a vote makes of it.""",
     ),
     (
         "What a judge is worth",
         JUDGE,
         """Right is the positive class. An unreadable review is a wrong judgement of either class, as in ProcessBench.
 The greedy figure is measured on the greedy solutions of the same problems, one each, and so on other solutions than the
-sampled one. With `fixed` it is measured on the same sampled solutions of the start as the figure at the roles' temperature: what a judge
-gains there is skill, and what it gains beyond at temperature 1 is lower entropy.""",
+sampled one. With `fixed` it is measured on the same sampled solutions of the start as the figure at the roles'
+temperature: what a judge gains there is skill, and what it gains beyond at temperature 1 is lower entropy.""",
     ),
     ("Credit, by objective", CREDIT, ""),
     ("Learning, by policy", LEARNING, ""),
@@ -56,33 +58,32 @@ gains there is skill, and what it gains beyond at temperature 1 is lower entropy
         "Evaluations",
         EVALUATION,
         """Rows with `"kind": "evaluation"`: the validation split, every `evaluate_every` steps. `before.json` and
-`summary.json` have the figures of the test split with 95 % intervals. One task is one observation: its samples are not independent.
-An interval is Wilson's, on as many observations as the variance between tasks allows (a jackknife over tasks), at Student's t;
-where tasks do not differ, each counts as one observation, so that 0 of 4 is [0, 0.49]. No interval leaves what its measure
-can be. The change from before to after is paired by task.""",
+`summary.json` have the figures of the test split with 95 % intervals. One task is one observation: its samples are not
+independent. An interval is Wilson's, on as many observations as the variance between tasks allows (a jackknife over
+tasks), at Student's t; where tasks do not differ, each counts as one observation, so that 0 of 4 is [0, 0.49]. No
+interval leaves what its measure can be. The change from before to after is paired by task.""",
     ),
     ("Timings", TIMINGS, "`timings.jsonl`, one row a step, in seconds of wall time: not part of any digest."),
 )
 BANDS_HEAD = """## Health bands
 
-`cotrain/metrics/alarms.py` reads the rows while a run goes on. An alarm is printed once, at the step where its band is first
-left; `summary.json` lists all of them under `alarms`, with the steps from and to which they held, and the report's
-section Health shows them and every band. A window is so many rows that have the metric: in an alternating schedule, steps at
-which that policy was trained. A band on a range of the table is left by a window whose mean is not *tolerable*, or, where that
-metric moves from step to step, by a window of which no row is healthy; the report says "watch" outside of the healthy range and
-"look here" outside of the tolerable one. Alarms about rewards and verdicts name up to three rollouts, to be found in `episodes/`.
-"""
-STARVED_HEAD = """What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is too short for it:
-"""
-TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised nothing: all of GRPO
-over 85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The alarms of the others:
-one-sided verdicts by step 15 in four of five runs of Tango *without* class balance and in both on problems of six steps,
-where the verifier is known to have died ([log.md](log.md)); those two had unreadable reviews at first; groups without spread in GRPO
-on seven steps, which has hardly any signal; a rising gap in two of five balanced runs, whose verifiers call 11 to 12 points
-too many solutions right. The limits of the gap and of the entropy, and that one-sided verdicts must be off by 0.05, were set
-after looking at these runs, the other limits before. None of these runs hacked a reward or collapsed by consensus, so the last three
-bands have only been seen to fire on made-up rows.
-"""
+`cotrain/metrics/alarms.py` reads the rows while a run goes on. An alarm is printed once, at the step where its band is
+first left; `summary.json` lists all of them under `alarms`, with the steps from and to which they held, and the
+report's section Health shows them and every band. A window is so many rows that have the metric: in an alternating
+schedule, steps at which that policy was trained. A band on a range of the table is left by a window whose mean is not
+*tolerable*, or, where that metric moves from step to step, by a window of which no row is healthy; the report says
+"watch" outside of the healthy range and "look here" outside of the tolerable one. Alarms about rewards and verdicts
+name up to three rollouts, to be found in `episodes/`. """
+STARVED_HEAD = """What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
+too short for it: """
+TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised
+nothing: all of GRPO over 85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The
+alarms of the others: one-sided verdicts by step 15 in four of five runs of Tango *without* class balance and in both on
+problems of six steps, where the verifier is known to have died ([log.md](log.md)); those two had unreadable reviews at
+first; groups without spread in GRPO on seven steps, which has hardly any signal; a rising gap in two of five balanced
+runs, whose verifiers call 11 to 12 points too many solutions right. The limits of the gap and of the entropy, and that
+one-sided verdicts must be off by 0.05, were set after looking at these runs, the other limits before. None of these
+runs hacked a reward or collapsed by consensus, so the last three bands have only been seen to fire on made-up rows. """
 ARROWS = {1: "↑", -1: "↓", 0: ""}
 ROWS = {STEP: "step", HELD_OUT: "held-out", BOTH: "both"}
 

@@ -1,7 +1,7 @@
 """When a series has left its band: pure rules on the rows so far, each with its limits in words.
 
-A rule reads windows of rows (a row counts where it has all metrics of the band) and returns the value that is out, or None.
-``alarms`` says which rule watches what, and takes the limits from the table of metrics.
+A rule reads windows of rows (a row counts where it has all metrics of the band) and returns the value that is out, or
+None. ``alarms`` says which rule watches what, and takes the limits from the table of metrics.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class MeanAbove:
 
 @dataclass(frozen=True, slots=True)
 class FarFromBase:
-    """The share called right (first key) too far from the share that is right (second), or at an end where that is not, and
-    then off by ``LEAST``."""
+    """The share called right (first key) too far from the share that is right (second), or at an end where that is not,
+    and then off by ``LEAST``."""
 
     distance: float
     low: float
@@ -137,8 +137,8 @@ class Drifted:
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """The first metric has risen while the second fell, since the window in which the second was best. Reads the second's
-    change. A rise must also be a tenth of the first metric's own range, whose scale may be anything."""
+    """The first metric has risen while the second fell, since the window in which the second was best. Reads the
+    second's change. A rise must also be a tenth of the first metric's own range, whose scale may be anything."""
 
     rise: float
     fall: float

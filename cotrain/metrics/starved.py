@@ -1,11 +1,12 @@
-"""Objectives that learn nothing, and answers that nobody can read: told within three steps at which an objective is due.
+"""Objectives that learn nothing, and answers that nobody can read: told within three steps at which an objective is
+due.
 
-Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at once. Counted
-are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer is told at its end. What
-becomes of a run whose updates are not finite is decided in ``loop/guard.py``.
+Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at
+once. Counted are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer
+is told at its end. What becomes of a run whose updates are not finite is decided in ``loop/guard.py``.
 
-Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not report them (PPO, Prime), whose objectives are
-watched as a whole.
+Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not report them (PPO, Prime), whose
+objectives are watched as a whole.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Starved:
         """One for every update that was not made."""
         alarm = Alarm(
             band="update skipped", key=key, step=self._last, last=self._last, value=1.0, reading="gradient not finite",
-            healthy="finite", advice=f"The batch is in {SKIPPED}: look for extreme rewards, or lower the learning rate.",
+            healthy="finite", advice=f"The batch is in {SKIPPED}: look for extreme rewards, or lower the learning "
+                "rate.",
         )  # fmt: skip
         self.alarms["update skipped", f"{key} {self._last}"] = alarm
         return alarm

@@ -1,8 +1,8 @@
 """One flat row a training step: what each role said and earned, against the truth.
 
-Keys are ``{role}/…`` for what was played, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned; ``table`` has a
-line for each. Every function takes the traces of one role in one step; what is undefined is left out. Nothing depends on
-the clock, so that a resumed run writes the same row; seconds stand in ``timings.jsonl``.
+Keys are ``{role}/…`` for what was played, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned;
+``table`` has a line for each. Every function takes the traces of one role in one step; what is undefined is left out.
+Nothing depends on the clock, so that a resumed run writes the same row; seconds stand in ``timings.jsonl``.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def accuracy(traces: Sequence[Trace]) -> Figures:
 
 
 def answers(traces: Sequence[Trace]) -> Figures:
-    """Over the problems with two or more readable answers, compared as text: how many differ, the majority's share, that
-    share where the majority is right and where it is wrong, and how often it is right."""
+    """Over the problems with two or more readable answers, compared as text: how many differ, the majority's share,
+    that share where the majority is right and where it is wrong, and how often it is right."""
     tasks: dict[int, list[Trace]] = {}
     for trace in traces:
         if ANSWER.of(trace) is not None:
@@ -144,8 +144,8 @@ def verdict_rates(traces: Sequence[Trace]) -> Figures:
 
 def reviews(traces: Sequence[Trace]) -> Figures:
     """``aligned``: share of reviews with one verdict for each step, as far as their steps go (what else makes a review
-    unreadable does not count). ``unanimous``: share of solutions whose readable reviews, two or more, say the same; at 1
-    the reviews of a solution teach nothing."""
+    unreadable does not count). ``unanimous``: share of solutions whose readable reviews, two or more, say the same; at
+    1 the reviews of a solution teach nothing."""
     row: Figures = {}
     reasons = [FAILURE.of(t) for t in traces]
     if any(VERDICTS.of(t) for t in traces) or STEP_REASONS.intersection(filter(None, reasons)):
@@ -161,8 +161,8 @@ def reviews(traces: Sequence[Trace]) -> Figures:
 
 
 def rewards(traces: Sequence[Trace]) -> Figures:
-    """Of each signal its mean; of those for whole traces also ``right`` and ``wrong``, the mean where the answer (of a judge:
-    the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's largest."""
+    """Of each signal its mean; of those for whole traces also ``right`` and ``wrong``, the mean where the answer (of a
+    judge: the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's largest."""
     row: Figures = {}
     every: dict[str, list[float]] = {}
     whole: dict[str, list[tuple[float, Trace]]] = {}
@@ -195,8 +195,8 @@ def lengths(traces: Sequence[Trace]) -> Figures:
 
 
 def truth_notes(traces: Sequence[Trace]) -> Figures:
-    """``truth/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over the
-    traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
+    """``truth/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over
+    the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
     found: dict[str, list[float]] = {}
     for trace in traces:
         for name, value in trace.truth.items():
@@ -206,16 +206,16 @@ def truth_notes(traces: Sequence[Trace]) -> Figures:
 
 
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
-    """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable reviews.
-    Positive when the solver is believed more than it deserves. None when nothing was judged."""
+    """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
+    reviews. Positive when the solver is believed more than it deserves. None when nothing was judged."""
     total = review_counts([t for e in episodes for t in e.traces if t.parent is not None])
     gap = float(GAP(sums_of(total))) if total else math.nan
     return None if math.isnan(gap) else gap
 
 
 def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
-    """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role and an
-    objective may have one name."""
+    """What credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``: a role
+    and an objective may have one name."""
     named: MetricsRow = {
         f"{objective}/credit/{key}" if key == "traces" or key.startswith("reward/") else f"{objective}/{key}": value
         for key, value in found.items()

@@ -1,16 +1,19 @@
-"""Scores of benchmark suites from per-sample rows, as papers give them. A file of rows gives its scores without any model.
+"""Scores of benchmark suites from per-sample rows, as papers give them. A file of rows gives its scores without any
+model.
 
 ::
 
     solver        greedy     the greedy answer is right
                   avg@k      mean over k samples               pass@k, maj@k, best@k, weighted@k: as in ``answers``
     programs      greedy, best@k as above, and pass@j for j = 1, 10, 100 and k
-    processbench  error_accuracy, correct_accuracy, f1 by split: as in ``processes``; ``average/f1`` is the mean over splits
+    processbench  error_accuracy, correct_accuracy, f1 by split: as in ``processes``; ``average/f1`` is the mean over
+    splits
     prmbench      f1, negative_f1, prmscore by kind of error and overall, where there are both kinds of steps
                   step_accuracy     share of the steps judged as they are
 
-What could not be read, graded or asked counts as wrong and stands beside as ``answered``, ``graded`` and ``parsed``. Ties go
-to the first sample. Intervals: ``clusters``, by problem; of solvers by template (``templates``), where a set has one text many times.
+What could not be read, graded or asked counts as wrong and stands beside as ``answered``, ``graded`` and ``parsed``.
+Ties go to the first sample. Intervals: ``clusters``, by problem; of solvers by template (``templates``), where a set
+has one text many times.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), S
 
 
 def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str]) -> dict[str, Estimate]:
-    """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY``), ``answer`` (None: none was found),
-    ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
+    """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY``), ``answer`` (None: none was
+    found), ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
 
-    ``key``: what an answer is counted under in a vote. ``best@k`` and ``weighted@k`` are there where any row has a score.
-    Raises ValueError where a problem has not k samples.
+    ``key``: what an answer is counted under in a vote. ``best@k`` and ``weighted@k`` are there where any row has a
+    score. Raises ValueError where a problem has not k samples.
     """
     counts: dict[int, dict[str, float]] = {}
     for i, mine in enumerate(_by_problem(rows)):
@@ -124,8 +127,8 @@ def _sampled(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
 
 
 def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
-    """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of the
-    first wrong step, −1 for none; a prediction of None is no judgement."""
+    """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of
+    the first wrong step, −1 for none; a prediction of None is no judgement."""
     at = {split: f"{i}/" for i, split in enumerate(dict.fromkeys(row["split"] for row in rows))}
     nothing = {name: 0.0 for mark in at.values() for name in located(None, False, mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
@@ -152,8 +155,9 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
 
 
 def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
-    """Figures of a verifier, from rows with ``split``, ``problem``, ``wrong`` (0-based indices of the wrong steps), ``count``
-    (of all steps) and ``steps`` (a verdict for each; None is no judgement, and as if each verdict were the opposite of true).
+    """Figures of a verifier, from rows with ``split``, ``problem``, ``wrong`` (0-based indices of the wrong steps),
+    ``count`` (of all steps) and ``steps`` (a verdict for each; None is no judgement, and as if each verdict were the
+    opposite of true).
 
     A kind of error whose solutions hold no wrong step has ``step_accuracy`` alone.
     """

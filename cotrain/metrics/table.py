@@ -1,8 +1,9 @@
 """The one table of metrics: key, meaning, unit, direction, healthy range and advice of every number that a run writes.
 
-``docs/metrics.md`` is generated from it (``python -m cotrain.metrics.page``), the report takes labels, directions and bands from
-it, the alarms their limits: a limit exists once, here. Ranges are rules of thumb for reinforcement learning of language models
-with verifiable rewards, wide on purpose; they say where to look, not what is wrong. What is learned is in ``table_learning``.
+``docs/metrics.md`` is generated from it (``python -m cotrain.metrics.page``), the report takes labels, directions and
+bands from it, the alarms their limits: a limit exists once, here. Ranges are rules of thumb for reinforcement learning
+of language models with verifiable rewards, wide on purpose; they say where to look, not what is wrong. What is learned
+is in ``table_learning``.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ RUN = (
     Metric(key="phase", meaning="name of the schedule's phase", unit=WORDS),
     Metric(key="tokens", meaning="tokens sampled in training so far, all speaking models", unit=COUNT),
     Metric(
-        key="gap", headline=MAIN, label="called right minus right (gap)", bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
+        key="gap", headline=MAIN, label="called right minus right "
+            "(gap)", bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",
-        advice="The generator is believed more and more than it deserves: train the judge more often, or pay its verdicts less.",
+        advice="The generator is believed more and more than it deserves: train the judge more often, or pay its "
+            "verdicts less.",
     ),
     Metric(key="{store}/size", label="problems in the pool", unit=COUNT, meaning="problems that a pool holds"),
     Metric(
-        key="{store}/solved", label="share solved, in the pool", meaning="mean over its problems of the share of right answers",
+        key="{store}/solved", label="share solved, in the pool", meaning="mean over its problems of the share of "
+            "right answers",
     ),
     Metric(
         key="failures/{reason}", unit=COUNT, healthy=(0, 0),
@@ -56,7 +60,8 @@ SAID = (
     Metric(key="{role}/tokens", meaning="tokens sampled", unit=COUNT),
     Metric(key="{role}/length", meaning="mean tokens of a turn", label="length, tokens", unit=TOKENS, trend="steady"),
     Metric(
-        key="{role}/length/p{k}", label="length, tokens, {k}th percentile", unit=TOKENS, trend="not all at the token limit",
+        key="{role}/length/p{k}", label="length, tokens, {k}th "
+            "percentile", unit=TOKENS, trend="not all at the token limit",
         meaning="quantiles of it: p10, p50, p90",
     ),
     Metric(
@@ -77,7 +82,8 @@ SAID = (
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(
         key="{role}/call/{outcome}", label="calls: {outcome}", unit=COUNT, trend='mostly "ok"',
-        meaning='calls of tools in its answers, by how they ended: "ok", "no output", "timeout", "bad call", "NameError" …',
+        meaning='calls of tools in its answers, by how they ended: "ok", "no output", "timeout", "bad call", '
+            '"NameError" …',
     ),
     Metric(
         key="{role}/reward/{signal}", label="reward: {signal}", unit=UNKNOWN,
@@ -94,11 +100,13 @@ SAID = (
     Metric(
         key="{role}/reward/{signal}/at_max", label="reward: {signal}, share at the maximum", healthy=(0, 0.9),
         meaning="share of values within 0.001 of the step's largest; at 1 nobody is told apart",
-        advice="Nearly all get the largest value of this reward, so it tells nobody apart: ask for more than it pays for.",
+        advice="Nearly all get the largest value of this reward, so it tells nobody apart: ask for more than it pays "
+            "for.",
     ),
     Metric(
         key="{role}/truth/{name}", label="noted truth: {name}", unit=UNKNOWN, at=BOTH,
-        meaning="mean of any number or boolean that the protocol noted as truth, such as `label_right` of a pseudo-label",
+        meaning="mean of any number or boolean that the protocol noted as truth, such as `label_right` of a "
+            "pseudo-label",
     ),
 )  # fmt: skip
 
@@ -120,11 +128,13 @@ SOLVER = (
         meaning="the most frequent answer of k samples is right (maj@k, arXiv 2203.11171)",
     ),
     Metric(
-        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score", better=1, at=HELD_OUT, trend="above majority",
+        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's "
+            "score", better=1, at=HELD_OUT, trend="above majority",
         meaning="the sample of k that the judge scores highest is right",
     ),
     Metric(
-        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT, trend="above majority",
+        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the "
+            "judge", better=1, at=HELD_OUT, trend="above majority",
         meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
     ),
     Metric(
@@ -141,7 +151,8 @@ SOLVER = (
         meaning="share of answers that could not be graded, by the grader's fault or theirs, and were left out",
         advice="Answers without a grade are left out of training: see failures by reason.",
     ),
-    Metric(key="{role}/accuracy", label="accuracy", better=1, trend="rising", meaning="share of answers that are right"),
+    Metric(key="{role}/accuracy", label="accuracy", better=1, trend="rising", meaning="share of answers that are "
+        "right"),
     Metric(
         key="{role}/step_accuracy", headline=MAIN, label="right steps", better=1, at=BOTH, trend="rising",
         meaning="share of steps that are right, where an oracle judges them",
@@ -161,7 +172,8 @@ SOLVER = (
         meaning="share of a problem's answers that say the most frequent one",
     ),
     Metric(
-        key="{role}/majority_share/right", label="answers that agree with the majority, where right", trend="above the next",
+        key="{role}/majority_share/right", label="answers that agree with the majority, where "
+            "right", trend="above the next",
         meaning="the same where the majority is right",
     ),
     Metric(
@@ -169,7 +181,8 @@ SOLVER = (
         meaning="the same where it is wrong",
     ),
     Metric(
-        key="{role}/majority_accuracy", label="problems whose majority is right", better=1, trend="rising with the share",
+        key="{role}/majority_accuracy", label="problems whose majority is "
+            "right", better=1, trend="rising with the share",
         meaning="share of problems whose majority is right: the accuracy of a majority label",
     ),
 )  # fmt: skip
@@ -181,7 +194,8 @@ JUDGE = (
     ),
     Metric(
         key="{role}/greedy_balanced_accuracy", label="greedy balanced accuracy", better=1, at=HELD_OUT, headline=FIRST,
-        trend="above 0.5, rising", meaning="the same at temperature 0, on greedy solutions; with `fixed` on the start's sampled ones",
+        trend="above 0.5, rising", meaning="the same at temperature 0, on greedy solutions; with `fixed` on the "
+            "start's sampled ones",
     ),
     Metric(
         key="{role}/true_positive_rate", headline=MAIN, label="right solutions accepted", better=1, at=BOTH,
@@ -192,7 +206,8 @@ JUDGE = (
         meaning="share of wrong solutions called INCORRECT; the rate of false positives is 1 minus it",
     ),
     Metric(
-        key="{role}/precision", label="rejections that were deserved (precision)", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/precision", label="rejections that were deserved "
+            "(precision)", better=1, at=HELD_OUT, trend="rising",
         meaning="of finding wrong solutions: share of the rejected ones that are wrong",
     ),
     Metric(
@@ -209,7 +224,8 @@ JUDGE = (
     ),
     Metric(
         key="{role}/greedy_step_balanced_accuracy", label="greedy balanced accuracy on steps", better=1, at=HELD_OUT,
-        trend="above 0.5, rising", meaning="the same at temperature 0, on the same solutions as the greedy figure of answers",
+        trend="above 0.5, rising", meaning="the same at temperature 0, on the same solutions as the greedy figure of "
+            "answers",
     ),
     Metric(
         key="{role}/step_true_positive_rate", label="right steps accepted", better=1, at=BOTH,
@@ -228,11 +244,13 @@ JUDGE = (
         meaning="of solutions with a wrong step, the share whose first one is located",
     ),
     Metric(
-        key="{role}/processbench_f1", headline=MAIN, label="error location (ProcessBench F1)", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/processbench_f1", headline=MAIN, label="error location (ProcessBench "
+            "F1)", better=1, at=HELD_OUT, trend="rising",
         meaning="its harmonic mean with the share of other solutions in which no step is blamed (arXiv 2412.06559)",
     ),
     Metric(
-        key="{role}/right_verdict_wrong_step", label="right verdict, wrong step blamed", better=-1, at=BOTH, trend="falling",
+        key="{role}/right_verdict_wrong_step", label="right verdict, wrong step "
+            "blamed", better=-1, at=BOTH, trend="falling",
         meaning="of wrong solutions rightly rejected, the share where another step is blamed than the first wrong one",
     ),
     Metric(
@@ -321,8 +339,8 @@ def line_of(name: str) -> Metric | None:
 
 
 def meaning(name: str, values: Iterable[float] = ()) -> Metric:
-    """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie in
-    [0, 1]."""
+    """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie
+    in [0, 1]."""
     found = line_of(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
     seen = list(values)
     unit = found.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)

@@ -19,9 +19,11 @@ CREDIT = (
     Metric(
         key="{objective}/zero_spread_groups", label="groups without spread", better=-1, healthy=(0, 0.6), tolerable=(0, 0.8),
         meaning="share of groups in which all rewards are equal, so that they teach nothing",
-        advice="Most groups have equal rewards and teach nothing: change the difficulty of the problems, or use larger groups.",
+        advice="Most groups have equal rewards and teach nothing: change the difficulty of the problems, or use "
+            "larger groups.",
     ),
-    Metric(key="{objective}/credit/reward/{signal}", unit=UNKNOWN, meaning="mean of a whole-trace reward over those traces"),
+    Metric(key="{objective}/credit/reward/{signal}", unit=UNKNOWN, meaning="mean of a whole-trace reward over those "
+        "traces"),
     Metric(key="{objective}/coverage/{signal}", trend="near 1", meaning="share of traces that have rewards for steps"),
     Metric(key="{objective}/count/{signal}", unit=NUMBER, meaning="steps of a trace that has them"),
     Metric(
@@ -67,7 +69,8 @@ CREDIT = (
         meaning="the share of pairs that is put in order",
     ),
     Metric(key="{objective}/score_mean", unit=NUMBER, trend="not drifting", meaning="reward model: mean of its scores"),
-    Metric(key="{objective}/score_std", unit=NUMBER, trend="not drifting", meaning="reward model: spread of its scores"),
+    Metric(key="{objective}/score_std", unit=NUMBER, trend="not drifting", meaning="reward model: spread of its "
+        "scores"),
 )  # fmt: skip
 
 LEARNING = (
@@ -87,10 +90,12 @@ LEARNING = (
     ),
     Metric(
         key="{policy}/out_of_memory", unit=COUNT, trend="absent",
-        meaning="how often memory ran out in the step, so that an update, a pass that scores or a batch of answers was computed "
+        meaning="how often memory ran out in the step, so that an update, a pass that scores or a batch of answers "
+            "was computed "
         "again in parts of half the size",
     ),
-    Metric(key="{policy}/micro_tokens", unit=COUNT, meaning="tokens of a micro-batch from then on, where an update ran out"),
+    Metric(key="{policy}/micro_tokens", unit=COUNT, meaning="tokens of a micro-batch from then on, where an update "
+        "ran out"),
     Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady", meaning="gradient norm before clipping"),
     Metric(key="{policy}/lr", unit=NUMBER, meaning="learning rate"),
     Metric(key="{policy}/learned_tokens", unit=COUNT, meaning="tokens of the update"),
@@ -100,7 +105,8 @@ LEARNING = (
     Metric(
         key="{policy}/{objective}/surprisal", label="entropy by sampling (surprise at its own tokens), nats", unit=NATS,
         healthy=(0.01, 1), tolerable=(0.003, 2), advice=EXPLORING,
-        meaning="mean −log-probability of its own sampled tokens: an estimate of its entropy, over what is learned from",
+        meaning="mean −log-probability of its own sampled tokens: an estimate of its entropy, over what is learned "
+            "from",
     ),
     Metric(
         key="{policy}/{objective}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1), tolerable=(0.01, 2),
@@ -135,11 +141,13 @@ LEARNING = (
     ),
     Metric(key="{policy}/{objective}/reward", unit=NUMBER, meaning="reward models: mean reward per token"),
     Metric(key="{policy}/{objective}/score", unit=NUMBER, meaning="reward models: mean score"),
-    Metric(key="{policy}/{objective}/grad_norm", unit=NUMBER, meaning="gradient norm of an objective alone, where several train a policy"),
+    Metric(key="{policy}/{objective}/grad_norm", unit=NUMBER, meaning="gradient norm of an objective alone, where "
+        "several train a policy"),
     Metric(key="{policy}/{objective}/grad_share", trend="no share near 1", meaning="its share of their sum"),
     Metric(
         key="{policy}/cosine/{objective}/{objective}", unit=NUMBER, bounds=(-1.0, 1.0), healthy=(-0.3, inf),
         meaning="cosine between two objectives' gradients",
-        advice="Two objectives pull the policy in opposite directions: weigh one of them less, or let them learn in turn.",
+        advice="Two objectives pull the policy in opposite directions: weigh one of them less, or let them learn in "
+            "turn.",
     ),
 )  # fmt: skip

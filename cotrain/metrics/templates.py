@@ -1,14 +1,14 @@
 """Problems of one template, which are not independent observations.
 
-Sets such as MultiArith hold one text many times, with other numbers and names: 600 questions of 120 templates. A model that can do one
-can mostly do the others, so the interval of a score is that of 120 observations and not of 600. Two questions have one template when
-they are the same words up to numbers, names and pronouns::
+Sets such as MultiArith hold one text many times, with other numbers and names: 600 questions of 120 templates. A model
+that can do one can mostly do the others, so the interval of a score is that of 120 observations and not of 600. Two
+questions have one template when they are the same words up to numbers, names and pronouns::
 
     Joan has 9 blue balloons and she loses 2.      Tom has 14 blue balloons and he loses 5.
 
-Questions of fewer than ``LEAST_WORDS`` words are templates of their own: most are bare arithmetic. Where a set has fewer than
-``LEAST`` templates, they say too little of other templates for an interval, and problems are counted singly: the score is then one of
-these templates. Left out: other nouns, other orders of the sentences, paraphrases.
+Questions of fewer than ``LEAST_WORDS`` words are templates of their own: most are bare arithmetic. Where a set has
+fewer than ``LEAST`` templates, they say too little of other templates for an interval, and problems are counted singly:
+the score is then one of these templates. Left out: other nouns, other orders of the sentences, paraphrases.
 """
 
 from __future__ import annotations

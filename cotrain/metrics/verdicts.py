@@ -9,8 +9,8 @@
     true positive rate  tp/(tp+fn)      true negative rate  tn/(tn+fp)      balanced accuracy  their mean
     of finding what is wrong:  precision  tn/(tn+fn)    recall  tn/(tn+fp)    F1  2tn/(2tn+fn+fp)
 
-A judgement that cannot be read is a wrong one of either class, as in ProcessBench (arXiv 2412.06559): who says nothing has judged
-nothing. Counts of any kind have a ``prefix``, so that answers and steps can be counted in one row.
+A judgement that cannot be read is a wrong one of either class, as in ProcessBench (arXiv 2412.06559): who says nothing
+has judged nothing. Counts of any kind have a ``prefix``, so that answers and steps can be counted in one row.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def calibration_error(sums: Sums) -> Array:
 
 
 def believed(sums: Sums) -> Array:
-    """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a judge is too kind."""
+    """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a judge is too
+    kind."""
     return ratio(sums["said"] - sums["believable"], sums["parsed"])
 
 

@@ -1,9 +1,9 @@
 """Several policies on one base in memory: low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) through PEFT.
 
 A linear layer x W computes x W + α/r · x A B for the adapter that is active, A ``[in, r]`` and B ``[r, out]``. B begins
-at zero, so a fresh adapter is the base bit for bit; A is drawn at an address of its own (seed, policy, parameter), so it
-depends neither on other policies nor on the order of loading. With no adapter active the module is the base itself, which
-serves frozen policies: the reference of a KL term costs no memory.
+at zero, so a fresh adapter is the base bit for bit; A is drawn at an address of its own (seed, policy, parameter), so
+it depends neither on other policies nor on the order of loading. With no adapter active the module is the base itself,
+which serves frozen policies: the reference of a KL term costs no memory.
 
 All layers hold one and the same list of active adapters, so that ``activate`` is a change of that list and of
 ``requires_grad``: PEFT's own ``set_adapter`` walks through all modules and costs as much as decoding a token does.
@@ -123,7 +123,8 @@ class AdapterBase:
         wrong += [name for name in sorted(set(saved) & set(weights)) if saved[name].shape != weights[name].shape]
         if wrong:
             raise ModelError(
-                f"{where}: does not fit the base {self.name!r}: {len(wrong)} of {len(saved)} weights are missing there, "
+                f"{where}: does not fit the base {self.name!r}: {len(wrong)} of {len(saved)} weights are missing "
+                "there, "
                 f"in excess or of another shape, such as {wrong[0]!r}; give the base that it was trained on"
             )
         for name, weight in weights.items():
@@ -206,7 +207,8 @@ def _key(policy: str) -> str:
 
 
 def _may_be_one(saved: str, wanted: str) -> bool:
-    """May two names be one base? Two names of the Hub or of ours: if equal. Two directories here: if their weights are."""
+    """May two names be one base? Two names of the Hub or of ours: if equal. Two directories here: if their weights
+    are."""
     if saved == wanted:
         return True
     try:

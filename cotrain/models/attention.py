@@ -68,7 +68,8 @@ def document_attention(
     document_lengths: Sequence[int],
     **kwargs: Any,  # what transformers hands to every attention function and this one has no use for
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each document: query ``[B, H, L, D]``, key and value ``[B, K, L, D]`` → ``[B, L, H, D]``."""
+    """Causal attention within each document: query ``[B, H, L, D]``, key and value ``[B, K, L, D]`` → ``[B, L, H,
+    D]``."""
     rows, heads, length, size = query.shape
     scale = size**-0.5 if scaling is None else scaling
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype

@@ -1,8 +1,8 @@
 """A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers; nothing in the pickle is run.
 
 tiktoken keeps no list of merges: it merges whichever two neighbours make the token of lowest rank. A byte-level BPE of
-``tokenizers`` does the same when every split of a token into two known ones is a merge, in the order of the ranks. Left out:
-pieces where two different splits of one token overlap, which may be merged from the other end.
+``tokenizers`` does the same when every split of a token into two known ones is a merge, in the order of the ranks. Left
+out: pieces where two different splits of one token overlap, which may be merged from the other end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _table(value: Any, key: type) -> bool:
 
 
 def _fast(ranks: dict[bytes, int], special: dict[str, int], pattern: str) -> PreTrainedTokenizerFast:
-    """tiktoken merges whichever neighbours make the token of lowest rank, so every split of a token is a merge of its."""
+    """tiktoken merges whichever neighbours make the token of lowest rank, so every split of a token is a merge of
+    its."""
     if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([i]) not in ranks for i in range(256)):
         raise ModelError("the ranks are not 0 … n − 1 with every byte among them")
     letters = _byte_letters()

@@ -5,7 +5,8 @@ are the returns themselves; the body begins as the policy it criticises, which a
 2022, arXiv 2203.02155, section 3.5).
 
 And for reward models, whose score of a text is the number at its last token: fresh on a causal LM, or a
-``…ForSequenceClassification`` with one label, as the Hub has them and as ``classifier_of`` makes them. Their head has no bias there.
+``…ForSequenceClassification`` with one label, as the Hub has them and as ``classifier_of`` makes them. Their head has
+no bias there.
 
 Left out: heads of several numbers, and sharing the body with a policy (``policy`` and critic would then share an
 optimiser, and a critic's gradient would move the policy).
@@ -72,8 +73,9 @@ def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0,
 
 
 def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
-    """A reward model: of transformers' kind with the head that it has, or a causal LM (directory, Hub name, or "embedded") with
-    one that begins at zero. Raises ModelError as ``value_model`` does, and for a head that is more than a weight per feature."""
+    """A reward model: of transformers' kind with the head that it has, or a causal LM (directory, Hub name, or
+    "embedded") with one that begins at zero. Raises ModelError as ``value_model`` does, and for a head that is more
+    than a weight per feature."""
     whole = load_classifier(name, **loading)
     if whole is None:
         model, _ = load_model(name, **loading)
@@ -89,16 +91,18 @@ def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
 
 
 def classifier_of(body: PreTrainedModel, weight: torch.Tensor, pad_id: int | None) -> PreTrainedModel:
-    """A copy of a body with ``weight`` [1, H] as its head, as transformers' ``…ForSequenceClassification`` with one label.
+    """A copy of a body with ``weight`` [1, H] as its head, as transformers' ``…ForSequenceClassification`` with one
+    label.
 
-    ``pad_id``: the token that fills batches there, where the score is taken before the first one of the end. Raises ModelError
-    for an architecture of which transformers has no such class.
+    ``pad_id``: the token that fills batches there, where the score is taken before the first one of the end. Raises
+    ModelError for an architecture of which transformers has no such class.
     """
     config = copy.deepcopy(body.config)
     config.num_labels, config.pad_token_id = 1, pad_id
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise ModelError(
-            f"{type(body).__name__}: transformers has no sequence classification for it, so no reward model can be written"
+            f"{type(body).__name__}: transformers has no sequence classification for it, so no reward model can be "
+            "written"
         )
     model = AutoModelForSequenceClassification.from_config(config)
     model.base_model.load_state_dict(body.state_dict())
@@ -111,8 +115,8 @@ def classifier_of(body: PreTrainedModel, weight: torch.Tensor, pad_id: int | Non
 def rating_by_words(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, right: str, wrong: str
 ) -> PreTrainedModel:
-    """A language model as a reward model: its score is how much likelier, in logits, the next token begins ``right`` than
-    ``wrong``. Raises ModelError where both begin with the same token."""
+    """A language model as a reward model: its score is how much likelier, in logits, the next token begins ``right``
+    than ``wrong``. Raises ModelError where both begin with the same token."""
     first = [tokenizer.encode(word, add_special_tokens=False)[:1] for word in (right, wrong)]
     if first[0] == first[1]:
         raise ModelError(

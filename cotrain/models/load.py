@@ -114,7 +114,8 @@ def load_model(
     check_directory(directory)
     if is_classifier(directory):
         raise ModelError(
-            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a reward model, "
+            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a "
+            "reward model, "
             "--rm-model of `cotrain run cooper`"
         )
     tokenizer = _tokenizer(name, directory, trust_remote_code)
@@ -128,8 +129,9 @@ def load_classifier(
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel | None:
-    """Load a reward model of transformers' kind, a ``…ForSequenceClassification`` with one label, in evaluation mode; None for
-    a model with another head. Arguments and errors as of ``load_model``; ModelError also for several labels."""
+    """Load a reward model of transformers' kind, a ``…ForSequenceClassification`` with one label, in evaluation mode;
+    None for a model with another head. Arguments and errors as of ``load_model``; ModelError also for several
+    labels."""
     directory = _fetch(name, code=trust_remote_code)
     check_directory(directory)
     if not is_classifier(directory):
@@ -248,8 +250,10 @@ def _quiet() -> Iterator[None]:
 def check_directory(path: Path) -> None:
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ModelError(
-            f"model {str(path)!r}: an adapter without its base{_base_of(path)}; give the base with --model BASE, --lora RANK and "
-            f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE --merged`"
+            f"model {str(path)!r}: an adapter without its base{_base_of(path)}; give the base with --model BASE, "
+            "--lora RANK and "
+            f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
+            "--merged`"
         )
     if not (path / "config.json").is_file():
         raise ModelError(f"model {str(path)!r}: no config.json; expected a directory written by save_pretrained")

@@ -1,7 +1,8 @@
 """Out of memory, told from other errors: what ran out may be computed again in smaller parts.
 
-A GPU says so by ``torch.OutOfMemoryError``. On a CPU torch's allocator raises a plain RuntimeError, Python a MemoryError. Who
-sees one drops what it holds first, and begins again only after the ``except`` block, as the traceback keeps tensors alive.
+A GPU says so by ``torch.OutOfMemoryError``. On a CPU torch's allocator raises a plain RuntimeError, Python a
+MemoryError. Who sees one drops what it holds first, and begins again only after the ``except`` block, as the traceback
+keeps tensors alive.
 
 Left out: a kernel that ends the process before an allocation fails (Linux overcommits), which nobody can catch.
 """

@@ -1,15 +1,15 @@
 """``cotrain convert nanochat``: a checkpoint of karpathy/nanochat as a plain directory of transformers' NanoChat.
 
 nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
-``tiktoken.Encoding``, beside the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights with
-``weights_only``, ``encoding.py`` the tokenizer. Only the architecture of nanochat's first months is read, for which
-transformers has a class. Later parts (``resid_lambdas``, ``value_embeds``, ``smear_gate`` …) and sliding windows are
-refused by name.
+``tiktoken.Encoding``, beside the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights
+with ``weights_only``, ``encoding.py`` the tokenizer. Only the architecture of nanochat's first months is read, for
+which transformers has a class. Later parts (``resid_lambdas``, ``value_embeds``, ``smear_gate`` …) and sliding windows
+are refused by name.
 
 What the checkpoint does not say stands here as nanochat's code has it: rotary base 10,000, logits capped at 15,
-a feed-forward of 4 · n_embd, ``F.rms_norm`` with its own ε, which is float32's whatever the dtype. Weights are written as
-float32, so that nothing is rounded. nanochat rounds its table of rotary angles to bfloat16; transformers does so only
-when it runs in bfloat16. Left out: optimiser state, and later architectures.
+a feed-forward of 4 · n_embd, ``F.rms_norm`` with its own ε, which is float32's whatever the dtype. Weights are written
+as float32, so that nothing is rounded. nanochat rounds its table of rotary angles to bfloat16; transformers does so
+only when it runs in bfloat16. Left out: optimiser state, and later architectures.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def _tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase:
         if (place / "tokenizer.json").is_file():
             return _named(PreTrainedTokenizerFast.from_pretrained(place))
     raise ModelError(
-        f"{' and '.join(map(str, places))}: no tokenizer.pkl and no tokenizer.json; name their directory with --tokenizer"
+        f"{' and '.join(map(str, places))}: no tokenizer.pkl and no tokenizer.json; name their directory with "
+        "--tokenizer"
     )
 
 

@@ -1,9 +1,11 @@
-"""Activation checkpointing (Chen et al. 2016, arXiv 1604.06174) in evaluation mode: a layer keeps its input, and is computed
-again when the backward pass comes to it. One more forward pass buys memory that no longer grows with what is inside layers.
+"""Activation checkpointing (Chen et al. 2016, arXiv 1604.06174) in evaluation mode: a layer keeps its input, and is
+computed again when the backward pass comes to it. One more forward pass buys memory that no longer grows with what is
+inside layers.
 
-transformers has the same behind ``gradient_checkpointing_enable``, but in training mode only, where dropout would be on: the
-learner's log-probabilities would not be those of the sampler. So the layers' forward is wrapped here, for the length of a
-pass. What a layer reads from the configuration (which attention function) is the same when it is computed again.
+transformers has the same behind ``gradient_checkpointing_enable``, but in training mode only, where dropout would be
+on: the learner's log-probabilities would not be those of the sampler. So the layers' forward is wrapped here, for the
+length of a pass. What a layer reads from the configuration (which attention function) is the same when it is computed
+again.
 """
 
 from __future__ import annotations

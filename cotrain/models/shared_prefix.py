@@ -161,8 +161,8 @@ def branch_attention(
 def _attend_rectangles(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, where: Rectangles, scale: float
 ) -> torch.Tensor:
-    """As ``branch_attention``. Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and plain
-    products would keep the scores of all pairs for the backward pass."""
+    """As ``branch_attention``. Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and
+    plain products would keep the scores of all pairs for the backward pass."""
     heads, size = query.shape[1], query.shape[3]
     repeat = heads // key.shape[1]
     q, k, v = (t[0].transpose(0, 1).flatten(1) for t in (query, key, value))  # [N, heads · D]

@@ -19,7 +19,8 @@ from cotrain.core.errors import ConfigError, ModelError
 
 @torch.no_grad()
 def sharpen(model: PreTrainedModel, factor: float) -> None:
-    """Multiply all logits by ``factor``, in place. Raises ConfigError unless it is positive, ModelError where it cannot."""
+    """Multiply all logits by ``factor``, in place. Raises ConfigError unless it is positive, ModelError where it
+    cannot."""
     if not factor > 0:
         raise ConfigError(f"sharpen: the factor is {factor}; expected more than 0, such as 2.0")
     norm = getattr(getattr(model, "model", None), "norm", None)

@@ -1,7 +1,8 @@
-"""Causal attention of sequences that lie one after the other in a row, each perhaps after a beginning that others share.
+"""Causal attention of sequences that lie one after the other in a row, each perhaps after a beginning that others
+share.
 
-On a CPU, for models whose attention is plain. Padded to one rectangle under a mask, answers of drawn lengths cost two to
-three times their own score pairs, and the fused kernels of torch 2.13 are made for wider heads and longer rows than
+On a CPU, for models whose attention is plain. Padded to one rectangle under a mask, answers of drawn lengths cost two
+to three times their own score pairs, and the fused kernels of torch 2.13 are made for wider heads and longer rows than
 those of small models. Here each sequence is three matrix products over just what it sees, long ones block by block.
 
 ::

@@ -1,7 +1,7 @@
 """Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
 
-The embedded models were trained on short prompts without instructions; any other model is told the format in words, and is shown
-what it judges between markers with a nonce. ``text/material.py`` says how the short prompts are guarded.
+The embedded models were trained on short prompts without instructions; any other model is told the format in words, and
+is shown what it judges between markers with a nonce. ``text/material.py`` says how the short prompts are guarded.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
     return search_query(text)
 
 
-# Roles of "embedded-roles", of which "embedded-digest" keeps planner and digester; the other embedded models are asked in
-# the same words and have never heard them.
+# Roles of "embedded-roles", of which "embedded-digest" keeps planner and digester; the other embedded models are asked
+# in the same words and have never heard them.
 
 
 def refiner(policy: str, model: str) -> Role:

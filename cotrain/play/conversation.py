@@ -176,8 +176,8 @@ class Conversation:
     # -- what is said about it
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """A signal for the whole conversation, on each of its training sequences; or for a span of ``said``. A value that cannot
-        be learned from fails all turns that it is for.
+        """A signal for the whole conversation, on each of its training sequences; or for a span of ``said``. A value
+        that cannot be learned from fails all turns that it is for.
 
         Raises ValueError when the span is empty or not of this text.
         """

@@ -7,9 +7,10 @@
 Everything has an address, and the seed of a request is a hash of it, so the episodes do not depend on which
 coroutine was faster. Call indexes are handed out when a role is called, in program order, not when it is awaited.
 
-A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed. So does
-a prompt that does not fit its model's context; ``Executor.set_aside`` has the problem's name. Other errors of cotrain itself
-(a wrong template, an unknown policy) and of the engine end the play, as every episode would meet them. Nothing outlives a
+A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed.
+So does a prompt that does not fit its model's context; ``Executor.set_aside`` has the problem's name. Other errors of
+cotrain itself (a wrong template, an unknown policy) and of the engine end the play, as every episode would meet them.
+Nothing outlives a
 play: what is still running when it ends is cancelled.
 
 Left out: playing inside of a running event loop, since the engine's turn is defined by the loop being ours.
@@ -191,7 +192,8 @@ class RoleHandle:
         """Ask once: a conversation of one turn.
 
         Args:
-            group: pool key of the trace; by default the traces of this role in the whole group on this task are one pool.
+            group: pool key of the trace; by default the traces of this role in the whole group on this task are one
+                pool.
             parent: the turn that this one judges or answers.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 
@@ -228,7 +230,8 @@ class Executor:
             roles: by name.
             seed: of the run; every request's seed is a hash of it and of the request's address.
             grader: grades answers outside of this process; None calls ``task.grade`` in it.
-            loop: where protocols are played, for executors that share connections; None: one of its own, as long as it lives.
+            loop: where protocols are played, for executors that share connections; None: one of its own, as long as it
+                lives.
             watch: is told at each play how many episodes there are, and gives what is called when one of them is over.
 
         Raises UnknownName for a role whose policy has no renderer, ConfigError for a name that cannot be an attribute.

@@ -1,6 +1,7 @@
 """Solutions that others wrote, judged step by step by a verifier: the rows of ProcessBench and PRMBench.
 
-What came of each is one row (read by ``metrics/suites.py``). Left out: grading; of given solutions the truth is given too.
+What came of each is one row (read by ``metrics/suites.py``). Left out: grading; of given solutions the truth is given
+too.
 """
 
 from __future__ import annotations

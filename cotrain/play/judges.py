@@ -61,8 +61,8 @@ def probabilities(turn: Turn) -> tuple[float, ...]:
 
 
 def confidence(turn: Turn) -> float | None:
-    """The probability of a right solution that a parsed turn stands for: of its final word where the format has one, else
-    the product over the words of its steps, else the score that it wrote; None for a tie."""
+    """The probability of a right solution that a parsed turn stands for: of its final word where the format has one,
+    else the product over the words of its steps, else the score that it wrote; None for a tie."""
     span = getattr(turn.parsed, "final_span", None)
     if span is not None:
         said = turn.chat.probability(span)
@@ -91,7 +91,8 @@ def genprm(
     temperature: float = 1.0,
     reference: bool = False,
 ) -> Role:
-    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are run."""
+    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are
+    run."""
     prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
     return _role(policy, model, prompt, parse_genprm, max_tokens or 2048, temperature, reference)
 
@@ -143,7 +144,8 @@ def _role(
 ) -> Role:
     if model in EMBEDDED:
         raise ConfigError(
-            f"policy {policy!r}: the model {model!r} knows only the formats of play/common_roles.py, and this judge's format"
+            f"policy {policy!r}: the model {model!r} knows only the formats of play/common_roles.py, and this "
+            "judge's format"
             " needs a chat model; choose another model, or play/common_roles.py: verifier"
         )
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
@@ -156,8 +158,8 @@ FORMATS: dict[Format, Callable[..., Role]] = {"steps": verifier, "genrm": genrm,
 
 
 def judge(policy: str, model: str, form: Format = "steps") -> Role:
-    """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does not
-    know the format."""
+    """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does
+    not know the format."""
     if form not in FORMATS:
         raise UnknownName("format of a judge", form, FORMATS)
     return FORMATS[form](policy, model)
@@ -168,8 +170,8 @@ COMPARISONS: dict[Comparison, Callable[..., Role]] = {"gram": gram, "rmr1": pair
 
 
 def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
-    """A role that says which of two responses is better, in one of ``COMPARISONS``; models that know the short formats are
-    asked for the letter in short. Raises UnknownName, and ConfigError for a model that does not know the format."""
+    """A role that says which of two responses is better, in one of ``COMPARISONS``; models that know the short formats
+    are asked for the letter in short. Raises UnknownName, and ConfigError for a model that does not know the format."""
     if form not in COMPARISONS:
         raise UnknownName("format of a comparison", form, COMPARISONS)
     if form == "gram" and speaks_short(model):

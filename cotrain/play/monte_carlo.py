@@ -8,14 +8,15 @@
     "relative"  MC(k) + α (B(k) − B(k−1)) > 0 with B = 1 − (1 − MC)^n          Rel-Effective of StepWiser
     "ratio"     MC(k) / MC(k−1) ≥ γ, and nothing is right after the first 0    GenPRM; Rel-Ratio of StepWiser
 
-StepWiser is arXiv 2508.19229 (§3.2; n = 4, α = 0.8 and γ = 0.7 at 7B, α = 0.4 and γ = 0.8 at 1.5B; its ratio is strict and
-does not say what follows a 0), GenPRM arXiv 2504.00891 (γ = 0.8). The continuations are a role of their own, by the solver's
+StepWiser is arXiv 2508.19229 (§3.2; n = 4, α = 0.8 and γ = 0.7 at 7B, α = 0.4 and γ = 0.8 at 1.5B; its ratio is strict
+and does not say what follows a 0), GenPRM arXiv 2504.00891 (γ = 0.8). The continuations are a role of their own, by the
+solver's
 policy: they get no signal, so nothing can learn from them, and they stay out of the solver's figures. The answer is
 judged after the last step and has the grade itself for its label, as a last step has with both.
 
-A label says whether the solution can still end right, so every step after an unrepaired error is wrong to it. The oracle of
-the word problems judges each step by what stands before it: there, a step that goes on correctly from a wrong value is right.
-``label_right`` is below 1 for that reason alone; ``first_wrong_right`` compares what both mean alike.
+A label says whether the solution can still end right, so every step after an unrepaired error is wrong to it. The
+oracle of the word problems judges each step by what stands before it: there, a step that goes on correctly from a wrong
+value is right. ``label_right`` is below 1 for that reason alone; ``first_wrong_right`` compares what both mean alike.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def contradicted(reviews: Sequence[Sequence[bool]], labels: Sequence[bool]) -> b
 
 
 def balanced(labels: Sequence[bool], rng: Random) -> list[int]:
-    """Places of as many of each class as the smaller one has, the larger one down-sampled; in order, [] for one class."""
+    """Places of as many of each class as the smaller one has, the larger one down-sampled; in order, [] for one
+    class."""
     sides = [[i for i, label in enumerate(labels) if label is side] for side in (False, True)]
     count = min(map(len, sides))
     return sorted(i for side in sides for i in rng.sample(side, count))
@@ -140,8 +142,8 @@ async def step_labels(
 ) -> dict[str, list[bool]]:
     """Labels of the K steps and, last, of the answer, for readable and examined solutions to one task, by their ids.
 
-    ``kind`` "oracle" takes the truth of the steps instead: the ceiling. Solutions that ``labels_of`` has no labels for are
-    left out. How far labels agree with the oracle is noted on the solutions, the values are shown.
+    ``kind`` "oracle" takes the truth of the steps instead: the ceiling. Solutions that ``labels_of`` has no labels for
+    are left out. How far labels agree with the oracle is noted on the solutions, the values are shown.
     """
     if not solutions:
         return {}

@@ -48,7 +48,8 @@ REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"
 
 async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None = None) -> bool | None:
     """Show what a solution says and note what the oracle knows of it, without any reward. Returns whether the answer is
-    right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the turn."""
+    right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the
+    turn."""
     grade = await roles.grade(task, in_tags(solution) if text is None else text)
     parsed = solution.parsed
     solution.show(PROBLEM, task.prompt)
@@ -79,7 +80,8 @@ def check_step_rewards(step_rewards: str, oracle_noise: float) -> None:
         raise UnknownName("step_rewards", step_rewards, STEP_REWARDS)
     if not 0.0 <= oracle_noise <= 1.0 or (oracle_noise and step_rewards != "oracle"):
         raise ConfigError(
-            f"oracle_noise is {oracle_noise} and step rewards come from {step_rewards!r}; expected a chance in [0, 1], and "
+            f"oracle_noise is {oracle_noise} and step rewards come from {step_rewards!r}; expected a chance in [0, "
+            "1], and "
             "the oracle where it is not 0"
         )
 
@@ -89,8 +91,8 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none", oracle_
     """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
 
     ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier. Each of
-    these is flipped with the chance ``oracle_noise``, so that a verifier of known skill stands in the verifier's place; a
-    step that is flipped at one chance is flipped at every larger one. Returns the solver's turn.
+    these is flipped with the chance ``oracle_noise``, so that a verifier of known skill stands in the verifier's place;
+    a step that is flipped at one chance is flipped at every larger one. Returns the solver's turn.
     """
     check_step_rewards(step_rewards, oracle_noise)
     solution = await roles.solver(problem=task.prompt)
@@ -129,10 +131,11 @@ async def review(
     role: str = "verifier",
     text: str | None = None,
 ) -> list[Turn]:
-    """``n`` judgements, in whatever format the role has (``judges.py``), of a solution that could be parsed and was examined:
-    shown, with the truth noted, without any reward.
+    """``n`` judgements, in whatever format the role has (``judges.py``), of a solution that could be parsed and was
+    examined: shown, with the truth noted, without any reward.
 
-    ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in ``examine``.
+    ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in
+    ``examine``.
     """
     judge = getattr(roles, role)
     asked = _asked(task, roles, judge, solution, in_tags(solution) if text is None else text)
@@ -182,7 +185,8 @@ def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:
 
 
 def show_verdict(turn: Turn) -> None:
-    """Show what a judgement says: its verdict, the probability of CORRECT, its verdicts on steps; else why it is unreadable."""
+    """Show what a judgement says: its verdict, the probability of CORRECT, its verdicts on steps; else why it is
+    unreadable."""
     verdict = turn.parsed
     if not verdict.ok:
         turn.show(FAILURE, verdict.reason)
@@ -254,8 +258,8 @@ def in_tags(solution: Turn) -> str:
 
 
 def closed(step: Span, solution: Turn) -> Span:
-    """A step with its closing tag, where its reward is paid: a step may be empty, its end never is. Lines of free text have
-    no tag and are never empty."""
+    """A step with its closing tag, where its reward is paid: a step may be empty, its end never is. Lines of free text
+    have no tag and are never empty."""
     if in_tags(solution) is not solution.text:
         return step
     return Span(start=step.start, end=step.end + len(CLOSING), text=step.text + CLOSING)

@@ -57,7 +57,8 @@ class Role:
         check_answer(self.answer)
         if self.answer != TAGS and self.parse is not parse_solution:
             raise ConfigError(
-                f"a role of policy {self.policy!r}: answer {self.answer!r} is for roles that write solutions; leave it out"
+                f"a role of policy {self.policy!r}: answer {self.answer!r} is for roles that write solutions; leave "
+                "it out"
             )
 
     def read(self, text: str, fields: Mapping[str, Any]) -> Any:
@@ -132,11 +133,11 @@ class Turn:
         return self.completion.score
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per span. A value
-        that is no number, or one beyond ``LARGEST``, fails the turn.
+        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per
+        span. A value that is no number, or one beyond ``LARGEST``, fails the turn.
 
-        Raises ConfigError, which ends the run, for a signal that the protocol does not declare or that is of the other kind,
-        or a second value for an answer; ValueError when the span is not of this turn's text.
+        Raises ConfigError, which ends the run, for a signal that the protocol does not declare or that is of the other
+        kind, or a second value for an answer; ValueError when the span is not of this turn's text.
         """
         if span is None and any(given.name == signal.name for given in self._signals):
             raise ConfigError(
@@ -158,8 +159,8 @@ class Turn:
     def note(self, key: Note[Any], value: Any) -> None:
         """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
 
-        Raises TypeError for a key that is not declared (``core/notes.py``) or a value of another type than its own, ValueError
-        for a number that is not finite; so does ``show``.
+        Raises TypeError for a key that is not declared (``core/notes.py``) or a value of another type than its own,
+        ValueError for a number that is not finite; so does ``show``.
         """
         self._open()
         self.truth |= {_name(key, Note): key.json(value, self.id)}

@@ -1,4 +1,5 @@
-"""The methods that ship with cotrain, one file each. A user's own method is the same kind of file outside the package."""
+"""The methods that ship with cotrain, one file each. A user's own method is the same kind of file outside the
+package."""
 
 from __future__ import annotations
 
@@ -66,6 +67,7 @@ def find(target: str) -> Callable[..., Recipe]:
     made = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
     if function not in made:
         raise ConfigError(
-            f"recipe {target!r}: {unknown_message('function', function, made)}; a recipe is a function decorated with @recipe"
+            f"recipe {target!r}: {unknown_message('function', function, made)}; a recipe is a function decorated "
+            "with @recipe"
         )
     return getattr(module, function)

@@ -9,13 +9,13 @@ Zhang et al. 2025 (arXiv 2508.00410). No answer is known; a label is the most fr
     III  as II, but the teacher is asked the paraphrase
 
 ``rate`` → ``rate_end`` is the share of the policy that the teacher takes up at each update, along half a cosine (0.01 →
-1e-5 in the authors' script, 1e-4 at the end in the paper). Controls: ``teacher="frozen"`` never moves it, ``teacher="none"``
-(II) is the majority vote of the policy itself; ``rate=1, rate_end=1`` is the vote of a second group of the policy. I has
-no teacher; its KL term pulls towards the start.
+1e-5 in the authors' script, 1e-4 at the end in the paper). Controls: ``teacher="frozen"`` never moves it,
+``teacher="none"`` (II) is the majority vote of the policy itself; ``rate=1, rate_end=1`` is the vote of a second group
+of the policy. I has no teacher; its KL term pulls towards the start.
 
-Different from the authors' settings: in short runs the teacher hardly moves (9 % of the way in 16 updates; theirs goes 58 to
-81 % in a whole run); give a larger ``rate``. Left out: paraphrases by a model (they come with the task), and equality of
-answers beyond their text.
+Different from the authors' settings: in short runs the teacher hardly moves (9 % of the way in 16 updates; theirs goes
+58 to 81 % in a whole run); give a larger ``rate``. Left out: paraphrases by a model (they come with the task), and
+equality of answers beyond their text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from cotrain.play.votes import VOTE, elected, reward_vote
 
 @gives(VOTE.to("solver"), VOTE.to("rephrased"))
 async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
-    """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's vote."""
+    """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
+    vote."""
     asked = paraphrase(task)
     original, rephrased = await together(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=asked)]

@@ -1,18 +1,19 @@
 """Cooper: a generator and the reward model that pays it, updated together so that the reward cannot be gamed for long.
 
-Hong et al. 2025 (arXiv 2508.05613). The reward model, a scalar head that sees the reference answer, pays the generator σ(score).
-After each batch it learns from one pair a problem: an answer that a precise rule calls right (it may overlook some, but what it
-accepts is right) over a corrupted one. It begins as ``rm_model``, a reward model that has learned to compare answers before, as the
-paper's VerifyRM had: "embedded-rater" for the embedded models, or any of the Hub with one label. Without one it begins with a
-head of zeros on ``model`` and is first trained alone, ``warmup`` (20) steps of cross-entropy on the rule's labels.
+Hong et al. 2025 (arXiv 2508.05613). The reward model, a scalar head that sees the reference answer, pays the generator
+σ(score). After each batch it learns from one pair a problem: an answer that a precise rule calls right (it may overlook
+some, but what it accepts is right) over a corrupted one. It begins as ``rm_model``, a reward model that has learned to
+compare answers before, as the paper's VerifyRM had: "embedded-rater" for the embedded models, or any of the Hub with
+one label. Without one it begins with a head of zeros on ``model`` and is first trained alone, ``warmup`` (20) steps of
+cross-entropy on the rule's labels.
 
-Controls are parameters: ``rm="frozen"`` never trains it after the warm-up (reward → 1 while accuracy falls), ``rm="rule"`` pays
-the rule itself. ``negatives`` are made by a "program" (another answer is written over the right one) or a "model" (the start,
-hot, at most three tries). ``reference=False`` hides the reference answer from the reward model, ``anchor`` holds its scores in place
-by cross-entropy, which the paper lacks.
+Controls are parameters: ``rm="frozen"`` never trains it after the warm-up (reward → 1 while accuracy falls),
+``rm="rule"`` pays the rule itself. ``negatives`` are made by a "program" (another answer is written over the right one)
+or a "model" (the start, hot, at most three tries). ``reference=False`` hides the reference answer from the reward
+model, ``anchor`` holds its scores in place by cross-entropy, which the paper lacks.
 
-Different from the authors' settings: generator and reward model learn at one rate (theirs are 10 : 1), with groups of 8 (theirs
-16). Their outer loop is not public; this one is from the paper's text.
+Different from the authors' settings: generator and reward model learn at one rate (theirs are 10 : 1), with groups of 8
+(theirs 16). Their outer loop is not public; this one is from the paper's text.
 """
 
 from __future__ import annotations

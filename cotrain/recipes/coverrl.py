@@ -1,19 +1,22 @@
 """CoVerRL: one model elects its labels and verifies them, and both roles learn from what it agrees on.
 
-Pan et al. 2026 (arXiv 2603.17775). No answer is known. ``votes`` samples of a problem elect a label. The model verifies up to
-``reviews`` of the answers that say so, and as many times the rarest answer that does not: a right and a wrong anchor of one
-size. Where no more of its reviews call the elected answer right than wrong, the problem is vetoed, and nobody learns from
-it. For every verdict "wrong" on what is left it writes ``revisions`` new solutions. Each role is paid 1 for the format and
-1 for agreeing with the label: solutions (the first ``group_size``) and revisions by their answer, reviews by their verdict.
-Reviews of equal answers are one group, and so are the revisions after one review. What was not verified is not vetoed.
+Pan et al. 2026 (arXiv 2603.17775). No answer is known. ``votes`` samples of a problem elect a label. The model verifies
+up to ``reviews`` of the answers that say so, and as many times the rarest answer that does not: a right and a wrong
+anchor of one size. Where no more of its reviews call the elected answer right than wrong, the problem is vetoed, and
+nobody learns from it. For every verdict "wrong" on what is left it writes ``revisions`` new solutions. Each role is
+paid 1 for the format and 1 for agreeing with the label: solutions (the first ``group_size``) and revisions by their
+answer, reviews by their verdict. Reviews of equal answers are one group, and so are the revisions after one review.
+What was not verified is not vetoed.
 
-Controls are parameters: ``veto=False``, and ``balanced=False``, which verifies the first 2 · ``reviews`` solutions as they come.
-``regenerate="review"`` shows the solution and its review, as the paper does; the embedded base does not know such a prompt
-and goes on from the steps before the first one called wrong ("prefix", the default of models that speak its formats).
+Controls are parameters: ``veto=False``, and ``balanced=False``, which verifies the first 2 · ``reviews`` solutions as
+they come. ``regenerate="review"`` shows the solution and its review, as the paper does; the embedded base does not know
+such a prompt and goes on from the steps before the first one called wrong ("prefix", the default of models that speak
+its formats).
 
-Different from the paper, which has 32 votes, 16 trained, 8 reviews of either anchor and 6 revisions (the authors' code rounds
-them to a multiple of the GPUs: 4): a review that cannot be read is no verdict (there it counts as "correct", or as "wrong"
-where such a word occurs), and each role's tokens are averaged apart. Left out: the second turn in evaluation.
+Different from the paper, which has 32 votes, 16 trained, 8 reviews of either anchor and 6 revisions (the authors' code
+rounds them to a multiple of the GPUs: 4): a review that cannot be read is no verdict (there it counts as "correct", or
+as "wrong" where such a word occurs), and each role's tokens are averaged apart. Left out: the second turn in
+evaluation.
 """
 
 from __future__ import annotations
@@ -168,7 +171,8 @@ def coverrl(
         raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
     if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(
-            f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; expected no more "
+            f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; "
+            "expected no more "
             "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
     by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 1.0}, merge=True, loss=Clipped(0.2, clip_high), kl=run.pull())

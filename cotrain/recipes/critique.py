@@ -1,19 +1,21 @@
-"""Critique-GRPO: failed answers are criticised and revised, and what a revision gets right is learned without the critique.
+"""Critique-GRPO: failed answers are criticised and revised, and what a revision gets right is learned without the
+critique.
 
-Zhang et al. 2025 (arXiv 2506.03106). Of each problem a group of solutions is drawn. A critic reviews those that are wrong, the
-generator revises each of them with the review before it, and the first ``join`` revisions that are right join the group: as answers
-to the problem alone. Advantages are r − mean of the group, without a standard deviation; a loss is the sum over tokens by a fixed
-length. Tokens of a revision, which the generator would not have said unasked, have neither ratio nor clip but
-−A · π/(π + ``gamma``), γ = 0.1.
+Zhang et al. 2025 (arXiv 2506.03106). Of each problem a group of solutions is drawn. A critic reviews those that are
+wrong, the generator revises each of them with the review before it, and the first ``join`` revisions that are right
+join the group: as answers to the problem alone. Advantages are r − mean of the group, without a standard deviation; a
+loss is the sum over tokens by a fixed length. Tokens of a revision, which the generator would not have said unasked,
+have neither ratio nor clip but −A · π/(π + ``gamma``), γ = 0.1.
 
-Controls are parameters: ``critic="none"`` is GRPO in everything else the same; "frozen" and "self" (the generator under the
-prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" is the frozen one
-with the truth in the place of its verdicts. ``refine="all"`` revises right solutions too. ``leak=True`` is a negative control: the gold
-answer stands below the critique that the refiner reads, as in the authors' default (``simple_gt``), and gains are those of
-copying it. It is in no other prompt, and otherwise in none.
+Controls are parameters: ``critic="none"`` is GRPO in everything else the same; "frozen" and "self" (the generator under
+the prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" is
+the frozen one with the truth in the place of its verdicts. ``refine="all"`` revises right solutions too. ``leak=True``
+is a negative control: the gold answer stands below the critique that the refiner reads, as in the authors' default
+(``simple_gt``), and gains are those of copying it. It is in no other prompt, and otherwise in none.
 
-Different from the authors' code: revisions come on top of the group instead of taking the place of its first answer, and
-where none is right none joins (there the best one does). Left out: textual critiques made with the reference solution.
+Different from the authors' code: revisions come on top of the group instead of taking the place of its first answer,
+and where none is right none joins (there the best one does). Left out: textual critiques made with the reference
+solution.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ async def solve_and_revise(
     join: int = 1,
     leak: bool = False,
 ) -> None:
-    """``samples`` solutions, critiques and revisions, see above. The reward ``outcome`` is that of the answer; a revision that
-    does not join gets none. The first solution notes whether its group, if nobody solved it, was ``rescued``."""
+    """``samples`` solutions, critiques and revisions, see above. The reward ``outcome`` is that of the answer; a
+    revision that does not join gets none. The first solution notes whether its group, if nobody solved it, was
+    ``rescued``."""
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
         solution.reward(OUTCOME, float(CORRECT.known(solution)))

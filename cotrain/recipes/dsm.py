@@ -1,22 +1,23 @@
-"""DeepSeekMath-V2: a generator that checks itself, a verifier that scores it, and a meta-verifier that judges the check.
+"""DeepSeekMath-V2: a generator that checks itself, a verifier that scores it, and a meta-verifier that judges the
+check.
 
-Shao et al. 2025 (github.com/deepseek-ai/DeepSeek-Math-V2). With s the true score of a solution in {0, ½, 1}, s′ the score that
-a review gives it, and R_meta what the meta-verifier says of the review's reasoning,
+Shao et al. 2025 (github.com/deepseek-ai/DeepSeek-Math-V2). With s the true score of a solution in {0, ½, 1}, s′ the
+score that a review gives it, and R_meta what the meta-verifier says of the review's reasoning,
 
     verifier        R_V = R_format · (1 − |s′ − s|) · R_meta
     meta-verifier   the same distance for its own verdict, to whether the review is truly sound
     generator       R = R_format · (0.76 · R_Y + 0.24 · (1 − |s′ − R_Y|) · R_meta)
 
-where R_Y is the verifier's score of the solution, s′ the generator's own, and R_meta that of its self-analysis: what it earns
-needs no truth, and it earns most by finding what the verifier will find. A score is ½ for the verdict on the answer and ½
-for that on the steps, all of them; so is the true one, from the oracle (the paper: expert grades). Verifier and meta-verifier
-are one policy. R_meta is the mean of ``votes`` verdicts, an unreadable one counting ½.
+where R_Y is the verifier's score of the solution, s′ the generator's own, and R_meta that of its self-analysis: what it
+earns needs no truth, and it earns most by finding what the verifier will find. A score is ½ for the verdict on the
+answer and ½ for that on the steps, all of them; so is the true one, from the oracle (the paper: expert grades).
+Verifier and meta-verifier are one policy. R_meta is the mean of ``votes`` verdicts, an unreadable one counting ½.
 
 Controls are parameters: ``meta=False`` drops the meta-verifier (R_meta = 1), ``verifier="frozen"`` never trains it,
 ``labels="answer"`` scores by the answer alone, ``balance`` weighs both judges' samples by class (0 as in the
 paper, ½ as in RL Tango, 1 so that right and wrong solutions, and sound and unsound reviews, weigh the same).
-``analysis="asked"`` has the generator analyse itself in a second call, under the prompt of a verifier, for models that have
-not learned to do so in one ("embedded").
+``analysis="asked"`` has the generator analyse itself in a second call, under the prompt of a verifier, for models that
+have not learned to do so in one ("embedded").
 
 Left out: re-initialising the generator from the verifier, rejection fine-tuning of both, and labels from many votes.
 """
@@ -66,9 +67,10 @@ async def prove(
     labels: str = "steps",
     analysis: str = "inline",
 ) -> None:
-    """``samples`` solutions with self-analysis, ``reviews`` of each, ``votes`` on each review and each self-analysis. Rewards:
-    the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``; the signal ``truth`` of both
-    judges is the class for balancing. What cannot be read earns 0; a solution of which no review can be read is not rewarded."""
+    """``samples`` solutions with self-analysis, ``reviews`` of each, ``votes`` on each review and each self-analysis.
+    Rewards: the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``; the signal
+    ``truth`` of both judges is the class for balancing. What cannot be read earns 0; a solution of which no review can
+    be read is not rewarded."""
     drawn = await roles.solver.many(samples, problem=task.prompt)
     texts = {s.id: s.text.partition(END)[0] + END if END in s.text else s.text for s in drawn}
     solutions = [s for s in drawn if await examine(task, roles, s, text=texts[s.id]) is not None]

@@ -1,25 +1,25 @@
 """GAR: a reasoner and a discriminator of its slices, trained against each other (Generative Adversarial Reasoner).
 
-Liu et al. 2025 (arXiv 2512.16917). A slice is a step here; the discriminator is the verifier, whose verdict on a step is 1 for
-CORRECT. With λ = (1, 1, 1, ½), rewards added up before they are normalised (GRPO for both, in every step):
+Liu et al. 2025 (arXiv 2512.16917). A slice is a step here; the discriminator is the verifier, whose verdict on a step
+is 1 for CORRECT. With λ = (1, 1, 1, ½), rewards added up before they are normalised (GRPO for both, in every step):
 
     reasoner       λ1 · [answer right] + λ2 · mean verdict on its steps
     discriminator  λ3 · GAN + λ4 · agreement
                    GAN: mean verdict on the steps of a worked solution; 1 − mean verdict on generated steps
                    agreement: share of its verdicts, the final one included, that are the outcome
 
-A generated step that is word for word a step of the worked solution is left out of the GAN part: one text would have to be right
-and wrong. A review of nothing else gets ½, which changes no advantage. A right step in other words or in another order is still
-paid as a forgery, and the agreement alone speaks for it.
+A generated step that is word for word a step of the worked solution is left out of the GAN part: one text would have to
+be right and wrong. A review of nothing else gets ½, which changes no advantage. A right step in other words or in
+another order is still paid as a forgery, and the agreement alone speaks for it.
 
 Controls are parameters: ``critic="frozen"`` never trains the discriminator (then no worked solution is shown),
-``slice_weight=0`` is GRPO on the outcome, ``gan_weight=0`` and ``agreement_weight=0`` are the paper's single-reward arms,
-``balance=False`` shows the worked solution once. A task source without worked solutions is refused.
+``slice_weight=0`` is GRPO on the outcome, ``gan_weight=0`` and ``agreement_weight=0`` are the paper's single-reward
+arms, ``balance=False`` shows the worked solution once. A task source without worked solutions is refused.
 
-Different from the paper: its GAN part has log M and log(1 − M) of a probability; a sampled verdict is 0 or 1, and the mean is its
-linear form. It mixes as many reference as generated slices; here there are as many reviews of the worked solution as of the
-generated ones that differ from it. Left out: supervised learning of the review format (the embedded models know it) and slices of
-320 tokens.
+Different from the paper: its GAN part has log M and log(1 − M) of a probability; a sampled verdict is 0 or 1, and the
+mean is its linear form. It mixes as many reference as generated slices; here there are as many reviews of the worked
+solution as of the generated ones that differ from it. Left out: supervised learning of the review format (the embedded
+models know it) and slices of 320 tokens.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ COPIED_STEPS = Note[float]("copied_steps", float, "share of the steps that stand
 async def contest(
     task: Task, roles: Roles, *, samples: int = 4, reviews: int = 4, balance: bool = True, learn: bool = True
 ) -> None:
-    """``samples`` solutions with ``reviews`` reviews each, and with ``learn`` as many of the worked solution. Rewards: of the
-    solver ``match`` and ``slices`` (none when no review of it can be read), of the verifier ``gan`` and ``agreement``."""
+    """``samples`` solutions with ``reviews`` reviews each, and with ``learn`` as many of the worked solution. Rewards:
+    of the solver ``match`` and ``slices`` (none when no review of it can be read), of the verifier ``gan`` and
+    ``agreement``."""
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
         solution.reward(MATCH, float(CORRECT.known(solution)))
@@ -94,7 +95,8 @@ def gan(said: Sequence[bool], new: Sequence[bool], *, real: bool) -> float:
 def worked(task: Task) -> str:
     if task.solution is None:
         raise ConfigError(
-            f"gar: task {task.id} has no worked solution to tell generated ones from; choose a task source that has them, "
+            f"gar: task {task.id} has no worked solution to tell generated ones from; choose a task source that has "
+            "them, "
             "or critic='frozen'"
         )
     return task.solution

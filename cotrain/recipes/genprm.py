@@ -2,11 +2,13 @@
 
 Zhao et al. 2025 (arXiv 2504.00891). Steps of solutions get labels by relative progress, MC(k) / MC(k−1) ≥ 0.8
 (``play/monte_carlo.py``). Reviews that say of every step, and of the answer, what the label says are learned by
-cross-entropy (rejection fine-tuning, ``learn/sft.py``); but of no solution where reviews and labels contradict each other:
-one of the two is wrong, and the consensus filter does not ask which. It drops about half of the paper's solutions. As in
-the released code, as many right as wrong solutions of a problem are labelled, and no problem that has one kind only.
+cross-entropy (rejection fine-tuning, ``learn/sft.py``); but of no solution where reviews and labels contradict each
+other: one of the two is wrong, and the consensus filter does not ask which. It drops about half of the paper's
+solutions. As in the released code, as many right as wrong solutions of a problem are labelled, and no problem that has
+one kind only.
 
-Controls are parameters: ``consensus=False`` learns every agreeing review, ``labels`` other rules or "oracle" (the truth of the
+Controls are parameters: ``consensus=False`` learns every agreeing review, ``labels`` other rules or "oracle" (the truth
+of the
 steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwiser`` is the same judge by RL.
 
 Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels
@@ -100,7 +102,8 @@ def genprm(
     critic, solver = verifier_model or run.model, common_roles.solver("generator", run.model)
     if tool != "none" and (judge != "genprm" or common_roles.speaks_short(critic)):
         raise ConfigError(
-            f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and the verifier's"
+            f"genprm: tool {tool!r} runs the programs of judge='genprm' by a chat model, but judge is {judge!r} and "
+            "the verifier's"
             f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'"
         )
     if tool == "python":

@@ -1,19 +1,21 @@
 """GRAM: a generative judge of pairs, taught in two stages, that pays a generator by who wins.
 
-Wang et al. 2025 (arXiv 2506.14175). First, without any label, the judge learns to write two responses to a problem, one after
-the other (``unlabelled`` updates). Then it learns to say which of two is better, A or B, with smoothed labels: the right letter
-weighs 1 − ``smoothing`` and the other ``smoothing``, which the paper shows to be a regularised ranking loss. Here the better one
-of a pair is the one whose answer is right, and the pairs are solutions of the generator, one right and one wrong, in random order.
+Wang et al. 2025 (arXiv 2506.14175). First, without any label, the judge learns to write two responses to a problem, one
+after the other (``unlabelled`` updates). Then it learns to say which of two is better, A or B, with smoothed labels:
+the right letter weighs 1 − ``smoothing`` and the other ``smoothing``, which the paper shows to be a regularised ranking
+loss. Here the better one of a pair is the one whose answer is right, and the pairs are solutions of the generator, one
+right and one wrong, in random order.
 
-The generator is paid as in Think-RM's pairwise RLHF (Hong et al. 2025, arXiv 2505.16265): all pairs of its group are judged, in
-both orders; the margins 2 P(A) − 1 make a skew-symmetric matrix, whose row sums are the advantages. No score of a single
-solution exists. A solution that cannot be read loses to every one that can.
+The generator is paid as in Think-RM's pairwise RLHF (Hong et al. 2025, arXiv 2505.16265): all pairs of its group are
+judged, in both orders; the margins 2 P(A) − 1 make a skew-symmetric matrix, whose row sums are the advantages. No score
+of a single solution exists. A solution that cannot be read loses to every one that can.
 
-Controls are parameters: ``unlabelled=0`` and ``smoothing=0`` leave out what is GRAM's own; ``judge="frozen"`` pays by the judge as it
-comes, in any format of pairs (``form``: "gram", "rmr1", "thinkrm"); ``generator="frozen"`` teaches the judge alone.
+Controls are parameters: ``unlabelled=0`` and ``smoothing=0`` leave out what is GRAM's own; ``judge="frozen"`` pays by
+the judge as it comes, in any format of pairs (``form``: "gram", "rmr1", "thinkrm"); ``generator="frozen"`` teaches the
+judge alone.
 
-Different from the paper: two responses come from one generator and are labelled by the rule, online, instead of a corpus of
-preferences; both stages are short. Left out: the judge of more than two, fine-tuning to another task.
+Different from the paper: two responses come from one generator and are labelled by the rule, online, instead of a
+corpus of preferences; both stages are short. Left out: the judge of more than two, fine-tuning to another task.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smo
 
 @gives(PREFERRED.to("solver"))
 async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
-    """Everyone against everyone, in both orders. The solver's reward ``preferred`` is its advantage (Think-RM); a judgement
-    notes as ``correct`` whether the first is the better one, where one of the two is right."""
+    """Everyone against everyone, in both orders. The solver's reward ``preferred`` is its advantage (Think-RM); a
+    judgement notes as ``correct`` whether the first is the better one, where one of the two is right."""
     solutions = await attempts(task, roles, samples)
     readable = [i for i, s in enumerate(solutions) if s.parsed.ok]
     fights = list(permutations(readable, 2))

@@ -1,12 +1,12 @@
 """GRPO: one generator, rewarded when its answer is right. The baseline of everything.
 
-DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one clipped
-policy-gradient step.
+DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
+clipped policy-gradient step.
 
 Controls are parameters: ``estimator`` is how an answer is compared with its group (``learn/algorithms.py``), and
-``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect verifier would be
-worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``format_reward`` pays for a solution that can be
-read, as a channel of its own. Left out: several updates from one batch.
+``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect
+verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``format_reward`` pays for
+a solution that can be read, as a channel of its own. Left out: several updates from one batch.
 """
 
 from __future__ import annotations

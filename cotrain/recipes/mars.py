@@ -1,18 +1,18 @@
 """MARS: a slow System 2 that searches and reasons, a fast System 1 that digests what is found, one set of weights.
 
-Chen et al. 2025 (arXiv 2510.04935). System 2 sees the question alone and asks a tool for documents. They are packed into bins
-by first-fit decreasing; System 1 digests each bin for what System 2 wants to know; System 2 solves the problem from the
-digests. One reward, the answer, is that of the whole trajectory and of every call in it. Advantages are normalised apart: System
-2's among the trajectories of a problem, System 1's among all of its calls. Then System 1's samples are drawn down to one for
-each trajectory, and each system has a loss of its own.
+Chen et al. 2025 (arXiv 2510.04935). System 2 sees the question alone and asks a tool for documents. They are packed
+into bins by first-fit decreasing; System 1 digests each bin for what System 2 wants to know; System 2 solves the
+problem from the digests. One reward, the answer, is that of the whole trajectory and of every call in it. Advantages
+are normalised apart: System 2's among the trajectories of a problem, System 1's among all of its calls. Then System 1's
+samples are drawn down to one for each trajectory, and each system has a loss of its own.
 
-The tool is a program (``tasks/words/search_corpus.py``): the facts of the problem lie in many documents, ``noise`` irrelevant
-sentences to each of them, and a search by a word that is not in them finds documents about something else.
+The tool is a program (``tasks/words/search_corpus.py``): the facts of the problem lie in many documents, ``noise``
+irrelevant sentences to each of them, and a search by a word that is not in them finds documents about something else.
 
-Controls are parameters: ``balance=False`` learns from all calls of System 1, ``sampling="advantage"`` draws those with large
-advantages more often (the second version of the paper; its own rule is not public), ``system1="frozen"`` leaves digesting
-to the start, and "none" shows System 2 the documents as they are; ``plan=False`` finds them for it; ``decoupled=False``
-makes one loss of both systems, in which the number of samples decides who is heard.
+Controls are parameters: ``balance=False`` learns from all calls of System 1, ``sampling="advantage"`` draws those with
+large advantages more often (the second version of the paper; its own rule is not public), ``system1="frozen"`` leaves
+digesting to the start, and "none" shows System 2 the documents as they are; ``plan=False`` finds them for it;
+``decoupled=False`` makes one loss of both systems, in which the number of samples decides who is heard.
 
 Left out: more than one search, further tools, and System 2's reasoning beside its search.
 """
@@ -42,8 +42,8 @@ async def research(
 ) -> None:
     """One trajectory: plan, search, digests, solution; all of them get the reward ``outcome``.
 
-    Notes: of the plan whether it ``found`` the documents, of a digest the ``recall`` and ``precision`` with which it holds
-    the facts that its bin holds, of the solution the share of all facts that reached it (``informed``).
+    Notes: of the plan whether it ``found`` the documents, of a digest the ``recall`` and ``precision`` with which it
+    holds the facts that its bin holds, of the solution the share of all facts that reached it (``informed``).
     """
     facts, question = search_corpus.facts_and_question(task.prompt)
     calls: list[Turn] = []

@@ -1,16 +1,16 @@
 """PRIME: the generator's process rewards come from an implicit reward model that learns from outcomes alone, online.
 
-Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy of the generator. It learns to tell right answers
-from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward (``learn/implicit_prm.py``).
-Only the graded answer is ever used.
+Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy of the generator. It learns to tell right
+answers from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward
+(``learn/implicit_prm.py``). Only the graded answer is ever used.
 
-Controls are parameters: ``prm="none"`` pays the outcome alone (RLOO), ``prm="frozen"`` trains φ for ``warmup`` steps on the start's
-answers and never again, ``max_return_norm=False`` drops the normaliser. ``update="before"`` lets φ learn from a batch before it
-scores it. With ``prm="frozen"`` and ``warmup=0`` φ is the start itself and pays nothing.
+Controls are parameters: ``prm="none"`` pays the outcome alone (RLOO), ``prm="frozen"`` trains φ for ``warmup`` steps on
+the start's answers and never again, ``max_return_norm=False`` drops the normaliser. ``update="before"`` lets φ learn
+from a batch before it scores it. With ``prm="frozen"`` and ``warmup=0`` φ is the start itself and pays nothing.
 
-Different from the authors' settings: φ learns from all answers, not only from those of medium difficulty that the generator
-learns from; both learn at one rate (theirs are 2 : 1, with a gradient norm of 10). Left out: the buffer that is refilled until
-a batch is full of problems of medium difficulty.
+Different from the authors' settings: φ learns from all answers, not only from those of medium difficulty that the
+generator learns from; both learn at one rate (theirs are 2 : 1, with a gradient norm of 10). Left out: the buffer that
+is refilled until a batch is full of problems of medium difficulty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def prime(
 ) -> Recipe:
     if prm == "frozen" and warmup < 1:
         raise ConfigError(
-            "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be 0; give it "
+            "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be "
+            "0; give it "
             "some, as in warmup=20, or set prm=none"
         )
     implicit, online = prm != "none", prm == "online"

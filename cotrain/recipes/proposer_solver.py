@@ -1,8 +1,8 @@
 """A proposer writes problems and a solver learns from them: R-Zero, Absolute Zero and Search Self-Play in one file.
 
     azr     Zhao et al. 2025, arXiv 2505.03335: one model; the proposer sees a problem of the pool; a program checks
-            what it writes and knows the answer; it is paid 1 − p, and 0 where all or no solvers are right; both roles in one
-            update, whitened by role (task-relative REINFORCE++)
+            what it writes and knows the answer; it is paid 1 − p, and 0 where all or no solvers are right; both roles
+            in one update, whitened by role (task-relative REINFORCE++)
     ssp     Lu et al. 2025, arXiv 2510.18821: one model; the proposer is told an answer and must write a problem that
             has it; it is paid 1 − p without a baseline, and learns before the solver does
     rzero   Huang et al. 2025, arXiv 2508.05004: two models, in turn; nothing is shown and nothing is checked; the label

@@ -1,16 +1,17 @@
 """RISE: solving and verifying in one PPO batch, with one set of weights (Liu et al. 2025, arXiv 2505.13445).
 
-The policy solves problems and reviews a share of its own solutions. Both roles are paid on one scale (``paid``): 1 for what
-matches the truth, −0.5 for what does not, −1 for what cannot be read. Both objectives make one optimiser step of the policy; one
-critic learns the returns of both roles, which it tells apart by their prompts. A share of 0.125 is that of the released scripts,
-128 verification prompts to a batch of 1024 problems.
+The policy solves problems and reviews a share of its own solutions. Both roles are paid on one scale (``paid``): 1 for
+what matches the truth, −0.5 for what does not, −1 for what cannot be read. Both objectives make one optimiser step of
+the policy; one critic learns the returns of both roles, which it tells apart by their prompts. A share of 0.125 is that
+of the released scripts, 128 verification prompts to a batch of 1024 problems.
 
 Control: ``verify_share=0`` is PPO alone, in everything else the same; the verifier is then measured and never trained.
 
-Different from the paper: the verifier says CORRECT or INCORRECT where theirs predicts the score (1, −0.5 or −1), and is not shown
-what cannot be read; the KL penalty stands in the loss and not in the reward; a review may be short (theirs earns −1 below 800
-characters). Each role's advantages are whitened apart, and each role's loss is normalised apart. That of the reviews then weighs
-``verify_share``, so that one review counts about as much as one solution, as in the paper, where both are one batch.
+Different from the paper: the verifier says CORRECT or INCORRECT where theirs predicts the score (1, −0.5 or −1), and is
+not shown what cannot be read; the KL penalty stands in the loss and not in the reward; a review may be short (theirs
+earns −1 below 800 characters). Each role's advantages are whitened apart, and each role's loss is normalised apart.
+That of the reviews then weighs ``verify_share``, so that one review counts about as much as one solution, as in the
+paper, where both are one batch.
 """
 
 from __future__ import annotations

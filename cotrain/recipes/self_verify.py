@@ -1,18 +1,19 @@
 """Learning to Self-Verify: one set of weights solves and judges its own answers (Chen et al. 2026, arXiv 2602.07594).
 
-Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with the truth of
-the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong ones are chosen
-(``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim: learning to judge improves
-solving, and learning to solve leaves judging as it was.
+Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with
+the truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong
+ones are chosen (``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim:
+learning to judge improves solving, and learning to solve leaves judging as it was.
 
-Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives in one
-optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts verification steps
-first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions whatever their truth. The
-paper has no ``kl``.
+Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives
+in one optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts
+verification steps
+first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions whatever their
+truth. The paper has no ``kl``.
 
-Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them); its
-balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as wrong);
-verdicts that see the final answer alone; several updates a batch.
+Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them);
+its balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as
+wrong); verdicts that see the final answer alone; several updates a batch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ async def judge_own(
     task: Task, roles: Roles, *, samples: int, reviews: int, pairs: int = 1, balance: bool = True
 ) -> None:
     """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
-    ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and wrong."""
+    ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and
+    wrong."""
     solutions = await together([solve(task, roles) for _ in range(samples)])
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
     right = [CORRECT.known(s) for s in readable]
@@ -66,8 +68,9 @@ async def judge_own(
 def choose(
     answers: Sequence[str], right: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
 ) -> list[int]:
-    """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where either
-    runs short; without ``balance`` 2 · ``pairs`` of all. On each side distinct answers come first, else chance decides."""
+    """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
+    either runs short; without ``balance`` 2 · ``pairs`` of all. On each side distinct answers come first, else chance
+    decides."""
     everything = range(len(answers))
     sides = [[i for i in everything if right[i] is side] for side in (True, False)] if balance else [list(everything)]
     count = min(pairs, *map(len, sides)) if balance else 2 * pairs
@@ -97,7 +100,8 @@ def self_verify(
     modes = {"alternate": (*ratio, 0), "joint": (0, 0, 1), "generate": (1, 0, 0), "verify": (0, 1, 0)}
     if reviews < 2 or pairs < 1:
         raise ConfigError(
-            f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are compared "
+            f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are "
+            "compared "
             "with each other, and at least 1 pair of solutions a problem"
         )
     how = {"samples": run.group_size, "reviews": reviews, "pairs": pairs, "balance": balance}

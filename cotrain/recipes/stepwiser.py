@@ -1,19 +1,20 @@
 """StepWiser: a generative judge of steps, trained by RL on Monte-Carlo labels instead of on the outcome alone.
 
-Xiong et al. 2025 (arXiv 2508.19229). Of problems that the solver sometimes solves, every solution is continued from the end
-of each of its steps; how often that ends right gives each step a label (``play/monte_carlo.py``). The judge is paid the
-share of its verdicts that are the labels, and compared with its other reviews of the same solution (GRPO, clip-higher:
-with two possible verdicts, reviews soon agree and teach nothing). The paper balances by down-sampling the larger class of
-judging prompts; here the step verdicts of a problem are drawn so that as many right as wrong steps count, and a solution
-without a drawn step is not reviewed.
+Xiong et al. 2025 (arXiv 2508.19229). Of problems that the solver sometimes solves, every solution is continued from the
+end of each of its steps; how often that ends right gives each step a label (``play/monte_carlo.py``). The judge is paid
+the share of its verdicts that are the labels, and compared with its other reviews of the same solution (GRPO,
+clip-higher: with two possible verdicts, reviews soon agree and teach nothing). The paper balances by down-sampling the
+larger class of judging prompts; here the step verdicts of a problem are drawn so that as many right as wrong steps
+count, and a solution without a drawn step is not reviewed.
 
-Controls are parameters: ``labels="absolute"|"relative"|"ratio"|"oracle"`` ("oracle" is the truth of the steps: the ceiling),
-``balance=False`` counts every step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the solver beside the
-judge (GRPO on the outcome; it never sees the verdicts, and the labels then follow its current weights).
+Controls are parameters: ``labels="absolute"|"relative"|"ratio"|"oracle"`` ("oracle" is the truth of the steps: the
+ceiling), ``balance=False`` counts every step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the
+solver beside the judge (GRPO on the outcome; it never sees the verdicts, and the labels then follow its current
+weights).
 
-Unlike the paper, one review judges all steps of a solution and its answer, where the paper asks once for each chunk and shows
-no later one; labels are made anew at each step instead of once; 8 continuations stand for 16. Left out: self-segmentation
-(solutions come in steps), and search that takes rejected chunks back.
+Unlike the paper, one review judges all steps of a solution and its answer, where the paper asks once for each chunk and
+shows no later one; labels are made anew at each step instead of once; 8 continuations stand for 16. Left out:
+self-segmentation (solutions come in steps), and search that takes rejected chunks back.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ async def judge_steps(
     balance: bool = True,
 ) -> None:
     """``samples`` solutions with reward ``outcome``; where some are right and some wrong, those that can be read are
-    labelled and reviewed. Verifier reward ``match``: share of the drawn verdicts that are the label, 0 if unreadable."""
+    labelled and reviewed. Verifier reward ``match``: share of the drawn verdicts that are the label, 0 if
+    unreadable."""
     graded = await attempts(task, roles, samples)
     for solution in graded:
         solution.reward(OUTCOME, float(CORRECT.known(solution)))

@@ -1,17 +1,18 @@
 """RL Tango: a generator and a stepwise generative verifier, trained in turn (arXiv 2505.15034).
 
-The verifier reviews each step of a solution and then the answer. No label of a step is ever shown to it: it is paid when its
-final verdict is the truth, and for keeping the format. Its step verdicts are the generator's second reward, beside the right
-answer; they weigh α in the advantage, which falls over the updates of the generator.
+The verifier reviews each step of a solution and then the answer. No label of a step is ever shown to it: it is paid
+when its final verdict is the truth, and for keeping the format. Its step verdicts are the generator's second reward,
+beside the right answer; they weigh α in the advantage, which falls over the updates of the generator.
 
-Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` puts the truth in the place of its step
-verdicts (the ceiling; each is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class weights,
-``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format (``play/judges.py``).
+Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` puts the truth in the place
+of its step verdicts (the ceiling; each is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class
+weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format
+(``play/judges.py``).
 
-Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), the final verdict of a review that
-counts the steps wrongly earns nothing (theirs is paid as soon as it can be read), an unreadable review keeps a part of its
-format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several answers in a generator's
-format, whose weight is 0 there.
+Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), the final verdict of a review
+that counts the steps wrongly earns nothing (theirs is paid as soon as it can be read), an unreadable review keeps a
+part of its format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several answers
+in a generator's format, whose weight is 0 there.
 """
 
 from __future__ import annotations

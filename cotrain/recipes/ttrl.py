@@ -1,11 +1,11 @@
 """TTRL: reinforcement learning on problems without answers, towards the majority of one's own votes.
 
-Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its label, the most frequent answer; an answer equal to
-it earns 1. GRPO learns from the first ``group_size`` samples. It works as long as wrong answers are scattered: then most rewards
-are right even where the label is wrong. When they agree, the consensus feeds on itself.
+Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its label, the most frequent answer; an answer
+equal to it earns 1. GRPO learns from the first ``group_size`` samples. It works as long as wrong answers are scattered:
+then most rewards are right even where the label is wrong. When they agree, the consensus feeds on itself.
 
-``labels="truth"`` is the control: the same samples, paid by the truth. Left out: extraction and simplification of answers
-(they are compared as text), and training on the very problems of the test, as the paper does.
+``labels="truth"`` is the control: the same samples, paid by the truth. Left out: extraction and simplification of
+answers (they are compared as text), and training on the very problems of the test, as the paper does.
 """
 
 from __future__ import annotations

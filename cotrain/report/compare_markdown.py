@@ -86,7 +86,8 @@ def _setting(compare: Mapping[str, Any], runs: Runs) -> str:
         *(f"- {text(said)}" for said in about(compare)),
     ]
     lines.append(
-        "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are paired, and called "
+        "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are "
+        "paired, and called "
         "only where they could have been seen with 80 % power"
     )
     return "\n".join(lines)

@@ -5,9 +5,9 @@
     settings    learning rates, warm-up, temperature, batch, and the problems of the test
     rates       what each arm had on validation problems at each learning rate, and which was taken
 
-Headlines are of the role ``solver`` where there is one; verdicts are balanced accuracy, of ``verifier``, else of the first role
-that judges what the present generator writes. Costs are means over seeds. Seconds are of one thread of whatever machine made
-them, with whatever ran beside: they compare recipes of one comparison and nothing else.
+Headlines are of the role ``solver`` where there is one; verdicts are balanced accuracy, of ``verifier``, else of the
+first role that judges what the present generator writes. Costs are means over seeds. Seconds are of one thread of
+whatever machine made them, with whatever ran beside: they compare recipes of one comparison and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The curves of a comparison as SVG files that stand alone: beside ``table.md``, in a repository.
 
-A page of documentation runs no script, so the viewer's charts cannot stand there; these pictures carry their own colours
-and text on a white ground. Left out: anything to point at.
+A page of documentation runs no script, so the viewer's charts cannot stand there; these pictures carry their own
+colours and text on a white ground. Left out: anything to point at.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The figures of a comparison: every recipe against a reference, at the end and at equal amounts of each cost.
 
 The reference of a figure is the first recipe that has it: the first one of all, except where that has no such role (the
-verifier's figures beside GRPO). At the end figures are those on test problems, whatever each recipe had spent by then, and
-intervals are over seeds and problems; the differences are paired by seed and problem. At equal batches, tokens, FLOPs and seconds
-they are read off the curves on validation problems, by linear interpolation at an amount that every run has reached, with
-intervals over seeds, each of which has validation problems of its own. What is said of a difference: ``compare_words``.
+verifier's figures beside GRPO). At the end figures are those on test problems, whatever each recipe had spent by then,
+and intervals are over seeds and problems; the differences are paired by seed and problem. At equal batches, tokens,
+FLOPs and seconds they are read off the curves on validation problems, by linear interpolation at an amount that every
+run has reached, with intervals over seeds, each of which has validation problems of its own. What is said of a
+difference: ``compare_words``.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
 def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
     """The content of compare.json that follows from its runs: ``{"budgets", "table", "lines"}``.
 
-    ``budgets``: the amount of each cost at which curves are read. ``table``: rows ``{"at", "metric", "recipe", "reference",
-    "before", "after", "difference", "seen", "words"}``, where ``at`` is "end" or one of ``AXES``, the figures are means over
-    seeds as ``Estimate.json`` writes them, ``difference`` is this recipe minus ``reference`` over the seeds that both have (both None
-    for the reference itself), ``seen`` the smallest difference that could have been seen and ``words`` what follows; a recipe
-    without the figure has no row. ``lines``: the same as plain text for a terminal, the headlines at the end only.
+    ``budgets``: the amount of each cost at which curves are read. ``table``: rows ``{"at", "metric", "recipe",
+    "reference", "before", "after", "difference", "seen", "words"}``, where ``at`` is "end" or one of ``AXES``, the
+    figures are means over seeds as ``Estimate.json`` writes them, ``difference`` is this recipe minus ``reference``
+    over the seeds that both have (both None for the reference itself), ``seen`` the smallest difference that could have
+    been seen and ``words`` what follows; a recipe without the figure has no row. ``lines``: the same as plain text for
+    a terminal, the headlines at the end only.
     """
     runs = runs_of(compare)
     budgets = budgets_of(runs)
@@ -189,8 +191,8 @@ def is_main(metric: str) -> bool:
 
 
 def is_headline(metric: str) -> bool:
-    """Is this one of the figures that stand beside each other at the end? No one of them alone says what was learned: greedy
-    decoding, one sample, the best of several and their vote move apart."""
+    """Is this one of the figures that stand beside each other at the end? No one of them alone says what was learned:
+    greedy decoding, one sample, the best of several and their vote move apart."""
     return is_main(metric) or (metric.count("/") == 1 and metric.split("/")[1].startswith(("pass@", "majority@")))
 
 

@@ -1,8 +1,8 @@
 """What a comparison may say: amounts with their units, and differences in words.
 
 A difference is called "better" or "worse" only when its 95 % interval leaves out zero and it is at least as large as
-the smallest that a comparison with these variances finds with a chance of 80 % (``statistics.smallest_seen``); the words say how
-large that is. With fewer than three seeds nothing is called.
+the smallest that a comparison with these variances finds with a chance of 80 % (``statistics.smallest_seen``); the
+words say how large that is. With fewer than three seeds nothing is called.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def slug_of(label: str) -> str:
 
 
 def short_labels(labels: Sequence[str]) -> dict[str, str]:
-    """Label → the same without the parameters that all arms have: ``tango:lr=1,alpha=0.5`` and ``tango:lr=1,alpha=1`` are
-    ``tango:alpha=0.5`` and ``tango:alpha=1``. Labels that would become alike stay as they are."""
+    """Label → the same without the parameters that all arms have: ``tango:lr=1,alpha=0.5`` and ``tango:lr=1,alpha=1``
+    are ``tango:alpha=0.5`` and ``tango:alpha=1``. Labels that would become alike stay as they are."""
     parts = {label: (label.partition(":")[0], label.partition(":")[2].split(",")) for label in labels}
     common = set.intersection(*(set(given) for _, given in parts.values())) if parts else set()
     found = {}
@@ -52,8 +52,8 @@ def budget_in_words(at: str, budgets: object) -> str:
 
 
 def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) -> str:
-    """What a paired difference allows one to say. Without ``verdict`` only how large it is: what is read off a curve at many
-    places is never called."""
+    """What a paired difference allows one to say. Without ``verdict`` only how large it is: what is read off a curve at
+    many places is never called."""
     read = meaning(metric, [0.5])
     unit = " points" if read.share else ""
     if change.n == 0:

@@ -1,4 +1,5 @@
-"""What is said of a study: what was expected, whether that was written down before, the gate, and each part's verdicts."""
+"""What is said of a study: what was expected, whether that was written down before, the gate, and each part's
+verdicts."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """Mirrors of ``metrics.jsonl`` in TensorBoard, wandb and trackio, none of which can stop or slow a run.
 
 Each tracker lives in a thread of its own behind a bounded queue. The run only ever puts rows into the queue: one that
-is full, a tracker that cannot be opened, raises or hangs costs rows *there*, which are counted and told in one line, while
-``metrics.jsonl`` has them all. The thread is a daemon and is waited for at the end no longer than ``PATIENCE``.
+is full, a tracker that cannot be opened, raises or hangs costs rows *there*, which are counted and told in one line,
+while ``metrics.jsonl`` has them all. The thread is a daemon and is waited for at the end no longer than ``PATIENCE``.
 
 Every finite number of a row is sent under its own key at its own step, and seconds and tokens a second with them, which
-``metrics.jsonl`` leaves out because they depend on the clock. Beside the rows go the recipe's name, its seed and its steps, and
-nothing else: no environment, no command, no paths, no code, no console. ``trackers.json`` in the run directory holds the id
-under which ``cotrain resume`` goes on. Left out: texts, figures and weights; the report and the ledger have them.
+``metrics.jsonl`` leaves out because they depend on the clock. Beside the rows go the recipe's name, its seed and its
+steps, and nothing else: no environment, no command, no paths, no code, no console. ``trackers.json`` in the run
+directory holds the id under which ``cotrain resume`` goes on. Left out: texts, figures and weights; the report and the
+ledger have them.
 """
 
 from __future__ import annotations
@@ -141,7 +142,8 @@ class Mirrors:
         capacity: int = CAPACITY,
         patience: float = PATIENCE,
     ) -> None:
-        """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a tracker."""
+        """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a
+        tracker."""
         self._observer, self._directory = observer, Path(directory)
         self._open = trackers if isinstance(trackers, Mapping) else {name: TRACKERS[name] for name in trackers}
         self._config, self._capacity, self._patience = dict(about or {}), capacity, patience

@@ -6,8 +6,8 @@
     POST /v1/chat/completions   /v1/completions   /v1/verify
 
 It listens on this machine alone unless told otherwise, and knows no passwords. Two things keep web pages that a browser
-happens to show from using it: a Host header that is not this server's name is refused (a page whose own name was made to
-point here, "DNS rebinding"), and so is a body that is not declared as JSON (a form that another page posts).
+happens to show from using it: a Host header that is not this server's name is refused (a page whose own name was made
+to point here, "DNS rebinding"), and so is a body that is not declared as JSON (a form that another page posts).
 
 Left out: TLS, keys, quotas and several processes, which belong to a proxy in front of it; tools and images.
 """

@@ -5,14 +5,14 @@
     "solver"             a role: every user message is put into its prompt template, as in training; its own sampling
     "policy/generator"   a policy: messages as they are, in its chat template and nothing else
 
-A role whose template has other fields than one (a verifier's problem and solution) is asked through ``/v1/verify``, or by
-its policy. Contents of messages are encoded by the ``Renderer``, so none of them can become a control token.
+A role whose template has other fields than one (a verifier's problem and solution) is asked through ``/v1/verify``, or
+by its policy. Contents of messages are encoded by the ``Renderer``, so none of them can become a control token.
 
 Everything that touches a tokenizer or a model runs in the engine's thread: tokenizers are not safe for several, and the
 switch that keeps control tokens out of contents is a state of theirs.
 
-The t-th token of choice i is drawn with the t-th number of (seed, i), whatever else is in the batch. Log-probabilities are
-the model's own, of one more forward pass: neither temperature nor top-p has been applied to them.
+The t-th token of choice i is drawn with the t-th number of (seed, i), whatever else is in the batch. Log-probabilities
+are the model's own, of one more forward pass: neither temperature nor top-p has been applied to them.
 """
 
 from __future__ import annotations
@@ -114,14 +114,16 @@ class Served:
         return self.renderer(model).render(messages)
 
     def measure(self, model: Model, texts: Sequence[str], param: str) -> None:
-        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens: counting their
-        bytes takes no time, and cutting megabytes into tokens takes seconds in which nobody else is answered."""
+        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens:
+        counting their bytes takes no time, and cutting megabytes into tokens takes seconds in which nobody else is
+        answered."""
         size = sum(len(text.encode("utf-8", "replace")) for text in texts)
         context = self.engine.engine.context(model.policy)
         most = context * self._longest(model.policy)
         if size > most:
             raise BadRequest(
-                f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of {model.policy!r} can "
+                f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of "
+                f"{model.policy!r} can "
                 "hold; shorten it",
                 param,
                 code="context_length_exceeded",
@@ -219,7 +221,8 @@ class Served:
         room, wanted = context - prompt, asked.max_tokens
         if room < (wanted or 1):
             raise BadRequest(
-                f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} of "
+                f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
+                "of "
                 f"{model.policy!r}; lower max_tokens or shorten the prompt",
                 "max_tokens" if room > 0 else "messages",
                 code="context_length_exceeded",

@@ -1,7 +1,7 @@
 """Connections that say nothing, or half of a request, are closed: each holds a descriptor, and there are not many.
 
-uvicorn waits without end for the first byte and for the end of the headers. Here a connection that is not being answered has
-``SECONDS`` to bring a whole head. The body has a time of its own (``app.py``).
+uvicorn waits without end for the first byte and for the end of the headers. Here a connection that is not being
+answered has ``SECONDS`` to bring a whole head. The body has a time of its own (``app.py``).
 """
 
 from __future__ import annotations

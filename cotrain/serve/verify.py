@@ -1,8 +1,8 @@
 """``/v1/verify``: a problem and its solution before a judging role of the run, as in training.
 
-The body has ``problem`` and either ``solution``, a text with ``<step>`` and ``<answer>`` tags, or ``steps`` and ``answer``.
-``n`` reviews are put together: verdicts by majority, probabilities by their mean. A solution or a review that cannot be
-read is an answer with its reason and no error: verdicts are three-valued, and null is never a guess.
+The body has ``problem`` and either ``solution``, a text with ``<step>`` and ``<answer>`` tags, or ``steps`` and
+``answer``. ``n`` reviews are put together: verdicts by majority, probabilities by their mean. A solution or a review
+that cannot be read is an answer with its reason and no error: verdicts are three-valued, and null is never a guess.
 """
 
 from __future__ import annotations

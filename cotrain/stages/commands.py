@@ -215,9 +215,9 @@ def pretrain(argv: Sequence[str]) -> int:
 
 
 def sft(argv: Sequence[str]) -> int:
-    """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role solver on solutions of
-    problems, asked and written as a run will ask and read them: question and answer, prompt and completion, messages, or
-    conversations (ShareGPT), as .jsonl, .json, .csv or .parquet."""
+    """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role solver on
+    solutions of problems, asked and written as a run will ask and read them: question and answer, prompt and
+    completion, messages, or conversations (ShareGPT), as .jsonl, .json, .csv or .parquet."""
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
     _common(parser, lr=None, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")

@@ -60,10 +60,11 @@ def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
 
 
 def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
-    """A file of JSON lines (``.gz`` too) or parquet whose every row has a ``text`` string or a ``messages`` list of ``{"role",
-    "content"}``.
+    """A file of JSON lines (``.gz`` too) or parquet whose every row has a ``text`` string or a ``messages`` list of
+    ``{"role", "content"}``.
 
-    Raises DataError with row (from 1) and column for whatever else is found, or sets such a row ``aside``, at most half of all.
+    Raises DataError with row (from 1) and column for whatever else is found, or sets such a row ``aside``, at most half
+    of all.
     """
     items = parsed(numbered(Path(path)), _item, aside)
     if aside is not None:
@@ -72,7 +73,8 @@ def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
 
 
 def corpus_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
-    """``.jsonl``, ``.jsonl.gz`` and ``.parquet`` as rows, anything else as text; raises DataError when there is no such file."""
+    """``.jsonl``, ``.jsonl.gz`` and ``.parquet`` as rows, anything else as text; raises DataError when there is no such
+    file."""
     return jsonl_file(path, aside) if str(path).lower().endswith(ROWS) else text_file(path)
 
 
@@ -100,8 +102,8 @@ def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
 def split(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus, Corpus]:
     """(training, validation) without an item in common; ``validation`` items are held out.
 
-    Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``, at most a tenth of its items and
-    at least one. Raises DataError when the corpus has one item alone.
+    Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``, at most a tenth of its items
+    and at least one. Raises DataError when the corpus has one item alone.
     """
     if corpus.size is None:
         later = procedural(corpus.name, lambda index: corpus.get(index + validation))
@@ -157,7 +159,8 @@ def _item(fields: dict[str, Any], place: str) -> Item:
         return whole_text(fields["text"], f"{place}, column 'text'")
     if "messages" not in fields:
         raise DataError(
-            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions with answers, "
+            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for "
+            "questions with answers, "
             "prompt and completion, or ShareGPT add --role solver"
         )
     messages = fields["messages"]

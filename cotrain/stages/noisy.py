@@ -185,7 +185,8 @@ def build_noisy(
 
 
 def rater(out: Path) -> str:
-    """The model that answers with one word, ``out/rated``, as a reward model; returns its directory's name in ``out``."""
+    """The model that answers with one word, ``out/rated``, as a reward model; returns its directory's name in
+    ``out``."""
     model, tokenizer = load_model(out / "rated")
     made = rating_by_words(model, tokenizer, *RATED)
     save_model(made, tokenizer, out / "base-rater", torch.bfloat16)

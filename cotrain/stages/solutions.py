@@ -5,12 +5,14 @@
     {"question", "answer": "… #### 39"}     {"problem", "solution", "answer"}     {"prompt", "completion"}
     {"messages": [{"role", "content"}, …]}  {"conversations": [{"from": "human", "value"}, …]}
 
-Rows of JSON lines, of one JSON array, of CSV or of parquet. Of each the problem, the worked text and the answer are taken, and written
-as ``<step>``s and an ``<answer>``, or in the words of another format (``text/answers.py``). Where a row does not say its answer alone,
-it is looked for in the text: in tags, a box, after ``####`` or "the answer is".
+Rows of JSON lines, of one JSON array, of CSV or of parquet. Of each the problem, the worked text and the answer are
+taken, and written as ``<step>``s and an ``<answer>``, or in the words of another format (``text/answers.py``). Where a
+row does not say its answer alone, it is looked for in the text: in tags, a box, after ``####`` or "the answer is".
 
-Or the solutions are the model's own: it answers each problem several times, and what is right is kept, word for word (rejection
-sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). Left out: several turns, other roles.
+Or the solutions are the model's own: it answers each problem several times, and what is right is kept, word for word
+(rejection
+sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). Left out: several turns,
+    other roles.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ def own_solutions(
     aside: Quarantine | None = None,
     say: Callable[[str], None],
 ) -> tuple[Corpus, list[dict[str, Any]]]:
-    """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of ``messages``.
-    Raises DataError where none is."""
+    """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
+    ``messages``. Raises DataError where none is."""
     rows = parsed(numbered(Path(path)), lambda row, where: row_of(row, ANY.question, ANY.answer, where), aside)
     if aside is not None:
         aside.settle(path)
@@ -109,7 +111,8 @@ def own_solutions(
     judge.close()
     if len(kept) < 2:
         raise DataError(
-            f"{path}: of {samples * len(tasks)} solutions of {model} {len(kept)} are right and can be read; bring easier problems, "
+            f"{path}: of {samples * len(tasks)} solutions of {model} {len(kept)} are right and can be read; bring "
+            "easier problems, "
             "raise --samples, or leave out --from-samples"
         )
     items = list(kept.values())
@@ -154,7 +157,8 @@ def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:
     answer = final_answer(work) or READERS["phrase"](work)
     if answer is None:
         raise DataError(
-            f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer is …' at its end"
+            f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer "
+            "is …' at its end"
         )
     return problem, work.rpartition("####")[0].strip() or work, answer
 
@@ -168,12 +172,14 @@ def _dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
         text = turn.get("content", turn.get("value")) if isinstance(turn, dict) else None
         if who is None or not isinstance(text, str):
             raise DataError(
-                f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user and assistant"
+                f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
+                "and assistant"
             )
         turns[who].append(text)
     found: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
     if found != (1, 1):
         raise DataError(
-            f"{where}, field {name!r}: {found[0]} questions and {found[1]} replies; a solver's conversation has one of each"
+            f"{where}, field {name!r}: {found[0]} questions and {found[1]} replies; a solver's conversation has one "
+            "of each"
         )
     return turns["user"][0], turns["assistant"][0]

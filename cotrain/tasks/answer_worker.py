@@ -1,7 +1,8 @@
 """A program at work: the inside of an exam, in the process that a cell shuts in (``cells/``).
 
-It runs the program, then does what the tests ask: gives what stands under a name, calls it, reads and sets attributes. Whatever the
-program makes of this module or of Python itself, all that it can send from here are values for the tests to look at.
+It runs the program, then does what the tests ask: gives what stands under a name, calls it, reads and sets attributes.
+Whatever the program makes of this module or of Python itself, all that it can send from here are values for the tests
+to look at.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The way between a program and its tests: requests that both sides may make, answered in between others of the other side.
+"""The way between a program and its tests: requests that both sides may make, answered in between others of the other
+side.
 
 ::
 
     tests  → {"do": "call", "with": [{"answer": 0}, 2], "names": {}}     twice(2)
     answer → {"gives": 4}  or  {"raises": ["ValueError", "ValueError", "a text"]}
 
-A message is its length in four bytes and JSON. What a program sends may be anything: a message that is too long or not readable
-ends the conversation (``Gone``), and so does the other side's end.
+A message is its length in four bytes and JSON. What a program sends may be anything: a message that is too long or not
+readable ends the conversation (``Gone``), and so does the other side's end.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ Perform = Callable[[dict[str, Any]], dict[str, Any]]  # the reply to a request o
 
 
 def ask(channel: Channel, request: dict[str, Any], perform: Perform) -> dict[str, Any]:
-    """The other side's reply, with what it "gives"; meanwhile its own requests are performed. Raises what it raises, and Gone."""
+    """The other side's reply, with what it "gives"; meanwhile its own requests are performed. Raises what it raises,
+    and Gone."""
     channel.send(request)
     while "do" in (reply := channel.receive()):
         channel.send(perform(reply))
@@ -83,7 +85,8 @@ def ask(channel: Channel, request: dict[str, Any], perform: Perform) -> dict[str
 
 
 def raising(error: BaseException) -> list[str]:
-    """An exception as it is sent: the phrase that it is counted under, the built-in exception nearest to it, its message."""
+    """An exception as it is sent: the phrase that it is counted under, the built-in exception nearest to it, its
+    message."""
     near = next(kind for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
     return [kind_of_failure(error), near.__name__, str(error)]
 

@@ -1,4 +1,5 @@
-"""One grading process (``grade_worker.py``, ``program_server.py``), as its pool holds it: started, asked, killed with all that it started.
+"""One grading process (``grade_worker.py``, ``program_server.py``), as its pool holds it: started, asked, killed with
+all that it started.
 
 Left out: more than one request at a time; a pool has several of these.
 """
@@ -46,7 +47,8 @@ class NotLoaded(UserError):
 
 
 class Worker:
-    """One process and a thread that reads its replies. ``cell``: the kind of cell that it runs answers in, where they are programs."""
+    """One process and a thread that reads its replies. ``cell``: the kind of cell that it runs answers in, where they
+    are programs."""
 
     def __init__(self, memory: int, judging: tuple[str, ...], cell: Kind | None = None) -> None:
         root = str(Path(__file__).resolve().parents[2])

@@ -2,16 +2,17 @@
 
 Answers are written by a model and may be anything: ``9^{9^{9^9}}`` keeps sympy busy for ever, and a thread cannot be
 killed. So this runs in a process of its own, in its own session, with limits on CPU time, memory and files. Loading
-math-verify takes longer than most deadlines, so that process loads it once and has a fork of itself do the work: after a
-deadline only the fork is killed, with its group, and the next one is there within milliseconds. What a fork has learned dies
-with it (ANTLR's tables, sympy's lazy imports: the first answer of a kind takes twenty times as long), so before the next one the
-process itself makes a few comparisons: of many kinds, and those that forks have survived and were slow at. The deadline is one of CPU
-time, so that a busy machine does not turn right answers into ungraded ones; several times as long by the clock ends it too. Gold
-answers are read before it begins: nobody hostile wrote them. Both speak JSON lines: ``{"id", "gold", "answer", "deadline_s"}`` in,
-``{"id", "value", "reason"}`` out. It is no sandbox: answers that are programs are run by ``program_server.py``.
+math-verify takes longer than most deadlines, so that process loads it once and has a fork of itself do the work: after
+a deadline only the fork is killed, with its group, and the next one is there within milliseconds. What a fork has
+learned dies with it (ANTLR's tables, sympy's lazy imports: the first answer of a kind takes twenty times as long), so
+before the next one the process itself makes a few comparisons: of many kinds, and those that forks have survived and
+were slow at. The deadline is one of CPU time, so that a busy machine does not turn right answers into ungraded ones;
+several times as long by the clock ends it too. Gold answers are read before it begins: nobody hostile wrote them. Both
+speak JSON lines: ``{"id", "gold", "answer", "deadline_s"}`` in, ``{"id", "value", "reason"}`` out. It is no sandbox:
+answers that are programs are run by ``program_server.py``.
 
-What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, environments of verifiers in
-``verifiers_worker.py``.
+What compares is a ``Judging``, named as ``module:function`` that loads it: ``mathematics.py``, environments of
+verifiers in ``verifiers_worker.py``.
 
 Left out: forks on Windows, where the pool kills the whole process.
 

@@ -1,14 +1,15 @@
 r"""Is an answer right? Plain numbers and equal texts at once, everything else by math-verify in a disposable process.
 
 A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``None`` is a fact about the grader, with
-its reason: "timeout", "too large", "grader died", "out of memory", "grader error", "gold not readable". The caller masks such a
-sample; a grader that failed never turns into a wrong answer.
+its reason: "timeout", "too large", "grader died", "out of memory", "grader error", "gold not readable". The caller
+masks such a sample; a grader that failed never turns into a wrong answer.
 
-Most answers that would keep math-verify busy for ever are seen by their text (``sizes.py``), are certainly different from the gold
-answer (``bounds.py``), or are refused when they begin to be large (``guards.py``, ``latex.py``), in milliseconds. Of the rest each
-costs a deadline: the fork that does the work is killed and another takes its place (``grade_worker.py``), so that the next answer
-is graded as if nothing had happened; a process that does not even say so is killed with its whole group and replaced. (Pools
-whose tasks cannot be killed fail here: a few such answers occupy all workers, and from then on every right answer is graded wrong.)
+Most answers that would keep math-verify busy for ever are seen by their text (``sizes.py``), are certainly different
+from the gold answer (``bounds.py``), or are refused when they begin to be large (``guards.py``, ``latex.py``), in
+milliseconds. Of the rest each costs a deadline: the fork that does the work is killed and another takes its place
+(``grade_worker.py``), so that the next answer is graded as if nothing had happened; a process that does not even say so
+is killed with its whole group and replaced. (Pools whose tasks cannot be killed fail here: a few such answers occupy
+all workers, and from then on every right answer is graded wrong.)
 
 Left out: several correct gold answers, tolerances, units that need converting.
 """
@@ -42,15 +43,18 @@ WORKERS = 4  # processes of a task source: so many hostile answers cost one dead
 class GradingPool:
     """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
 
-    ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is not
-    math-verify. ``memory``: bytes of address space of each. ``cell``: where answers are programs, what they run in (``isolation.py``).
+    ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is
+    not math-verify. ``memory``: bytes of address space of each. ``cell``: where answers are programs, what they run in
+    (``isolation.py``).
 
-    A process that dies is replaced, and its answer tried once more; "grader died" is the reason of one that ended two of them.
+    A process that dies is replaced, and its answer tried once more; "grader died" is the reason of one that ended two
+    of them.
 
-    Mathematics is tried for a ``FIRST`` part of the deadline, which is enough for all but three right answers in a thousand; what
-    takes longer is tried again for all of it, as long as there are ``TRIES`` left: one is lost where that fails too, and ``SAVED`` of one
-    comes back with each grade that is given. So a few slow answers have all the time they need, and many of them cost little each.
-    Use it as a context manager or call ``close``; forgotten processes end with this one.
+    Mathematics is tried for a ``FIRST`` part of the deadline, which is enough for all but three right answers in a
+    thousand; what takes longer is tried again for all of it, as long as there are ``TRIES`` left: one is lost where
+    that fails too, and ``SAVED`` of one comes back with each grade that is given. So a few slow answers have all the
+    time they need, and many of them cost little each. Use it as a context manager or call ``close``; forgotten
+    processes end with this one.
     """
 
     def __init__(
@@ -76,8 +80,8 @@ class GradingPool:
     def grade(self, gold: str, answer_text: str) -> Grade:
         """Compare an answer (the answer alone, not the text around it) with the gold answer.
 
-        Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once a worker is
-        free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
+        Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once
+        a worker is free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
         """
         if (quick := quick_grade(gold, answer_text)) is not None:
             return quick
@@ -182,7 +186,8 @@ class AnswerGrader:
 
 
 async def grade_outside(task: Task, text: str) -> Grade:
-    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else ``task.grade``.
+    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else
+    ``task.grade``.
 
     The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
     """
@@ -193,7 +198,8 @@ async def grade_outside(task: Task, text: str) -> Grade:
 
 
 def vote_key(answer: str) -> str:
-    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and spaces."""
+    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and
+    spaces."""
     number = plain_number(core := _core(answer))
     return "".join(core.split()).casefold() if number is None else str(number[0].normalize() + 0)
 

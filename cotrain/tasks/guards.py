@@ -1,12 +1,14 @@
-r"""Numbers that sympy would compute for minutes, refused where it begins to: ``install`` puts limits into this process's sympy.
+r"""Numbers that sympy would compute for minutes, refused where it begins to: ``install`` puts limits into this
+process's sympy.
 
-``sizes.py`` looks at an answer's text and knows a few shapes. This knows none: whichever way ``7^{40000000}``, ``\binom{10^7}{5}`` or the
-harmonic number of ten million come about (in a product, a sum, a matrix, a gcd), they come about in one of the functions of
-``_LIMITS``, which then raises ``TooLarge`` in microseconds, and nothing has to be killed. It is a ``BaseException``: math-verify goes on
-after any other.
+``sizes.py`` looks at an answer's text and knows a few shapes. This knows none: whichever way ``7^{40000000}``,
+``\binom{10^7}{5}`` or the harmonic number of ten million come about (in a product, a sum, a matrix, a gcd), they come
+about in one of the functions of ``_LIMITS``, which then raises ``TooLarge`` in microseconds, and nothing has to be
+killed. It is a ``BaseException``: math-verify goes on after any other.
 
-For a process that is of no other use (``grade_worker.py``). A function that this version of sympy does not have is passed over:
-there the deadline is all. Left out: algebra that is slow without a large number, such as long polynomials and integrals.
+For a process that is of no other use (``grade_worker.py``). A function that this version of sympy does not have is
+passed over: there the deadline is all. Left out: algebra that is slow without a large number, such as long polynomials
+and integrals.
 """
 
 from __future__ import annotations

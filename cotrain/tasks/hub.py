@@ -1,4 +1,5 @@
-"""Rows of a data set on the Hub, read by ``datasets`` (``pip install 'cotrain[hub]'``): ``owner/name`` or ``owner/name:config``.
+"""Rows of a data set on the Hub, read by ``datasets`` (``pip install 'cotrain[hub]'``): ``owner/name`` or
+``owner/name:config``.
 
 Code of a data set is never run: ``trust_remote_code`` is not passed, and versions from 4 on have none. Left out:
 streaming (the benchmarks are small) and revisions (``describe()`` of the source holds a digest of the rows instead).
@@ -17,7 +18,8 @@ _FILES = (".jsonl", ".json", ".gz", ".txt", ".csv", ".parquet")
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text names a data set and no file: ``owner/name``, no ending of a data file, nothing of that name here."""
+    """Whether a text names a data set and no file: ``owner/name``, no ending of a data file, nothing of that name
+    here."""
     return _NAME.fullmatch(text) is not None and not text.endswith(_FILES) and not Path(text).exists()
 
 
@@ -39,5 +41,6 @@ def hub_rows(name: str) -> dict[str, list[dict[str, Any]]]:
     except Exception as error:  # its errors are of many libraries; all mean that there is no data
         first = (str(error).strip().splitlines() or [""])[0]
         raise DataError(
-            f"{name}: datasets cannot load it ({type(error).__name__}: {first}); expected owner/name or owner/name:config"
+            f"{name}: datasets cannot load it ({type(error).__name__}: {first}); expected owner/name or "
+            "owner/name:config"
         ) from error

@@ -1,7 +1,9 @@
-"""Which cell (``cells/``) programs run in here: the first kind that passes a test of its own, run once for each process.
+"""Which cell (``cells/``) programs run in here: the first kind that passes a test of its own, run once for each
+process.
 
-The test is an exam like any other. Its program tries to start more processes than it may and imports from the library; it is right where
-the first fails and the second does not. Where no kind of cell passes, no program is run: a fork bomb would take the machine.
+The test is an exam like any other. Its program tries to start more processes than it may and imports from the library;
+it is right where the first fails and the second does not. Where no kind of cell passes, no program is run: a fork bomb
+would take the machine.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def chosen() -> Kind:
         found[kind] = problem
     said = "; ".join(f"{kind}: {problem}" for kind, problem in found.items())
     raise ConfigError(
-        "programs cannot be run here, as nothing would limit how many processes one starts: run as root or where users may make"
+        "programs cannot be run here, as nothing would limit how many processes one starts: run as root or where "
+        "users may make"
         f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {said}"
     )
 

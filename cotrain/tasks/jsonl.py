@@ -6,8 +6,9 @@ benchmarks and the format's details.
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
-with ``train.jsonl`` and ``test.jsonl`` (or ``.parquet``), and a data set with these splits, keeps its own test split; validation is
-cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase, are left out and counted.
+with ``train.jsonl`` and ``test.jsonl`` (or ``.parquet``), and a data set with these splits, keeps its own test split;
+validation is cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase,
+are left out and counted.
 
 Left out: step labels (``grade_steps`` is None: there is no oracle).
 """
@@ -34,9 +35,9 @@ SPLITS = ("train", "validation", "test")
 class JsonlTasks:
     """A task source over a file, a directory of files or a data set of the Hub, read and checked whole when built.
 
-    ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a validation or
-    test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed rows aside, in
-    ``quarantine``, where else the first one is an error. Raises DataError, see ``read_rows``.
+    ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a
+    validation or test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed
+    rows aside, in ``quarantine``, where else the first one is an error. Raises DataError, see ``read_rows``.
     """
 
     def __init__(
@@ -146,8 +147,8 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
 
 
 def read_splits(path: str, question: str, answer: str, aside: Quarantine | None = None) -> dict[str, list[Row]]:
-    """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and, where
-    there is one, "validation". Raises DataError, see ``read_rows``."""
+    """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
+    where there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
         rows = {
             split: parsed(

@@ -1,18 +1,18 @@
 r"""A faster way for math-verify's LaTeX parser to the same trees: ``install`` puts it into this process.
 
-The parser (ANTLR's, in plain Python) predicts each decision of its grammar with full context, called LL, and takes 15 ms for each
-term of a polynomial and seconds for ``((((((((((x))))))))))``. Here a text is read in two stages, as ANTLR's authors advise (Parr,
-Harwell, Fisher 2014: Adaptive LL(*) Parsing):
+The parser (ANTLR's, in plain Python) predicts each decision of its grammar with full context, called LL, and takes 15
+ms for each term of a polynomial and seconds for ``((((((((((x))))))))))``. Here a text is read in two stages, as
+ANTLR's authors advise (Parr, Harwell, Fisher 2014: Adaptive LL(*) Parsing):
 
-1. prediction without context (SLL), which either ends in an error or reads what LL reads. Where it often goes wrong, it has
-   context after all: at the ``d x`` of integrals, and at which of ``x``, ``x^2``, ``x_1``, ``x^2_1`` and ``x_1^2`` begins here, which
-   a look at the tokens behind the group mostly tells;
+1. prediction without context (SLL), which either ends in an error or reads what LL reads. Where it often goes wrong, it
+   has context after all: at the ``d x`` of integrals, and at which of ``x``, ``x^2``, ``x_1``, ``x^2_1`` and ``x_1^2``
+   begins here, which a look at the tokens behind the group mostly tells;
 2. where that ends in an error, LL.
 
 A text that needs more than ``STEPS`` of either is ``TooLarge``: three times what any answer of eleven benchmarks needs.
 
-The look at the tokens knows one version of the grammar by heart, so ``install`` first reads a few texts in both ways; where they
-differ, that decision is left to LL.
+The look at the tokens knows one version of the grammar by heart, so ``install`` first reads a few texts in both ways;
+where they differ, that decision is left to LL.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
 r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE …]``.
 
 Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
-questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's, gold
-answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and digits, and
-the same signs of arithmetic and brackets: "3+4" is not "3-4". Where letters and digits are many, only signs count that
-typesetting leaves as they are: plus, less, greater, and a minus in front of a number, a variable or a formula. Two answers
-differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix
-C), over words without case and punctuation; questions of fewer words have none.
+questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
+gold answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and
+digits, and the same signs of arithmetic and brackets: "3+4" is not "3-4". Where letters and digits are many, only signs
+count that typesetting leaves as they are: plus, less, greater, and a minus in front of a number, a variable or a
+formula. Two answers differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3
+(arXiv 2005.14165, appendix C), over words without case and punctuation; questions of fewer words have none.
 
-With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than themselves) are read as a
-solver's texts would be (``text/answers.py``), and those in which nothing is found, or another answer than the gold one, are warnings.
+With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
+themselves) are read as a solver's texts would be (``text/answers.py``), and those in which nothing is found, or another
+answer than the gold one, are warnings.
 
-Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in part.
+Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in
+part.
 """
 
 from __future__ import annotations
@@ -116,7 +118,8 @@ def check_file(
 ) -> Report:
     """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
 
-    ``answer``: how worked texts are read. Raises DataError where a file is missing, unreadable or empty; every other fault is a finding.
+    ``answer``: how worked texts are read. Raises DataError where a file is missing, unreadable or empty; every other
+    fault is a finding.
     """
     questions, aside = _read(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
@@ -269,7 +272,8 @@ def _unreadable(questions: Sequence[_Question], pool: GradingPool, workers: int)
         Finding(
             level="warning",
             kind=f"answer: {reason}",
-            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give no reward",
+            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
+            "no reward",
             where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
         )
         for reason, found in sorted(where.items())

@@ -4,8 +4,8 @@ r"""How mathematical answers are compared: math-verify, told first what needs no
 2. **Certainly different** by intervals (``bounds.py``): wrong, at once.
 3. **math-verify's comparison**, in a sympy that refuses numbers too large to compute (``guards.py``): "too large".
 
-What is slow after all runs into the deadline of the process. Left out: math-verify's own timeouts, since that deadline covers
-parsing as well.
+What is slow after all runs into the deadline of the process. Left out: math-verify's own timeouts, since that deadline
+covers parsing as well.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def load_mathematics() -> Judging:
 
 
 def guarded(text: str) -> str:
-    """``text`` with braces around variables behind a space, which math-verify drops as units: ``a + b + c``, ``x^{2} h``, ``\\sin t``.
-    A single letter behind a number alone stays a unit."""
+    """``text`` with braces around variables behind a space, which math-verify drops as units: ``a + b + c``, ``x^{2}
+    h``, ``\\sin t``. A single letter behind a number alone stays a unit."""
     text = " ".join(text.split())
     if not _ALONE.search(text) or _SETS.search(text):
         return text

@@ -1,15 +1,17 @@
-"""Environments served by OpenEnv as a task source, ``--tasks openenv:http://HOST:PORT``; needs ``pip install 'cotrain[openenv]'``.
+"""Environments served by OpenEnv as a task source, ``--tasks openenv:http://HOST:PORT``; needs ``pip install
+'cotrain[openenv]'``.
 
-A task is what the server observes after ``reset(seed=…)``: one text field of the observation is the prompt. An answer is one
-``step`` of a new session that was reset with the same seed: one text field of the action is the answer, and the answer is
-right where the reward reaches ``right_at``. Which fields these are is found where there is one text field only, else they are
-named in the address: ``openenv:http://HOST:PORT?prompt=question&action=answer``.
+A task is what the server observes after ``reset(seed=…)``: one text field of the observation is the prompt. An answer
+is one ``step`` of a new session that was reset with the same seed: one text field of the action is the answer, and the
+answer is right where the reward reaches ``right_at``. Which fields these are is found where there is one text field
+only, else they are named in the address: ``openenv:http://HOST:PORT?prompt=question&action=answer``.
 
-The seed of a task is a hash of (address, split, index, attempt); a prompt that a hash puts into another split is drawn again,
-as in ``gym.py``. The server must repeat itself for a seed, which is tried once when the source is built. It runs wherever it was
-started; nothing of it runs here.
+The seed of a task is a hash of (address, split, index, attempt); a prompt that a hash puts into another split is drawn
+again, as in ``gym.py``. The server must repeat itself for a seed, which is tried once when the source is built. It runs
+wherever it was started; nothing of it runs here.
 
-Left out: environments of several steps (those that are not done after one answer give no grade), tools, starting servers.
+Left out: environments of several steps (those that are not done after one answer give no grade), tools, starting
+servers.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class OpenEnvGrader(AnswerGrader):
 class OpenEnvTasks:
     """Tasks of the server at ``url``, ``size`` in each split.
 
-    ``deadline_s``: by the clock, for each message to the server. Raises UserError when openenv is not installed, ConfigError
-    for a server that cannot be reached, has not the fields or does not repeat itself.
+    ``deadline_s``: by the clock, for each message to the server. Raises UserError when openenv is not installed,
+    ConfigError for a server that cannot be reached, has not the fields or does not repeat itself.
     """
 
     def __init__(

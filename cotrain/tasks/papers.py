@@ -1,7 +1,9 @@
-"""What the examiner of a program is given (``program_worker.py``): a problem's tests, and what they need from elsewhere.
+"""What the examiner of a program is given (``program_worker.py``): a problem's tests, and what they need from
+elsewhere.
 
-A name in the tests is the answer's only where the reference program defines it. So an answer cannot bring its own ``abs`` or ``math`` to
-its tests; modules that the reference imports for them, or that they use without an import, are imported beside the tests.
+A name in the tests is the answer's only where the reference program defines it. So an answer cannot bring its own
+``abs`` or ``math`` to its tests; modules that the reference imports for them, or that they use without an import, are
+imported beside the tests.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def paper_of(*, before: str, tests: str, solution: str) -> str:
-    """The paper as JSON. ``before``: code that stands before the answer; ``solution``: the reference program. Where that cannot be
-    read, all names that the tests do not explain are the answer's."""
+    """The paper as JSON. ``before``: code that stands before the answer; ``solution``: the reference program. Where
+    that cannot be read, all names that the tests do not explain are the answer's."""
     used = _used(f"{before}\n{tests}")
     try:
         reference = list(_top(ast.parse(solution).body))

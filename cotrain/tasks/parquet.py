@@ -1,8 +1,8 @@
 """Rows of a local parquet file, read by pyarrow (comes with ``pip install 'cotrain[hub]'``), in batches.
 
-A null is a field that the row does not have: parquet has every column in every row. Left out: files in several parts (name each,
-or take the data set from the Hub), row filters, and columns that JSON could not hold (times, bytes), which are refused where they
-are read as a question or an answer.
+A null is a field that the row does not have: parquet has every column in every row. Left out: files in several parts
+(name each, or take the data set from the Hub), row filters, and columns that JSON could not hold (times, bytes), which
+are refused where they are read as a question or an answer.
 """
 
 from __future__ import annotations

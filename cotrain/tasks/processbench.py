@@ -1,8 +1,8 @@
 """ProcessBench (arXiv 2412.06559): solutions by many models, each with the index of its first wrong step.
 
-Rows: ``problem``, ``steps`` (list of text), ``label`` (0-based index of the first wrong step, −1 when all are right), and where
-there are ``id``, ``split`` and ``final_answer_correct``. The label says nothing of the steps after the first wrong one, and a
-right final answer may follow a wrong step.
+Rows: ``problem``, ``steps`` (list of text), ``label`` (0-based index of the first wrong step, −1 when all are right),
+and where there are ``id``, ``split`` and ``final_answer_correct``. The label says nothing of the steps after the first
+wrong one, and a right final answer may follow a wrong step.
 """
 
 from __future__ import annotations

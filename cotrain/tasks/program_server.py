@@ -1,4 +1,5 @@
-"""The server of programs: one exam after the other, each program in a cell of its own. ``grade_process.Worker`` starts it.
+"""The server of programs: one exam after the other, each program in a cell of its own. ``grade_process.Worker`` starts
+it.
 
 ::
 
@@ -6,11 +7,12 @@
       ▲                  │    ◀──values──────────────
       └──grade── server ◀┘ verdict
 
-The server forks both before there is a request, and only the examiner reads it: a program finds no tests in what it has inherited,
-neither its own nor those of the problem before. Nor does it inherit a descriptor other than its channel to the examiner; the verdict takes
-another way. The server looks at the clock, at CPU time, memory and files from outside, and ends the cell when the verdict is there or
-something is too much. Whatever ends an examiner's work early is the program's doing, and wrong: "timeout", "MemoryError" and "OSError"
-where all its processes, or its folder, hold too much, and else "program died".
+The server forks both before there is a request, and only the examiner reads it: a program finds no tests in what it has
+inherited, neither its own nor those of the problem before. Nor does it inherit a descriptor other than its channel to
+the examiner; the verdict takes another way. The server looks at the clock, at CPU time, memory and files from outside,
+and ends the cell when the verdict is there or something is too much. Whatever ends an examiner's work early is the
+program's doing, and wrong: "timeout", "MemoryError" and "OSError" where all its processes, or its folder, hold too
+much, and else "program died".
 
 Run as ``python -m cotrain.tasks.program_server MEMORY_BYTES KIND MODULE:FUNCTION``. Speaks as ``grade_worker.py`` does.
 """

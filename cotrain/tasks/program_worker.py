@@ -1,16 +1,16 @@
 """The tests of a program, run beside it: the outside of an exam (``program_server.py``), loaded for ``programs.py``.
 
-Tests and program never share a process: a program could read what is expected of it, end the process at the right moment, or change
-what ``==`` means. So the tests run here, in the examiner, and where they name what the answer defines they get a stand-in: calling it
-sends the arguments into the program's cell, and what comes back is plain data (``values.py``), compared by Python's own rules. The
-program learns the arguments and nothing else. It decides no comparison: an object of its own class equals itself alone, is not less
-than anything, and holds what it lists.
+Tests and program never share a process: a program could read what is expected of it, end the process at the right
+moment, or change what ``==`` means. So the tests run here, in the examiner, and where they name what the answer defines
+they get a stand-in: calling it sends the arguments into the program's cell, and what comes back is plain data
+(``values.py``), compared by Python's own rules. The program learns the arguments and nothing else. It decides no
+comparison: an object of its own class equals itself alone, is not less than anything, and holds what it lists.
 
-From the answer come only the names that the reference program defines: ``sum`` where the problem is to write ``sum``, else Python's own.
-Modules that the tests use are imported here.
+From the answer come only the names that the reference program defines: ``sum`` where the problem is to write ``sum``,
+else Python's own. Modules that the tests use are imported here.
 
-Left out: operators on an answer's own objects (``a + b``), its classes in ``isinstance``, files that tests and program share, endless
-iterators as arguments, partial credit.
+Left out: operators on an answer's own objects (``a + b``), its classes in ``isinstance``, files that tests and program
+share, endless iterators as arguments, partial credit.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def load_programs() -> Exam:
 def examine(channel: Channel, paper: str, program: str, deadline_s: float) -> Verdict:
     """Right: the program and then the tests end without an exception.
 
-    ``paper``: JSON of "imports" (statements, those that fail are passed over), "names" (of the answer), "before" and "tests".
-    Wrong: "syntax error", "test failed", "NameError" or another built-in exception, "error" for one of the program's own, "program
-    died" where it ended its process or says what is not readable. Not graded: "tests not readable".
+    ``paper``: JSON of "imports" (statements, those that fail are passed over), "names" (of the answer), "before" and
+    "tests".
+    Wrong: "syntax error", "test failed", "NameError" or another built-in exception, "error" for one of the program's
+    own, "program died" where it ended its process or says what is not readable. Not graded: "tests not readable".
     """
     given = json.loads(paper)
     checks = [compiled(given[part], f"<{part}>") for part in ("before", "tests")]

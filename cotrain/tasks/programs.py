@@ -5,18 +5,18 @@
     mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
     humaneval  task_id, prompt, entry_point, canonical_solution, test
 
-The program is taken out of the model's answer (``program_of``), run in a cell (``isolation.py``) and graded by the problem's tests
-beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the whole program with its tests as
-one text and returns whether it ran to its end, named as ``module:function`` so that a resumed run has it too.
-``--tasks mbpp:my_sandbox:run`` names it on the command line.
+The program is taken out of the model's answer (``program_of``), run in a cell (``isolation.py``) and graded by the
+problem's tests beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the
+whole program with its tests as one text and returns whether it ran to its end, named as ``module:function`` so that a
+resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
 
-A grade is right, or wrong with a reason ("no program", "timeout", "test failed" …), or, where it is not the program's fault,
-None with a reason. A program that outstays its deadline, of CPU time or by the clock, is wrong: else a model could have
-its failures left out by waiting.
+A grade is right, or wrong with a reason ("no program", "timeout", "test failed" …), or, where it is not the program's
+fault, None with a reason. A program that outstays its deadline, of CPU time or by the clock, is wrong: else a model
+could have its failures left out by waiting.
 
 MBPP with the published numbers keeps the published splits (train 601-974, validation 511-600, test 11-510; 1-10 are for
-prompts and left out); all else is cut by a hash of the problem as in ``jsonl.py``. Left out: input and output tests, languages other than
-Python, MBPP's challenge tests.
+prompts and left out); all else is cut by a hash of the problem as in ``jsonl.py``. Left out: input and output tests,
+languages other than Python, MBPP's challenge tests.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ class ProgramGrader(AnswerGrader):
 class ProgramTasks:
     """The problems of ``kind`` at ``path``: a file, a directory of files or a name on the Hub.
 
-    ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". ``lenient`` sets malformed rows
-    aside, in ``quarantine``. Raises DataError with file, row and field, ConfigError for a sandbox that cannot be imported.
+    ``deadline_s``: CPU seconds for a program with its tests. ``sandbox``: "module:function". ``lenient`` sets malformed
+    rows aside, in ``quarantine``. Raises DataError with file, row and field, ConfigError for a sandbox that cannot be
+    imported.
     """
 
     def __init__(
@@ -167,8 +168,8 @@ class ProgramTasks:
 
 
 def suite(kind: str, paths: Sequence[str], workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> list[Task]:
-    """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published number), all
-    of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Raises DataError."""
+    """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published
+    number), all of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Raises DataError."""
     rows = [pair for path in paths for pair in parsed(_rows(path), lambda row, where: (where, row))]
     if kind == "mbpp" and any(_published(row.get("task_id")) for _, row in rows):
         rows = [(where, row) for where, row in rows if _published(row.get("task_id")) == "test"]
@@ -284,8 +285,9 @@ def _texts(row: dict[str, Any], column: str, where: str) -> list[str]:
 
 
 def program_of(text: str, entry: str = "") -> str | None:
-    """The program in an answer: of the blocks between lines of ``` (in the last ``<answer>``, where there is one) the last that
-    defines ``entry``, or the last; without a block all of the ``<answer>``. None where there is neither or it is blank."""
+    """The program in an answer: of the blocks between lines of ``` (in the last ``<answer>``, where there is one) the
+    last that defines ``entry``, or the last; without a block all of the ``<answer>``. None where there is neither or it
+    is blank."""
     start, end = text.rfind("<answer>"), text.rfind("</answer>")
     answered = 0 <= start < end
     inside = text[start + len("<answer>") : end] if answered else text
@@ -312,7 +314,8 @@ def _blocks(text: str) -> list[str]:
 
 
 def whole(problem: Problem, program: str) -> str:
-    """The program with what the problem gives: its imports and helpers, and its head where the answer is a body alone."""
+    """The program with what the problem gives: its imports and helpers, and its head where the answer is a body
+    alone."""
     if problem.stub and not re.search(rf"^def {re.escape(problem.entry)}\b", program, re.MULTILINE):
         return problem.before + problem.stub.rstrip("\n") + "\n" + program
     return f"{problem.before}\n\n{program}"

@@ -1,8 +1,9 @@
-"""Rows that cannot be read: strictly the first one ends the reading, leniently each is set aside with its reason and counted.
+"""Rows that cannot be read: strictly the first one ends the reading, leniently each is set aside with its reason and
+counted.
 
-``quarantine.jsonl`` has one object a row that was set aside: ``where`` (file and row), ``reason`` (what the strict reader
-says) and ``row``, the line as it stands, up to ``SHOWN`` characters; bytes that are no UTF-8 are written ``\\xNN``. Mend the lines, or
-leave them out: rows read and rows set aside add up to the lines that are not blank.
+``quarantine.jsonl`` has one object a row that was set aside: ``where`` (file and row), ``reason`` (what the strict
+reader says) and ``row``, the line as it stands, up to ``SHOWN`` characters; bytes that are no UTF-8 are written
+``\\xNN``. Mend the lines, or leave them out: rows read and rows set aside add up to the lines that are not blank.
 
 Left out: leniency about whole files (one that is missing, packed wrongly or empty is an error either way), and about
 benchmarks in ``cotrain eval``, whose figures are about all of their rows.
@@ -43,11 +44,13 @@ class Quarantine:
     read: int = 0
 
     def settle(self, path: str | Path) -> None:
-        """Raises DataError where more rows were set aside than read: then it is the format that is wrong, not the rows."""
+        """Raises DataError where more rows were set aside than read: then it is the format that is wrong, not the
+        rows."""
         if len(self.refused) > self.read:
             total = self.read + len(self.refused)
             raise DataError(
-                f"{path}: {len(self.refused)} of {total} rows cannot be read, and at most half may be left out; the first: "
+                f"{path}: {len(self.refused)} of {total} rows cannot be read, and at most half may be left out; the "
+                "first: "
                 f"{self.refused[0].reason}"
             )
 
@@ -72,11 +75,12 @@ class Quarantine:
 
 
 def read_rows(path: Path, question: str, answer: str, aside: Quarantine | None = None) -> list[Row]:
-    """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte order mark.
+    """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte
+    order mark.
 
     Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
-    UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type. With ``aside`` those
-    that are about a row are set aside there.
+    UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type. With ``aside``
+    those that are about a row are set aside there.
     """
     lines = list(numbered(path))
     if not lines:
@@ -92,7 +96,8 @@ def numbered(path: Path) -> Iterator[tuple[str, Line]]:
 def parsed(
     lines: Iterable[tuple[str, Line]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
 ) -> list[T]:
-    """What ``read(object, where)`` makes of each line. Raises DataError of the first that it refuses, or sets it ``aside``."""
+    """What ``read(object, where)`` makes of each line. Raises DataError of the first that it refuses, or sets it
+    ``aside``."""
     found: list[T] = []
     for where, line in lines:
         try:

@@ -7,12 +7,12 @@ r"""Rows of question and answer: the columns of public benchmarks, and a row of 
     olympiadbench  question                          final_answer, a list
 
 ``SCHEMAS`` says for each benchmark which columns hold what, in the public release and in the common copies. Columns are
-written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of texts,
-joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text with the answer N.
+written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of
+texts, joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text with the answer N.
 
-Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``, a string or a list
-of strings, puts the same question in other words; other columns are ignored. Parquet files have the same rows (``parquet.py``).
-So have ``.csv`` files with a header, and ``.json`` files of one array.
+Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
+a string or a list of strings, puts the same question in other words; other columns are ignored. Parquet files have the
+same rows (``parquet.py``). So have ``.csv`` files with a header, and ``.json`` files of one array.
 Left out: tolerances and units.
 """
 
@@ -124,7 +124,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
 
 
 def _whole_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of CSV with a header (an empty cell is a field that the row does not have), or of one JSON array of objects."""
+    """The rows of CSV with a header (an empty cell is a field that the row does not have), or of one JSON array of
+    objects."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".csv":
@@ -155,7 +156,8 @@ def _unpacked(path: Path) -> bytes:
             size += len(part)
             if size > most:
                 raise DataError(
-                    f"{path}: unpacks to more than {PACKED} times its size, which no text does; unpack it by hand if it is right"
+                    f"{path}: unpacks to more than {PACKED} times its size, which no text does; unpack it by hand if "
+                    "it is right"
                 )
             parts.append(part)
     return b"".join(parts)

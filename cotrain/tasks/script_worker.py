@@ -1,8 +1,9 @@
 """A program run for what it prints: an exam (``program_server.py``) without a paper, loaded for ``play/tools.py``.
 
-The verdict carries two things in its phrase: why the program failed, "" where it did not, on the first line, and below it what
-it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What depends on the clock or on
-addresses in memory is not repeatable, and neither is a program that needs about as long as its deadline.
+The verdict carries two things in its phrase: why the program failed, "" where it did not, on the first line, and below
+it what it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What
+depends on the clock or on addresses in memory is not repeatable, and neither is a program that needs about as long as
+its deadline.
 
 Left out: names that one program leaves to the next, messages of exceptions, what is written past ``sys.stdout``.
 """
@@ -35,8 +36,8 @@ def play(number: int) -> None:
 
 
 def run(program: str) -> tuple[str, str]:
-    """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own; and what was
-    printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed."""
+    """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own;
+    and what was printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed."""
     code = compiled(program, "<program>")
     if code is None:
         return "syntax error", ""

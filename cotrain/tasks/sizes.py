@@ -1,9 +1,9 @@
-r"""Would computing an answer take for ever? A look at the text, without computing: towers of powers, large factorials, long sums
-and products, deep nesting.
+r"""Would computing an answer take for ever? A look at the text, without computing: towers of powers, large factorials,
+long sums and products, deep nesting.
 
 A process that can be killed holds against every answer, but each one costs it a deadline. Those that a model finds
-first are seen here in microseconds: ``9^{9^{9^9}}``, ``(10^9)!``, ``7^{40000000}``, ``\sum_{n=1}^{10^9}``. Whatever is not read
-is not too large; the process is still there.
+first are seen here in microseconds: ``9^{9^{9^9}}``, ``(10^9)!``, ``7^{40000000}``, ``\sum_{n=1}^{10^9}``. Whatever is
+not read is not too large; the process is still there.
 
 Left out: everything else that is slow (long polynomials, integrals, matrices); numbers in words.
 """
@@ -26,7 +26,8 @@ _LONG = {"\\sum", "\\prod"}
 
 
 def too_large(text: str) -> bool:
-    """Whether a part of an answer is a number too large to compute, or nested too deeply to read. Linear in its length."""
+    """Whether a part of an answer is a number too large to compute, or nested too deeply to read. Linear in its
+    length."""
     tokens = [token for token in _TOKEN.findall(text) if token not in _LAYOUT]
     depth = 0
     for token in tokens:
@@ -37,7 +38,8 @@ def too_large(text: str) -> bool:
 
 
 class _Reading:
-    """One pass over the tokens; the value of a group is known where it is made of numbers, products and powers alone."""
+    """One pass over the tokens; the value of a group is known where it is made of numbers, products and powers
+    alone."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens, self._at, self.large = tokens, 0, False

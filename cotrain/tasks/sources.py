@@ -108,7 +108,8 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
             source = _own(target, settings)
             if source.describe() != description:
                 raise StateError(
-                    f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the settings "
+                    f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the "
+                    "settings "
                     "must be the arguments of its class"
                 )
             return source

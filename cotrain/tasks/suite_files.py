@@ -22,8 +22,9 @@ SUITES = (*SCHEMAS, *PROGRAMS, *JUDGED)
 
 
 def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str]]:
-    """Where the data of each suite is. ``data`` entries: ``NAME=PATH`` for one suite; a directory with a folder or file of a
-    suite's name in it; a path or Hub name where only one suite is asked for. Without any, the public release on the Hub."""
+    """Where the data of each suite is. ``data`` entries: ``NAME=PATH`` for one suite; a directory with a folder or file
+    of a suite's name in it; a path or Hub name where only one suite is asked for. Without any, the public release on
+    the Hub."""
     found: dict[str, list[str]] = {}
     for name in suites:
         if name not in SUITES:
@@ -57,8 +58,8 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 def load_suite(
     name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
 ) -> list[Task] | list[Sample]:
-    """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows of questions and answers
-    go ``aside``; else raises DataError."""
+    """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows of questions and
+    answers go ``aside``; else raises DataError."""
     if name in JUDGED:
         samples: list[Sample] = JUDGED[name].read_samples(paths)
         return samples
@@ -79,8 +80,8 @@ def load_suite(
 
 
 def some_of(items: list[Task] | list[Sample], count: int | None) -> list[Task] | list[Sample]:
-    """``count`` of them, in their order: those whose questions have the smallest hashes, as files may be sorted by template; of
-    ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
+    """``count`` of them, in their order: those whose questions have the smallest hashes, as files may be sorted by
+    template; of ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
     splits: dict[str, list[Sample]] = {}
     for item in items:
         if not isinstance(item, Sample):
@@ -91,7 +92,8 @@ def some_of(items: list[Task] | list[Sample], count: int | None) -> list[Task] |
 
 
 def drawn(tasks: list[Task], count: int | None) -> list[Task]:
-    """``count`` tasks by the hash of their questions: the same whatever else is in the file, and however it is sorted."""
+    """``count`` tasks by the hash of their questions: the same whatever else is in the file, and however it is
+    sorted."""
     if count is None or count >= len(tasks):
         return tasks
     order = sorted(range(len(tasks)), key=lambda i: (seed_of("suite", tasks[i].prompt), i))

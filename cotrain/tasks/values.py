@@ -1,9 +1,9 @@
 """Values on their way between a program and its tests: plain data as JSON, everything else by a number.
 
-The two run in different processes (``program_worker.py``), and nothing may come over that could run or lie: a list that says it is equal
-to everything arrives as a list. So an object of one of Python's own data types is copied, one of a type that derives from these (a named
-tuple, numpy's numbers) as the type below it, and any other object stays where it is and goes by a number, under which the other side can
-ask its owner for it.
+The two run in different processes (``program_worker.py``), and nothing may come over that could run or lie: a list that
+says it is equal to everything arrives as a list. So an object of one of Python's own data types is copied, one of a
+type that derives from these (a named tuple, numpy's numbers) as the type below it, and any other object stays where it
+is and goes by a number, under which the other side can ask its owner for it.
 
 ::
 
@@ -134,7 +134,8 @@ _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (numbers.Integral, int), (numbers.Real, float), (numbers.Complex, complex),
 )  # fmt: skip
 _BUILTINS = {name: value for name, value in vars(builtins).items() if callable(value) and not name.startswith("_")}
-# What the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run what it likes.
+# What the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run what
+# it likes.
 DATA_TYPES = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range)

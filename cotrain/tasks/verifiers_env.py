@@ -1,14 +1,15 @@
-"""Environments written for ``verifiers`` (0.4, its ``Taskset``) as a task source; needs ``pip install 'cotrain[verifiers]'``.
+"""Environments written for ``verifiers`` (0.4, its ``Taskset``) as a task source; needs ``pip install
+'cotrain[verifiers]'``.
 
-A taskset is an installed package. Its prompts become tasks, and its ``@reward`` methods grade: an answer is right where the
-weighted sum of rewards reaches ``right_at``. The methods are the package's own code and may take for ever, so they run in
-processes that can be killed (``verifiers_worker.py``). Those processes keep others' code apart from training and are
-no security boundary: install what you trust.
+A taskset is an installed package. Its prompts become tasks, and its ``@reward`` methods grade: an answer is right where
+the weighted sum of rewards reaches ``right_at``. The methods are the package's own code and may take for ever, so they
+run in processes that can be killed (``verifiers_worker.py``). Those processes keep others' code apart from training and
+are no security boundary: install what you trust.
 
 Tasks are read once, as many as ``limit``, and cut into splits by a hash of the prompt, as in ``jsonl.py``.
 
-Left out, and refused by name: tasks with tools, a container, a runtime or judge models; tasks that open with anything but
-text; environments with several agents. Their turns would have to be a protocol.
+Left out, and refused by name: tasks with tools, a container, a runtime or judge models; tasks that open with anything
+but text; environments with several agents. Their turns would have to be a protocol.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ JUDGING = "cotrain.tasks.verifiers_worker:load_taskset_judging"
 
 
 def read_taskset(name: str, config: Mapping[str, Any], limit: int) -> list[Any]:
-    """The first tasks of an installed taskset, as verifiers' own objects. Raises ImportError where there is no verifiers,
-    ConfigError for a taskset that cannot be loaded."""
+    """The first tasks of an installed taskset, as verifiers' own objects. Raises ImportError where there is no
+    verifiers, ConfigError for a taskset that cannot be loaded."""
     from verifiers.v1.utils.loaders import load_taskset, taskset_config_type
 
     try:
@@ -61,10 +62,10 @@ class VerifiersGrader(AnswerGrader):
 class VerifiersTasks:
     """The tasks of ``taskset``, with verifiers' ``config`` for it.
 
-    ``limit``: tasks that are read. ``right_at``: sum of rewards that counts as right. ``answer_as``: what the rewards get to
-    see, made of ``{text}``, all that the model wrote, and ``{answer}``, what it ends on, such as ``\\boxed{{answer}}``.
-    ``deadline_s``: CPU seconds of one grade. Raises UserError when verifiers is not installed, ConfigError for tasks that this
-    source cannot play, DataError for changed tasks.
+    ``limit``: tasks that are read. ``right_at``: sum of rewards that counts as right. ``answer_as``: what the rewards
+    get to see, made of ``{text}``, all that the model wrote, and ``{answer}``, what it ends on, such as
+    ``\\boxed{{answer}}``. ``deadline_s``: CPU seconds of one grade. Raises UserError when verifiers is not installed,
+    ConfigError for tasks that this source cannot play, DataError for changed tasks.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Grading by the rewards of a ``verifiers`` taskset: loaded by ``grade_worker.py``, for ``verifiers_env.py``.
 
-The taskset is loaded a second time, in the process that grades, and tasks are found by their position in it. An answer is
-laid before the rewards as a finished conversation of prompt and answer.
+The taskset is loaded a second time, in the process that grades, and tasks are found by their position in it. An answer
+is laid before the rewards as a finished conversation of prompt and answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from cotrain.tasks.verifiers_env import read_taskset
 
 
 def load_taskset_judging(argument: str) -> Judging:
-    """``argument``: JSON of taskset, config, limit and right_at. Raises ImportError where the taskset cannot be loaded."""
+    """``argument``: JSON of taskset, config, limit and right_at. Raises ImportError where the taskset cannot be
+    loaded."""
     given = json.loads(argument)
     try:
         tasks = read_taskset(given["taskset"], given["config"], given["limit"])

@@ -9,8 +9,9 @@ r"""Answers in a model's own words: where the answer of a free text stands, by t
     last-number  … so she pays $39 in all.                   the last number, whatever it counts
     PATTERN      a regular expression with one group         the group of its last match
 
-A free text becomes a ``Solution`` as a tagged one does: its lines are the steps, and ``tagged`` is the same solution in tags, for
-graders and verifiers. A text in which the format finds nothing is a ``ParseFailure``, never a guess by another format.
+A free text becomes a ``Solution`` as a tagged one does: its lines are the steps, and ``tagged`` is the same solution in
+tags, for graders and verifiers. A text in which the format finds nothing is a ``ParseFailure``, never a guess by
+another format.
 
 Left out: answers in words ("thirty-nine"), several answers, and a guess at where steps that share a line end.
 """
@@ -41,7 +42,8 @@ def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
 
 
 def free_solution(text: str, answer: str) -> Solution | ParseFailure:
-    """A solution whose answer is written as ``answer`` says (see the module). Reasons of failure: "too long", "no answer"."""
+    """A solution whose answer is written as ``answer`` says (see the module). Reasons of failure: "too long", "no
+    answer"."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     found = _clean(reader(answer)(text) or "")
@@ -88,7 +90,8 @@ def _hash(text: str) -> str | None:
 
 
 def _phrase(text: str) -> str | None:
-    """What follows the last "answer is", "answer:" or "####", on that line or the next; or else bold text at the very end."""
+    """What follows the last "answer is", "answer:" or "####", on that line or the next; or else bold text at the very
+    end."""
     for match in reversed(list(_SAYS.finditer(text))):
         rest = text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n")
         if (said := _value(rest.split("\n", 1)[0])) is not None:

@@ -45,7 +45,8 @@ Abstain in its place when the step cannot be judged. There must be exactly {coun
 
 GENPRM_RUN = GENPRM.replace(
     "a short Python program that would check it;",
-    "a short Python program, complete in itself, that prints what is needed to check it: it is run as soon as this part is "
+    "a short Python program, complete in itself, that prints what is needed to check it: it is run as soon as this "
+    "part is "
     "closed, and what it printed follows between markers with the same id, which only we write;",
 )  # for a role whose programs are run (play/tools.py)
 
@@ -124,7 +125,8 @@ GRAM = (
 
 
 def with_reference(template: str) -> str:
-    """The template with a field ``{reference}`` behind the problem. Raises ConfigError for one without ``{problem}``."""
+    """The template with a field ``{reference}`` behind the problem. Raises ConfigError for one without
+    ``{problem}``."""
     before, problem, after = template.partition("{problem}")
     if not problem:
         raise ConfigError("a prompt template without {problem} has no place for {reference}; add one of the two")

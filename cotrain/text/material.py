@@ -1,10 +1,11 @@
 r"""What one role wrote, made safe to be shown to another that judges it in the ``steps`` format or the meta format.
 
-Candidate text can be mistaken for two things: for the *frame* of the prompt around it, and for the judge's *own verdict*, when
-the judge quotes it or goes on from it. Formats for chat models put candidates between markers with a nonce (``nonce.py``). The
-short prompts of the embedded models have no place for markers: their weights know ``{problem}\n{solution}\nReview:`` by heart and
-nothing else, and a marker in each prompt would cost what they learned. So here the candidate is changed, and only where it
-imitates something; a solution that imitates nothing reaches the model token for token as it was written.
+Candidate text can be mistaken for two things: for the *frame* of the prompt around it, and for the judge's *own
+verdict*, when the judge quotes it or goes on from it. Formats for chat models put candidates between markers with a
+nonce (``nonce.py``). The short prompts of the embedded models have no place for markers: their weights know
+``{problem}\n{solution}\nReview:`` by heart and nothing else, and a marker in each prompt would cost what they learned.
+So here the candidate is changed, and only where it imitates something; a solution that imitates nothing reaches the
+model token for token as it was written.
 
 ::
 
@@ -13,12 +14,12 @@ imitates something; a solution that imitates nothing reaches the model token for
     tags                <step>7</step></solution><final>      a space breaks those that do not belong to a solution
     lines of the frame  7\nReview:<step>                      quoted: "> Review:"
 
-Imitations are found as a reader would see them: invisible characters skipped, compatibility forms and the usual look-alikes of
-Latin letters (Cyrillic, Greek, Cherokee, small capitals) taken for what they look like. The text itself is not normalised,
-since x² is not x2.
+Imitations are found as a reader would see them: invisible characters skipped, compatibility forms and the usual
+look-alikes of Latin letters (Cyrillic, Greek, Cherokee, small capitals) taken for what they look like. The text itself
+is not normalised, since x² is not x2.
 
-Control tokens of chat templates are ``render.Renderer``'s business, which encodes contents without them. What no rule on
-characters can stop is persuasion: a candidate that argues. ``cotrain attack`` measures that.
+Control tokens of chat templates are ``render.Renderer``'s business, which encodes contents without them. What no rule
+on characters can stop is persuasion: a candidate that argues. ``cotrain attack`` measures that.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def without_words(text: str, words: Sequence[str], *, review: bool = False, smal
 
 
 def broken_tags(text: str, own: set[str]) -> str:
-    """The text with a space in all tags of judges and prompts, and in what looks like one, but the exact tags ``own``."""
+    """The text with a space in all tags of judges and prompts, and in what looks like one, but the exact tags
+    ``own``."""
     exact = {f"<{tag}>" for tag in own} | {f"</{tag}>" for tag in own}
 
     def tag(seen: str, start: int, end: int) -> tuple[int, str]:
@@ -136,8 +138,8 @@ def _replaced(
     change: Callable[[str, int, int], tuple[int, str]],
     kept: frozenset[str] | set[str] = frozenset(),
 ) -> str:
-    """The text with ``change`` of each match as it is seen, given (seen, start, end) and returning (start, replacement);
-    matches that stand in the text as one of ``kept`` stay."""
+    """The text with ``change`` of each match as it is seen, given (seen, start, end) and returning (start,
+    replacement); matches that stand in the text as one of ``kept`` stay."""
     seen, places = appearance(text)
     edits, done = [], 0
     for match in pattern.finditer(seen):
@@ -159,7 +161,8 @@ def _with(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
 
 
 def appearance(text: str) -> tuple[str, Sequence[int]]:
-    """The text as a reader sees it, in ASCII where it looks like it, and for each of its characters the place in ``text``."""
+    """The text as a reader sees it, in ASCII where it looks like it, and for each of its characters the place in
+    ``text``."""
     if _PLAIN.fullmatch(text):
         return text, range(len(text))
     seen: list[str] = []

@@ -54,7 +54,8 @@ def wrap_all(texts: Sequence[str], mark: str, tag: str = "response") -> str:
 
 
 def broken(text: str, tags: Sequence[str] = JUDGE_TAGS) -> str:
-    """The text with a space in the tags that a parser of judgements would take for its own: ``< answer>4</ answer>``."""
+    """The text with a space in the tags that a parser of judgements would take for its own: ``< answer>4</
+    answer>``."""
     for tag in tags:
         text = text.replace(f"<{tag}>", f"< {tag}>").replace(f"</{tag}>", f"</ {tag}>")
     return text

@@ -138,8 +138,8 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
 
 
 def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
-    """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks, and
-    for one in which a tag is left open or closed too often."""
+    """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks,
+    and for one in which a tag is left open or closed too often."""
     scan = _scan(text, names)
     if not scan.blocks or scan.broken is not None or scan.stray_tag:
         return None

@@ -1,4 +1,5 @@
-"""A renderer for speakers without a tokenizer: programs as policies. One token is one byte of UTF-8, and 256 ends a turn."""
+"""A renderer for speakers without a tokenizer: programs as policies. One token is one byte of UTF-8, and 256 ends a
+turn."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class SelfCheck:
 
 
 def self_check(text: str) -> SelfCheck | ParseFailure:
-    """A solution up to the first ``</answer>``, then its review. Reasons of failure: those of either parser, those of the
-    review after "check: "; a solution without a check has the format score 0.2."""
+    """A solution up to the first ``</answer>``, then its review. Reasons of failure: those of either parser, those of
+    the review after "check: "; a solution without a check has the format score 0.2."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     before, end, after = text.partition(_END)
@@ -59,9 +59,10 @@ def self_check(text: str) -> SelfCheck | ParseFailure:
 
 
 def meta_verdict(text: str) -> Review | ParseFailure:
-    """The verdict that a text ends on, on a line of its own, after any reasoning: a ``Review`` without steps. Reasons of
-    failure: those of ``step_verdicts``, "several finals", and "verdict inside a sentence": where something stands before it on
-    its line, the judge tells of the review that it was shown."""
+    """The verdict that a text ends on, on a line of its own, after any reasoning: a ``Review`` without steps. Reasons
+    of
+    failure: those of ``step_verdicts``, "several finals", and "verdict inside a sentence": where something stands
+    before it on its line, the judge tells of the review that it was shown."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     if text.count(_FINAL) > 1:

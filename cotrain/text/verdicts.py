@@ -14,9 +14,10 @@ A verdict is a tag or the whole reply, never just the last line or the last ``\b
 solution and is cut off there would end on the candidate's words. What a judge is shown has its tags broken
 (``nonce.py``), so that a quotation of it is no verdict either.
 
-GenPRM's programs are read past, here: ``play/tools.py`` may run them, and keeps what they print out of the text that is read.
-Left out: GenPRM's forced beginnings of each part, and its softmax over the Yes and No tokens, for which engines would have to return the
-probability of a token that was not sampled; and the bare ``\boxed{}`` score of DeepSeekMath-V2.
+GenPRM's programs are read past, here: ``play/tools.py`` may run them, and keeps what they print out of the text that is
+read. Left out: GenPRM's forced beginnings of each part, and its softmax over the Yes and No tokens, for which engines
+would have to return the probability of a token that was not sampled; and the bare ``\boxed{}`` score of
+DeepSeekMath-V2.
 
 Format scores as in ``parsers.py``: 1 − 0.8 for what is missing − 0.4 for stray text. A refusal scores 0, so that
 declining never pays.
@@ -246,7 +247,8 @@ def trimmed(span: Span) -> Span:
 
 
 def unboxed(span: Span) -> Span:
-    r"""What a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` → ``Yes``."""
+    r"""What a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
+    ``Yes``."""
     span = trimmed(span)
     for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):
         text = span.text

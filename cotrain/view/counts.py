@@ -1,4 +1,5 @@
-"""What is counted of a step's rollouts: of every judge its right and wrong verdicts, and how judges, the rule and the vote agree.
+"""What is counted of a step's rollouts: of every judge its right and wrong verdicts, and how judges, the rule and the
+vote agree.
 
 ::
 
@@ -8,9 +9,10 @@
     best      role → n → groups, then what the judge says of the best of n, how often it is right, how often any is
     rates     nine bins of the share of right solutions in a group
 
-"Right" is the positive class. *rule* is the truth by the grader; *vote* calls those solutions right that give the group's most
-frequent answer, and nothing where two are; *reviews* is what most readable reviews say, *one review* and *another* are the
-first two of a solution. The best of n is an expectation over the subsets of a group, in closed form; a tie is broken by chance.
+"Right" is the positive class. *rule* is the truth by the grader; *vote* calls those solutions right that give the
+group's most frequent answer, and nothing where two are; *reviews* is what most readable reviews say, *one review* and
+*another* are the first two of a solution. The best of n is an expectation over the subsets of a group, in closed form;
+a tie is broken by chance.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ def summed(some: Sequence[Counts]) -> dict[str, Any]:
 
 
 def best_of(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
-    """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n is."""
+    """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n
+    is."""
     order = sorted(scored, key=lambda one: -one[0])
     size, subsets = len(order), comb(len(order), n)
     said = truth = 0.0

@@ -1,4 +1,5 @@
-"""The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen shows.
+"""The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen
+shows.
 
 Each point of a long run is the mean of as many rows as it stands for; alarms are found on all rows. A metric of an
 objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values are None.
@@ -162,8 +163,8 @@ class Curves:
         return {prefix + policy for policy in own}
 
     def _sums(self) -> list[Values]:
-        """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether it was
-        trained."""
+        """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
+        it was trained."""
         flops, spent, made, found = 0.0, 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policies("p/")), 0.0), []
         counted = any(self._flops)
         for row, operations in zip(self.rows, self._flops, strict=True):

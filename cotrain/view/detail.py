@@ -1,4 +1,5 @@
-"""One rollout with all that is known of it: every trace, its tokens with log-probabilities and mask, its rewards by source.
+"""One rollout with all that is known of it: every trace, its tokens with log-probabilities and mask, its rewards by
+source.
 
 Token texts come from the tokenizer of the policy that spoke, where its ``tokenizer.json`` is on this machine; else the
 page shades the ids.
@@ -98,7 +99,8 @@ def models_of(recipe: Json) -> dict[str, str]:
 
 
 def weights_of(recipe: Json) -> dict[str, dict[str, float]]:
-    """role → signal → weight, of the objectives that learn from this role; a weight that changes counts as it begins."""
+    """role → signal → weight, of the objectives that learn from this role; a weight that changes counts as it
+    begins."""
     found: dict[str, dict[str, float]] = {}
     for objective in _inside(recipe, "settings", "objectives").values():
         rewards = objective.get("by", {}).get("rewards") if isinstance(objective, dict) else None

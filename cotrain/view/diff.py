@@ -1,9 +1,9 @@
-"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns: settings that differ, what was measured at the end, and
-what both wrote to one problem.
+"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns: settings that differ, what was measured at
+the end, and what both wrote to one problem.
 
-The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better than
-another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their settings and
-rollouts are compared all the same.
+The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better
+than another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their
+settings and rollouts are compared all the same.
 """
 
 from __future__ import annotations

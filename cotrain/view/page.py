@@ -1,9 +1,9 @@
 """The page: one HTML document with its style, its modules and, in a report, its data inside.
 
-The modules are served from the document itself: an import map gives each of them a ``data:`` address, so that the same page
-works from a server, from a disk and in a mail. The content security policy admits what carries the page's nonce and
-nothing else: no address outside, no inline handler, no picture. Data is JSON in which ``<`` is escaped; the modules put
-it into text nodes only.
+The modules are served from the document itself: an import map gives each of them a ``data:`` address, so that the same
+page works from a server, from a disk and in a mail. The content security policy admits what carries the page's nonce
+and nothing else: no address outside, no inline handler, no picture. Data is JSON in which ``<`` is escaped; the modules
+put it into text nodes only.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Place:
 
 
 def find_places(root: Path) -> list[Place]:
-    """Studies and comparisons first, then recipes with several seeds, then runs. Raises RunDirectoryError when the folder
-    holds none of them."""
+    """Studies and comparisons first, then recipes with several seeds, then runs. Raises RunDirectoryError when the
+    folder holds none of them."""
     if not root.is_dir():
         raise RunDirectoryError(f"no run directory at {root}; give the directory that `cotrain run` printed")
     studies, comparisons, runs = [], [], []

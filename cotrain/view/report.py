@@ -1,8 +1,8 @@
 """``report.html``: the page with a run's data inside, for who has the file and nothing else.
 
-Rollouts are a sample below ``MOST_BYTES``: those behind alarms with their groups first, then every kind of meeting between
-roles in turn, spread over the run. The draw is addressed and the nonce a hash of what is inside, so that a run has one
-report. Of a very long run not all steps are read; the page says how many.
+Rollouts are a sample below ``MOST_BYTES``: those behind alarms with their groups first, then every kind of meeting
+between roles in turn, spread over the run. The draw is addressed and the nonce a hash of what is inside, so that a run
+has one report. Of a very long run not all steps are read; the page says how many.
 """
 
 from __future__ import annotations

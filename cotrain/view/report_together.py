@@ -27,7 +27,8 @@ READ = 4_000  # episodes of a run, the latest
 
 
 def write_comparison(directory: Path) -> Path:
-    """Write ``report.html`` into the directory of a comparison and return its path. Raises RunDirectoryError, DiskError."""
+    """Write ``report.html`` into the directory of a comparison and return its path. Raises RunDirectoryError,
+    DiskError."""
     place = comparison_at(directory, directory.name)
     if place is None:
         raise RunDirectoryError(f"{directory} holds no comparison; give the directory of `cotrain compare`")

@@ -1,9 +1,9 @@
 """The index of a run's rollouts: one short row each, so that a hundred thousand can be filtered and sorted in a page.
 
 The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
-A row is of one *speech*: a trace that judges no other one. What its judges said is told by the majority of the reviews that
-can be read: a solution is a false positive when most of them call it right and it is wrong. What is counted of each step
-besides is in ``counts.py``.
+A row is of one *speech*: a trace that judges no other one. What its judges said is told by the majority of the reviews
+that can be read: a solution is a false positive when most of them call it right and it is wrong. What is counted of
+each step besides is in ``counts.py``.
 
 Left out: a search of the solutions' whole texts; problems and answers are in the rows.
 """
@@ -140,7 +140,8 @@ class Rollouts:
             return len(self._read)
 
     def judged(self, windows: int = 60) -> dict[str, Any]:
-        """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything else."""
+        """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything
+        else."""
         with self._lock:
             steps = sorted(self._counts)
             every = max(1, -(-len(steps) // windows))

@@ -11,10 +11,10 @@
     GET /TOKEN/api/N/rows?from=K              rows of rollouts from the K-th on
     GET /TOKEN/api/N/rollout?at=S:T:M         one rollout
 
-A random token stands in the address, so that another user of the machine, or a page that guesses the port, gets nothing. A
-Host header that is not this machine's name is refused (a page whose own name was made to point here), and so is a request
-that another page sends (Origin, Sec-Fetch-Site). No part of an address is ever opened as a file: runs are found when
-the server starts and go by number.
+A random token stands in the address, so that another user of the machine, or a page that guesses the port, gets
+nothing. A Host header that is not this machine's name is refused (a page whose own name was made to point here), and so
+is a request that another page sends (Origin, Sec-Fetch-Site). No part of an address is ever opened as a file: runs are
+found when the server starts and go by number.
 
 Python's own server is enough for one reader on one machine. Left out: listening anywhere else; forward the port by ssh.
 """

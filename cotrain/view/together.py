@@ -1,7 +1,7 @@
 """Runs side by side, as a page shows them: a comparison, a study, or the seeds of one recipe.
 
-Figures and words come from ``compare.json`` and ``study.json`` through ``report/compare_*``; curves of training, progress and
-settings from the run directories, which may still be written. Nothing here decides what is better.
+Figures and words come from ``compare.json`` and ``study.json`` through ``report/compare_*``; curves of training,
+progress and settings from the run directories, which may still be written. Nothing here decides what is better.
 """
 
 from __future__ import annotations
@@ -41,18 +41,23 @@ from cotrain.view.runs import Run, shown
 MOST_SETTINGS = 120  # rows of the difference of settings
 MOST_PROBLEMS = 300  # in the list of one seed
 END = (
-    "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences paired by seed and "
-    "problem. A difference is called when its interval leaves out zero and it is as large as what would have been seen with "
+    "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences "
+    "paired by seed and "
+    "problem. A difference is called when its interval leaves out zero and it is as large as what would have been "
+    "seen with "
     "80\u202f% power."
 )
 ON_CURVES = "Read off the curves on validation problems, where every run has spent as much: no verdicts. Intervals are over seeds."
 COSTS = (
-    "Means over seeds. A batch counts whether or not something was learned from it, an update only when the weights moved. "
-    "FLOPs are of all policies: prompts, sampled tokens, scoring passes and learning. Seconds are of one thread of the machine, "
+    "Means over seeds. A batch counts whether or not something was learned from it, an update only when the weights "
+    "moved. "
+    "FLOPs are of all policies: prompts, sampled tokens, scoring passes and learning. Seconds are of one thread of "
+    "the machine, "
     "with what ran beside."
 )
 NEEDED = (
-    "Where the mean curve on validation problems first passes the level, with the smallest and largest crossing of a single "
+    "Where the mean curve on validation problems first passes the level, with the smallest and largest crossing of a "
+    "single "
     "seed. The difference is paired by seed, and given only when every seed gets there."
 )
 ON_VERDICTS = "On test problems, means over seeds. An unreadable review counts as a wrong verdict."
@@ -274,7 +279,8 @@ def _flat(value: Any, path: str = "") -> dict[str, str]:
 
 
 def study_of(place: Place, made: Callable[[Place], Together]) -> dict[str, Any]:
-    """The study in a directory, with those of its parts that there are. Raises KeyError, TypeError for a damaged study.json."""
+    """The study in a directory, with those of its parts that there are. Raises KeyError, TypeError for a damaged
+    study.json."""
     study, note = object_of(place.path / "study.json")
     if note:
         raise RunDirectoryError(f"{place.path}: {note}")

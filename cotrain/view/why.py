@@ -1,4 +1,5 @@
-"""``cotrain why RUN ROLLOUT``: what one rollout was paid by whom, what was written, what was read in it, and whether it is learned from.
+"""``cotrain why RUN ROLLOUT``: what one rollout was paid by whom, what was written, what was read in it, and whether it
+is learned from.
 
 Everything a model wrote is shown without a single control character.
 """
@@ -19,7 +20,8 @@ INDENT = "    "
 
 
 def why(words: Sequence[str]) -> int:
-    """Which reward of a rollout came from what: raw output, what was read, the truth, and whether it is learned from."""
+    """Which reward of a rollout came from what: raw output, what was read, the truth, and whether it is learned
+    from."""
     parser = Parser(prog="cotrain why", description=why.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run directory")
     parser.add_argument("rollout", metavar="STEP:TASK:MEMBER", help="or a whole address such as 12:3:0:verifier:1")
@@ -38,7 +40,8 @@ def _find(run: Run, address: str) -> tuple[dict[str, Any], str]:
     parts = address.removeprefix("#r:").split(":")
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
         raise ConfigError(
-            f"cotrain why: {terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0, from `cotrain view`"
+            f"cotrain why: {terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0, from "
+            "`cotrain view`"
         )
     step, task, member = map(int, parts[:3])
     found = run.rollout(step, task, member)

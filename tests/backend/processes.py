@@ -1,4 +1,5 @@
-"""Hosts in this process, for tests of what is said between processes: all of it passes through pickle, as on its way to others.
+"""Hosts in this process, for tests of what is said between processes: all of it passes through pickle, as on its way to
+others.
 
 ``Here`` counts what is asked, and loses a process at chosen questions as a kill would: what it held is gone.
 """
@@ -17,7 +18,8 @@ from cotrain.core.errors import ProcessLost
 
 
 class Here:
-    """Implements ``several.Launcher``. ``losses``: (what, method, which of such questions) with which it is lost, the answer too."""
+    """Implements ``several.Launcher``. ``losses``: (what, method, which of such questions) with which it is lost, the
+    answer too."""
 
     def __init__(self, losses: Iterable[tuple[str, str, int]] = ()) -> None:
         self.losses, self.asked, self.begun, self.lost = set(losses), Counter(), Counter(), 0

@@ -51,7 +51,8 @@ def serving_run(trainer):
 
 
 class Odd:
-    """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "refusing", "flaky", "long"."""
+    """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "refusing", "flaky",
+    "long"."""
 
     def __init__(self, pause=0.0):
         self.asked, self.keys, self.lines, self.open, self.most = Counter(), set(), set(), 0, 0

@@ -1,4 +1,5 @@
-"""The commands on models of other families: random weights, tiny, with chat templates that write what those of the families write.
+"""The commands on models of other families: random weights, tiny, with chat templates that write what those of the
+families write.
 
 Qwen-3 with thoughts and without, and Gemma, which has no system message and ends its turns with a token of its own.
 """

@@ -1,4 +1,5 @@
-"""Which cost is equal, who is the dearest, which rate is taken: decided from finished runs, where nothing is trained."""
+"""Which cost is equal, who is the dearest, which rate is taken: decided from finished runs, where nothing is
+trained."""
 
 from __future__ import annotations
 

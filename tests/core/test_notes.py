@@ -49,7 +49,8 @@ def test_what_was_not_written_is_none_or_refused():
 
 
 def test_every_key_is_declared_once():
-    """Of notes no name stands twice; of findings only ``steps``, which are spans of a solution or verdicts of a judgement."""
+    """Of notes no name stands twice; of findings only ``steps``, which are spans of a solution or verdicts of a
+    judgement."""
     found: dict[tuple[type, str], set[int]] = {}
     for package in (cotrain.play, cotrain.recipes):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):

@@ -103,7 +103,8 @@ def test_wilson_by_hand() -> None:
     # 0 of 4: the upper bound is z² / (n + z²) = 3.8415 / 7.8415; 4 of 4 is its mirror image
     assert wilson(0.0, 4) == pytest.approx((0.0, 0.48990), abs=1e-4) and wilson(0.0, 4)[0] == 0.0
     assert wilson(1.0, 4) == pytest.approx((0.51010, 1.0), abs=1e-4) and wilson(1.0, 4)[1] == 1.0
-    # 4 of 10: middle (0.4 + 0.192073) / 1.384146 = 0.427754, half sqrt(0.384146 * 0.24 + 0.036892) / 1.384146 = 0.259573
+    # 4 of 10: middle (0.4 + 0.192073) / 1.384146 = 0.427754, half sqrt(0.384146 * 0.24 + 0.036892) / 1.384146 =
+    # 0.259573
     assert wilson(0.4, 10) == pytest.approx((0.16818, 0.68733), abs=1e-4)
     assert wilson(0.4, 10, student_t(3))[1] > wilson(0.4, 10)[1]  # fewer degrees of freedom, a wider interval
     for share, n in ((-0.1, 4), (1.1, 4), (0.5, 0)):

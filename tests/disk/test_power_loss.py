@@ -130,7 +130,8 @@ def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path) ->
 
 
 def power_cuts(memory_path: Path, *, each: int) -> int:
-    """After every file operation of six saves, ``each`` of the states that a power cut may leave; how many there were."""
+    """After every file operation of six saves, ``each`` of the states that a power cut may leave; how many there
+    were."""
     recorder = Recorder(memory_path)
     saved: list[tuple[int, int]] = []
     plan = [(1, 0), (2, 0), (3, 0), (3, 1), (2, 2), (4, 0)]  # again in place, then back, then on

@@ -33,7 +33,8 @@ def wrapped(kind):
 
 @pytest.mark.parametrize(("kind", "inside"), [("llama", True), pytest.param("qwen3", False, marks=pytest.mark.whole)])
 def test_adapters_on_one_module_equal_the_reference(kind, inside):
-    """Three policies whose decode steps and prefills take turns; ``inside``: the module in the wrapper is handed over."""
+    """Three policies whose decode steps and prefills take turns; ``inside``: the module in the wrapper is handed
+    over."""
     model, activate = wrapped(kind)
     speaking = model.get_base_model() if inside else model
     assert can_branch(speaking)  # prompts that begin alike are computed once

@@ -1,4 +1,5 @@
-"""``EmbeddedEngine.step``, the engine's gear for servers: one token at a time, entry at once, the tokens of ``advance``."""
+"""``EmbeddedEngine.step``, the engine's gear for servers: one token at a time, entry at once, the tokens of
+``advance``."""
 
 import asyncio
 

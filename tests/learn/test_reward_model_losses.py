@@ -1,4 +1,5 @@
-"""Reward models: the pairwise loss through its slopes equals the loss on pairs, and labels are read as they should be."""
+"""Reward models: the pairwise loss through its slopes equals the loss on pairs, and labels are read as they should
+be."""
 
 from dataclasses import replace
 

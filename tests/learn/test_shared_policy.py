@@ -64,8 +64,8 @@ def test_an_update_is_the_sum_of_terms_each_normalised_by_its_own_tokens(micro_t
 
 
 def test_norms_shares_and_cosine_of_a_case_that_is_known():
-    # Only the head learns and it is zero, so p = 1/V, and a token y with advantage A after hidden state h has the gradient
-    # −A (e_y − p) hᵀ: its norm is |A| |h| √(1 − 1/V), and (e_x − p)·(e_y − p) = −1/V for x ≠ y.
+    # Only the head learns and it is zero, so p = 1/V, and a token y with advantage A after hidden state h has the
+    # gradient −A (e_y − p) hᵀ: its norm is |A| |h| √(1 − 1/V), and (e_x − p)·(e_y − p) = −1/V for x ≠ y.
     model = tiny_model(tie=False).requires_grad_(False)
     model.lm_head.weight.requires_grad_(True).data.zero_()
     prompt = (1, 2, 3)

@@ -1,4 +1,5 @@
-"""How a real model's answers are read is chosen before anything long begins, from what it says, or refused in one line."""
+"""How a real model's answers are read is chosen before anything long begins, from what it says, or refused in one
+line."""
 
 import json
 import shutil

@@ -31,7 +31,8 @@ def test_the_order_is_part_of_every_result_on_a_finite_source():
 
 @pytest.mark.parametrize("size", [512, 1000, 1024])
 def test_a_place_goes_anywhere(size):
-    """Where the first place lands under 200 keys: all over the range, and in the middle on average (its error is 0.02)."""
+    """Where the first place lands under 200 keys: all over the range, and in the middle on average (its error is
+    0.02)."""
     found = [permuted(0, size, key) for key in range(200)]
     assert min(found) < 0.05 * size and max(found) > 0.95 * size
     assert 0.44 < sum(found) / 200 / size < 0.56

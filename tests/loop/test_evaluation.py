@@ -26,7 +26,8 @@ class Exact:
 
 
 class Warm:
-    """Solves the first of two problems when it is warm and both when it is cold; its verdicts are mistaken when it is warm."""
+    """Solves the first of two problems when it is warm and both when it is cold; its verdicts are mistaken when it is
+    warm."""
 
     def advance(self) -> bool:
         return False

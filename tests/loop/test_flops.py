@@ -90,7 +90,8 @@ def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> No
 
 
 def test_a_step_is_the_sum_of_its_traces() -> None:
-    """GRPO by hand from its ledger: prompts and answers of the solver, the reference and the learner on what was learned."""
+    """GRPO by hand from its ledger: prompts and answers of the solver, the reference and the learner on what was
+    learned."""
     trainer = CoTrainer(grpo(**SMALL))
     shape = shape_of("generator", trainer.policies["generator"].spec, trainer.policies["generator"].model)
     learned: list[Sample] = []

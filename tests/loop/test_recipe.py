@@ -120,7 +120,8 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
         find("tanog")
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from cotrain import recipe\nfrom cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run):\n    return grpo(steps=3)\n"
+        "from cotrain import recipe\nfrom cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run):\n    return "
+        "grpo(steps=3)\n"
     )
     assert find(f"{mine}:mine")().steps == 3
     refuse(lambda: find(f"{mine}:mien"), "did you mean 'mine'")

@@ -1,4 +1,5 @@
-"""What every run has comes with ``@recipe``: settings, their defaults, their refusals, and ``from cotrain import …``."""
+"""What every run has comes with ``@recipe``: settings, their defaults, their refusals, and ``from cotrain import
+…``."""
 
 import inspect
 import subprocess

@@ -231,7 +231,8 @@ def test_an_alarm_about_rewards_names_the_best_paid_wrong_rollouts():
     shown = with_examples(alarm, read)
     assert shown.examples == ("24:1:0:solver:0", "24:0:0:solver:0", "22:0:0:solver:0")
     assert shown.line() == (
-        "alarm after step 30: reward hacking (solver/reward/proxy: accuracy -0.20 since its best; healthy: accuracy within"
+        "alarm after step 30: reward hacking (solver/reward/proxy: accuracy -0.20 since its best; healthy: accuracy "
+        "within"
         " 0.1 of its best while the reward rises). The reward rises and the truth falls: read the rollouts, and mend or"
         " co-train what gives this reward. See rollouts 24:1:0:solver:0, 24:0:0:solver:0, 22:0:0:solver:0."
     )

@@ -33,7 +33,8 @@ def test_ratio_labels_ask_for_progress_and_end_at_the_first_zero():
 
 
 def test_relative_labels_weigh_the_value_against_the_change_under_best_of_four():
-    # B(1) = 1, B(1/4) = 1 − (3/4)^4 = 0.68359375: 0.25 − 0.8 · 0.31640625 = −0.003125, but 0.25 − 0.4 · 0.31640625 = 0.1234375
+    # B(1) = 1, B(1/4) = 1 − (3/4)^4 = 0.68359375: 0.25 − 0.8 · 0.31640625 = −0.003125, but 0.25 − 0.4 · 0.31640625 =
+    # 0.1234375
     assert labels_of("relative", [1.0, 0.25]) == [False]
     assert labels_of("relative", [1.0, 0.25], alpha=0.4) == [True]
     # best of one is the value itself: 0.25 − 0.8 · 0.75 < 0, 0.25 − 0.8 · 0.25 > 0

@@ -129,7 +129,8 @@ HOSTILE = {
     "takes memory": ("x = bytearray(1 << 33)", "MemoryError", "(MemoryError)"),
     "reads what is not there": ("print(open('/nowhere').read())", "FileNotFoundError", "(FileNotFoundError)"),
     "forges a reply": (
-        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"id\": 1}')\n    except OSError: pass\nos._exit(0)",
+        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"id\": 1}')\n    except OSError: "
+        "pass\nos._exit(0)",
         "program died",
         "(program died)",
     ),

@@ -19,7 +19,8 @@ from tests.helpers import EASY, TINY, spoken
 
 
 def verdicts(oracle_noise: float, count: int = 60) -> list[tuple[bool, float]]:
-    """(is the step right, what it was paid) of every step of the gold solutions with the last number of one step changed."""
+    """(is the step right, what it was paid) of every step of the gold solutions with the last number of one step
+    changed."""
     tasks = [EASY.get("train", i) for i in range(count)]
     gold = {task.prompt: task.solution for task in tasks}
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)

@@ -21,7 +21,8 @@ class Gold:
 
 
 def voting(*answers, then):
-    """Play ``then(turns)`` on attempts that give these answers, None for one that cannot be read; returns its traces."""
+    """Play ``then(turns)`` on attempts that give these answers, None for one that cannot be read; returns its
+    traces."""
     said = ["nothing" if a is None else f"<step>s</step><answer>{a}</answer>" for a in answers]
 
     @gives(VOTE)

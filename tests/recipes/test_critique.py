@@ -28,8 +28,8 @@ def role(policy, prompt, parse=None):
 
 
 def played(solve, revise, says="", **options):
-    """Episodes of programs: ``solve`` (task, call) and ``revise`` (task, review) say what is written. A verifier that ``says``
-    something calls everything right, else wrong."""
+    """Episodes of programs: ``solve`` (task, call) and ``revise`` (task, review) say what is written. A verifier that
+    ``says`` something calls everything right, else wrong."""
     by_prompt = {task.prompt: task for task in TASKS}
     programs = {
         "s": lambda fields, rng: solve(by_prompt[fields["problem"]], rng.random()),

@@ -118,8 +118,8 @@ def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group(
 
 
 def test_a_review_of_rise_weighs_as_much_as_a_solution():
-    """Each objective is divided by its own tokens; reviews of an eighth of the solutions get an eighth of the weight, as if
-    all were one batch."""
+    """Each objective is divided by its own tokens; reviews of an eighth of the solutions get an eighth of the weight,
+    as if all were one batch."""
     made = rise(verify_share=0.125)
     assert {name: o.weight for name, o in made.objectives.items()} == {
         "generator": 1.0,

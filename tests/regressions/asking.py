@@ -1,7 +1,9 @@
-"""A pool of graders as root or as a user, in one kind of cell: reads programs and papers from standard input, writes grades.
+"""A pool of graders as root or as a user, in one kind of cell: reads programs and papers from standard input, writes
+grades.
 
-Run as ``python asking.py root|user KIND``. Where it begins as root it first goes into process ids of its own and, if it can, under a
-limit on processes, so that a cell that does not hold harms this process and not the machine: not even by ``kill(-1)``.
+Run as ``python asking.py root|user KIND``. Where it begins as root it first goes into process ids of its own and, if it
+can, under a limit on processes, so that a cell that does not hold harms this process and not the machine: not even by
+``kill(-1)``.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def go_apart() -> None:
 
 
 def show_python() -> None:
-    """Where only root may enter the directories above this Python, put it under others, for this process and its own alone."""
+    """Where only root may enter the directories above this Python, put it under others, for this process and its own
+    alone."""
     from cotrain.tasks.cells import limits, system
 
     shut: dict[str, list[tuple[str, int]]] = {}

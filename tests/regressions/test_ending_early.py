@@ -15,7 +15,8 @@ ENDS = {
     "os._exit when called": "import os\ndef twice(x): os._exit(0)\n",
     "sys.exit when called": "import sys\ndef twice(x): sys.exit(0)\n",
     "StopIteration when called": "def twice(x): raise StopIteration\n",
-    "another program": f"import os, sys\ntry: os.execv(sys.executable, ['python', '-c', ''])\nexcept OSError: pass\n{WRONG}",
+    "another program": "import os, sys\ntry: os.execv(sys.executable, ['python', '-c', ''])\nexcept OSError: "
+    f"pass\n{WRONG}",
     "at exit": f"import atexit, os\natexit.register(os._exit, 0)\n{WRONG}",
     "a signal": "import os, signal\nsignal.signal(14, lambda *a: os._exit(0))\n"
     "signal.setitimer(signal.ITIMER_REAL, 0.01)\nwhile True: pass\n",

@@ -31,10 +31,12 @@ WRONG = {
     "a text": YES.format(base="(str)") + "def twice(x): return Yes('a')",
     "a list": YES.format(base="(list)") + HAS + "def twice(x): return Yes([])",
     "a tuple of it": YES.format(base="") + HAS + "def twice(x): return (Yes(), Yes())",
-    "a class": "class Meta(type):\n    def __eq__(self, x): return True\n    __hash__ = None\nclass Yes(metaclass=Meta): pass\n"
+    "a class": "class Meta(type):\n    def __eq__(self, x): return True\n    __hash__ = None\nclass "
+    "Yes(metaclass=Meta): pass\n"
     "def twice(x): return Yes",
     "what it is given": "class Any:\n    def __eq__(self, x): return True\ndef twice(x): return Any",
-    "names of the tests": "class math:\n    isclose = lambda *a, **k: True\nabs = set = sorted = round = len = lambda *a, **k: 1\n"
+    "names of the tests": "class math:\n    isclose = lambda *a, **k: True\nabs = set = sorted = round = len = "
+    "lambda *a, **k: 1\n"
     "isinstance = all = any = lambda *a: True\ndef twice(x): return -x",
 }
 TESTS = {

@@ -1,5 +1,6 @@
-"""Only checkpoints were verified. A deleted before.json was measured again with trained weights and called "before"; altered
-metrics, a ledger of something else, an edited seed and checkpoints of another run were resumed without a word."""
+"""Only checkpoints were verified. A deleted before.json was measured again with trained weights and called "before";
+altered metrics, a ledger of something else, an edited seed and checkpoints of another run were resumed without a
+word."""
 
 import json
 import shutil

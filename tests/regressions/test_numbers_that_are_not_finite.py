@@ -1,4 +1,5 @@
-"""A learning rate of 1e18 ended in a traceback, and a run all of whose updates were skipped ended well, without an alarm."""
+"""A learning rate of 1e18 ended in a traceback, and a run all of whose updates were skipped ended well, without an
+alarm."""
 
 import json
 import math

@@ -29,7 +29,8 @@ class Heard:
 
 
 def questions(folder, long):
-    """A directory of four problems a split, one of train goes to validation; those of ``long`` have 900 words too many."""
+    """A directory of four problems a split, one of train goes to validation; those of ``long`` have 900 words too
+    many."""
     folder.mkdir()
     for split in ("train", "test"):
         rows = []

@@ -1,4 +1,5 @@
-"""``cotrain run … | head -2`` ended the run without a checkpoint, and a terminal in cp1252 ended it with UnicodeEncodeError."""
+"""``cotrain run … | head -2`` ended the run without a checkpoint, and a terminal in cp1252 ended it with
+UnicodeEncodeError."""
 
 import json
 import os

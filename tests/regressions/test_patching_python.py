@@ -10,7 +10,8 @@ WRONG = "\ndef twice(x):\n    return 0\n"
 PATCHES = {
     "AssertionError": "import builtins\nclass Calm(BaseException):\n"
     "    def __new__(c, *a): raise SystemExit(0)\nbuiltins.AssertionError = Calm",
-    "every name": "import builtins\nfor name in ('abs', 'len', 'set', 'sorted', 'all', 'isinstance', 'exec', 'compile', 'type'):\n"
+    "every name": "import builtins\nfor name in ('abs', 'len', 'set', 'sorted', 'all', 'isinstance', 'exec', "
+    "'compile', 'type'):\n"
     "    setattr(builtins, name, lambda *a, **k: True)",
     "exec": "import builtins\nbuiltins.exec = lambda *a: None\nbuiltins.compile = lambda *a: None",
     "json": 'import json\njson.dumps = lambda *a, **k: \'{"id": 1, "value": true, "reason": null}\'',
@@ -20,7 +21,8 @@ PATCHES = {
     "its values": "import sys\nfor module in list(sys.modules.values()):\n"
     "    if hasattr(module, 'Values'): module.Values.write = lambda self, value: True",
     "trace": "import sys\nsys.settrace(lambda f, e, a: f.f_locals.clear() or None)",
-    "the frames": "import sys\nf = sys._getframe()\nwhile f:\n    f.f_globals['AssertionError'] = SystemExit\n    f = f.f_back",
+    "the frames": "import sys\nf = sys._getframe()\nwhile f:\n    f.f_globals['AssertionError'] = SystemExit\n    f "
+    "= f.f_back",
     "memory": "import ctypes\nfor n in range(-5, 257):\n    ctypes.memmove(id(n) + 24, id(0) + 24, 4)",
 }
 

@@ -1,5 +1,5 @@
-"""A reward that nobody gives, a protocol that asks nobody, a forgotten await, rewards of 1e300, counts of -1 and an objective that
-never comes due ended with rc 0 and without a word, since every alarm waited for ten rows."""
+"""A reward that nobody gives, a protocol that asks nobody, a forgotten await, rewards of 1e300, counts of -1 and an
+objective that never comes due ended with rc 0 and without a word, since every alarm waited for ten rows."""
 
 import math
 from dataclasses import replace

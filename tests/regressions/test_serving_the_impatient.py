@@ -1,4 +1,5 @@
-"""A prompt of 3.9 MB took 13 seconds to be refused in the engine's thread, and 900 half-sent requests were held for 25."""
+"""A prompt of 3.9 MB took 13 seconds to be refused in the engine's thread, and 900 half-sent requests were held for
+25."""
 
 import asyncio
 import importlib.util
@@ -57,7 +58,8 @@ def test_a_prompt_of_the_longest_tokens_is_not_refused_for_its_bytes(served):
 
 
 def test_half_sent_requests_are_let_go(served):
-    """Silent connections, half a head, and half a head behind a whole request; who sends a whole one slowly is answered."""
+    """Silent connections, half a head, and half a head behind a whole request; who sends a whole one slowly is
+    answered."""
     import uvicorn
 
     from cotrain.serve.app import application, listen

@@ -1,5 +1,5 @@
-"""A solution wrote INCORRECT behind each of its steps, and the default judge repeated it: 40 of 40 right solutions were called wrong.
-A judge of reviews told what a review says, and was taken at its word."""
+"""A solution wrote INCORRECT behind each of its steps, and the default judge repeated it: 40 of 40 right solutions were
+called wrong. A judge of reviews told what a review says, and was taken at its word."""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ def test_tasks_that_are_no_source(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
         "from dataclasses import replace\nfrom cotrain import Recipe, Settings, recipe\n"
-        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run: Settings) -> Recipe:\n    return replace(grpo(), tasks=[1, 2])\n"
+        "from cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run: Settings) -> Recipe:\n    return "
+        "replace(grpo(), tasks=[1, 2])\n"
     )
     refused(
         ["run", f"{file}:mine", "--out", tmp_path / "run"], capsys, "tasks is a list, expected a source of problems"

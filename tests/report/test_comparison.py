@@ -42,7 +42,8 @@ def test_differences_are_paired_by_seed() -> None:
     assert row["difference"]["low"] == pytest.approx(0.1 - 0.04968, abs=1e-4)
     # seen: (4.3027 + 1.0607) * 0.02 / sqrt(3) = 0.0619
     assert row["words"] == (
-        "better by 10.0 points (95\u202f% interval +5.0 to +15.0 points, 3 seeds; 6.2 points or more would have been seen "
+        "better by 10.0 points (95\u202f% interval +5.0 to +15.0 points, 3 seeds; 6.2 points or more would have been "
+        "seen "
         "with 80\u202f% power)"
     )
     assert row["seen"] == pytest.approx(0.0619, abs=1e-4)

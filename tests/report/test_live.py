@@ -31,7 +31,8 @@ def test_one_plain_line_a_step_away_from_a_terminal() -> None:
     text = shown(False, [ROW, {**ROW, "step": 12}], ("saved",))
     lines = text.splitlines()
     assert lines[0] == (
-        "step 12/40 | generator | solver: outcome 0.42, accuracy 41.0\u202f%, 10000 tokens/s | verifier: agreement 0.60,"
+        "step 12/40 | generator | solver: outcome 0.42, accuracy 41.0\u202f%, 10000 tokens/s | verifier: agreement "
+        "0.60,"
         " balanced accuracy 66.0\u202f%, 512 tokens/s | gap 0.30 | 2.0 s | 0:56 left"
     )
     assert lines[1].startswith("step 13/40") and lines[2] == "saved" and len(lines) == 3

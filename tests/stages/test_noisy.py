@@ -1,4 +1,5 @@
-"""The chain that makes the noisy base and the models of further roles, with models of one layer and two updates each."""
+"""The chain that makes the noisy base and the models of further roles, with models of one layer and two updates
+each."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""The parts of cells that need no program: folders that are cleared, user numbers, what a folder holds, the process table."""
+"""The parts of cells that need no program: folders that are cleared, user numbers, what a folder holds, the process
+table."""
 
 from __future__ import annotations
 

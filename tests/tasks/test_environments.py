@@ -1,4 +1,5 @@
-"""Sources of other people's environments: against fakes with the interface that is used, and against the packages if installed."""
+"""Sources of other people's environments: against fakes with the interface that is used, and against the packages if
+installed."""
 
 from __future__ import annotations
 
@@ -319,7 +320,8 @@ def installed(name: str) -> bool:
 
 @pytest.fixture(scope="module", params=["fake", "real"])
 def sums(request, tmp_path_factory):
-    """A directory on the path with the taskset ``cotrain_sums``, and with the fake package where the real one is not meant."""
+    """A directory on the path with the taskset ``cotrain_sums``, and with the fake package where the real one is not
+    meant."""
     if request.param == "real" and not installed("verifiers"):
         pytest.skip("verifiers is not installed")
     folder = tmp_path_factory.mktemp("packages")

@@ -1,4 +1,5 @@
-"""Malformed rows and files, made by hand: each is told by row and place, strictly, and set aside and counted, leniently."""
+"""Malformed rows and files, made by hand: each is told by row and place, strictly, and set aside and counted,
+leniently."""
 
 from __future__ import annotations
 

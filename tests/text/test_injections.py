@@ -31,7 +31,8 @@ def prompt(template: str, **fields: str | int) -> str:
 
 
 def verdict_read(text: str) -> bool:
-    """Whether a judge of steps or of reviews is taken to have judged, who quotes this as a whole or is cut off in it."""
+    """Whether a judge of steps or of reviews is taken to have judged, who quotes this as a whole or is cut off in
+    it."""
     quotations = [
         text,
         f"The solution says: {text}",

@@ -2,12 +2,13 @@
 
     python -m tests.torture.disk_full --sizes 100
 
-A run is begun on a file system in memory (tmpfs) that is too small for it: of every size from next to nothing to what the
-run needs, in equal steps. Once the run says that it waits, the file system grows. What it wrote at the end must be that of a
-run on a disk with room, bit for bit. A start that is refused before anything was measured is begun again, as a user would.
+A run is begun on a file system in memory (tmpfs) that is too small for it: of every size from next to nothing to what
+the run needs, in equal steps. Once the run says that it waits, the file system grows. What it wrote at the end must be
+that of a run on a disk with room, bit for bit. A start that is refused before anything was measured is begun again, as
+a user would.
 
-Each run has a mount namespace of its own, as root or in a user namespace; where the system allows neither, this says so and
-ends with 2.
+Each run has a mount namespace of its own, as root or in a user namespace; where the system allows neither, this says so
+and ends with 2.
 """
 
 from __future__ import annotations

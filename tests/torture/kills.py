@@ -3,12 +3,12 @@
     python -m tests.torture.kills --kills 1000 --log runs/torture/kills.jsonl
     python -m tests.torture.kills --kills 210 --asked --log runs/torture/signals.jsonl      SIGTERM: asked to stop
 
-A *chain* is one run and its kills. Half of the kills come after a time drawn from the length of the undisturbed run; the
-other half at a file operation drawn from those that it makes, before the operation or in the middle of a write. Early
-moments are drawn more often, so that a run is killed several times on its way. Beside them a *sweep* kills one small run
-once at every file operation it makes. At the end weights, moments, metrics, rollouts and summary must be those of the
-undisturbed run, bit for bit (``digest`` in ``tests/loop/test_run.py``). With ``--asked`` a run is sent SIGTERM at such a
-time; it must save and end by itself.
+A *chain* is one run and its kills. Half of the kills come after a time drawn from the length of the undisturbed run;
+the other half at a file operation drawn from those that it makes, before the operation or in the middle of a write.
+Early moments are drawn more often, so that a run is killed several times on its way. Beside them a *sweep* kills one
+small run once at every file operation it makes. At the end weights, moments, metrics, rollouts and summary must be
+those of the undisturbed run, bit for bit (``digest`` in ``tests/loop/test_run.py``). With ``--asked`` a run is sent
+SIGTERM at such a time; it must save and end by itself.
 
 The server imports torch once and forks a child for every attempt; it computes nothing itself, as threads do not survive
 a fork. The log has one line a chain: where the script is stopped, the next call goes on behind the last line. What is
@@ -101,8 +101,8 @@ class Reference:
 
 
 def attempt(recipe: Recipe, folder: Path, kill: Kill | None, told: Path) -> int:
-    """Begin or go on with a run in a child; 0: it ended, -9: it was killed, else it failed and ``told`` says why. Of a run that
-    is not killed it holds the file operations."""
+    """Begin or go on with a run in a child; 0: it ended, -9: it was killed, else it failed and ``told`` says why. Of a
+    run that is not killed it holds the file operations."""
     child = os.fork()
     if child == 0:
         _child(recipe, folder, kill, told)
@@ -152,7 +152,8 @@ def _child(recipe: Recipe, folder: Path, kill: Kill | None, told: Path) -> None:
 
 
 def reference(name: str, make: Callable[[], Recipe], place: Path, log: Path) -> Reference:
-    """Of the run in peace, which is made once for one state of the source; all workers read it from a file beside the log."""
+    """Of the run in peace, which is made once for one state of the source; all workers read it from a file beside the
+    log."""
     kept, source = log.with_suffix(".peace.jsonl"), _source()
     for line in lines(kept):
         if (line["case"], line["source"]) == (name, source):
@@ -199,7 +200,8 @@ def chain(name: str, make: Callable[[], Recipe], kills: Iterator[Kill], expected
 
 
 def _reached(folder: Path) -> str:
-    """How far it had come when it was killed: nothing, begun, measured, or rows of metrics; and whether it was saving."""
+    """How far it had come when it was killed: nothing, begun, measured, or rows of metrics; and whether it was
+    saving."""
     metrics = folder / "metrics.jsonl"
     saving = any((folder / "checkpoints").glob(".*")) if (folder / "checkpoints").exists() else False
     if metrics.exists():

@@ -2,13 +2,13 @@
 
     python -m tests.torture.memory --cases 300
 
-In most cases an error of the allocator is raised at a pass drawn by the seed, once or several times in a row; the update is
-then made in smaller micro-batches, the answers are drawn again fewer at a time. Weights and log-probabilities must be within
-1e-6 of those of enough memory (1e-5 while sampling, where rows share batches of another size), tokens the same. In the last
-cases the error is a real one: an update of some hundred MB in a process that may have less.
+In most cases an error of the allocator is raised at a pass drawn by the seed, once or several times in a row; the
+update is then made in smaller micro-batches, the answers are drawn again fewer at a time. Weights and log-probabilities
+must be within 1e-6 of those of enough memory (1e-5 while sampling, where rows share batches of another size), tokens
+the same. In the last cases the error is a real one: an update of some hundred MB in a process that may have less.
 
-Updates are in float64. In float32 the gradients differ by rounding, and AdamW's first step, which divides each by its own
-size, makes up to 6e-6 of that at a learning rate of 1e-2.
+Updates are in float64. In float32 the gradients differ by rounding, and AdamW's first step, which divides each by its
+own size, makes up to 6e-6 of that at a learning rate of 1e-2.
 """
 
 from __future__ import annotations

@@ -4,16 +4,17 @@
     python -m tests.torture.mutation --by own --mutants 12   the short form
 
 A mutant is one changed operator, comparison, constant, condition, return value or dropped call. Which ones are made
-follows from the seed and the text of their lines, so that a change elsewhere leaves the choice as it is. It is killed when a test fails:
+follows from the seed and the text of their lines, so that a change elsewhere leaves the choice as it is. It is killed
+when a test fails:
 
     --by folder      of the tests of its folder: first those in the file of its name
     --by own         of those alone; only files that have such tests are changed
     --by coverage    of all tests that run the line, the fastest ones up to 40 seconds. All tests run once
                      under coverage before, which takes long; a line that no test runs is "not reached"
 
-Tests marked ``whole`` run in no other form than the last. A server imports torch once and forks a child for every mutant;
-each child has the changed file in a copy of the package. The log has one line a mutant: where the script is stopped, the
-next call goes on behind it. What ``EQUIVALENT`` names can be seen by no test and is left out of the score.
+Tests marked ``whole`` run in no other form than the last. A server imports torch once and forks a child for every
+mutant; each child has the changed file in a copy of the package. The log has one line a mutant: where the script is
+stopped, the next call goes on behind it. What ``EQUIVALENT`` names can be seen by no test and is left out of the score.
 
 Left out: docstrings, error messages, annotations and names at module level.
 """
@@ -151,8 +152,8 @@ def has_own(file: Path) -> bool:
 
 
 def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
-    """``count`` mutants, those whose places come first by a hash of seed and name; so an edit moves no choice elsewhere.
-    ``near``: of files with tests of their own."""
+    """``count`` mutants, those whose places come first by a hash of seed and name; so an edit moves no choice
+    elsewhere. ``near``: of files with tests of their own."""
     files = [file for folder in FOLDERS for file in sorted((ROOT / "cotrain" / folder).glob("**/*.py"))]
     places = [
         (hashlib.sha256(f"{seed} {name}".encode()).hexdigest(), file, number, name)
@@ -169,7 +170,8 @@ def chosen(count: int, seed: int, *, near: bool = False) -> list[Mutant]:
 
 
 def _names(file: Path) -> list[str]:
-    """Of every mutant of a file: the file, the text of the line, the fault, and which one it is of those that are alike."""
+    """Of every mutant of a file: the file, the text of the line, the fault, and which one it is of those that are
+    alike."""
     text = file.read_text(encoding="utf-8")
     tree, lines, alike, names = ast.parse(text), text.splitlines(), Counter[str](), []
     skipped = _skipped(tree)
@@ -189,10 +191,12 @@ PRELOADED = (
     "pytest", "hypothesis.strategies", "safetensors.torch", "peft", "sympy", "math_verify",
 )  # fmt: skip
 EQUIVALENT = {  # name of a mutant → why no test can see it
-    "cotrain/text/render.py: return None if width < 0 else width: condition negated": "offsets are the same, by the slow way",
-    'cotrain/functional/reductions.py: if normalise == "constant" and constant is not None:: And to Or': "ten lines above one is "
-    "refused without the other",
-    "cotrain/text/verdicts.py: if opened and end < 0:: Lt to LtE": "a text that begins with a thought has its end later than 0",
+    "cotrain/text/render.py: return None if width < 0 else width: condition "
+    "negated": "offsets are the same, by the slow way",
+    'cotrain/functional/reductions.py: if normalise == "constant" and constant is not None:: And to '
+    "Or": "ten lines above one is refused without the other",
+    "cotrain/text/verdicts.py: if opened and end < 0:: Lt to "
+    "LtE": "a text that begins with a thought has its end later than 0",
 }
 
 
@@ -216,7 +220,8 @@ class Copy:
             place.write_text(original, encoding="utf-8")
 
     def passes(self, words: Sequence[str]) -> bool:
-        """Do these tests pass, and end in time? In a child of this process, which has imported neither package nor tests."""
+        """Do these tests pass, and end in time? In a child of this process, which has imported neither package nor
+        tests."""
         child = os.fork()
         if child == 0:
             _test(self.root, words)

@@ -2,10 +2,10 @@
 
     python -m tests.torture.soak --steps 100000 --out runs/torture/soak
 
-One process trains the tiny model of the tests, one problem with two short answers a step, and notes every hundred steps what
-it holds: resident memory, file descriptors, threads. Where the script is stopped (Ctrl-C, a kill), the next call resumes the
-run. The slope is a straight line through the samples of the longest uninterrupted part, its first tenth left out, in which
-caches fill. Of what grows on purpose the run holds one entry a step: the index of its ledger.
+One process trains the tiny model of the tests, one problem with two short answers a step, and notes every hundred steps
+what it holds: resident memory, file descriptors, threads. Where the script is stopped (Ctrl-C, a kill), the next call
+resumes the run. The slope is a straight line through the samples of the longest uninterrupted part, its first tenth
+left out, in which caches fill. Of what grows on purpose the run holds one entry a step: the index of its ledger.
 
 Left out: GPUs, whose memory is not looked at.
 """
@@ -96,7 +96,8 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def told(path: Path) -> tuple[str, bool]:
-    """What the samples say, and whether it is flat: below 1 MB an hour and 10,000 steps alike, no more files or threads."""
+    """What the samples say, and whether it is flat: below 1 MB an hour and 10,000 steps alike, no more files or
+    threads."""
     samples = [json.loads(line) for line in path.read_text().splitlines()]
     parts: dict[int, list[dict[str, Any]]] = {}
     for sample in samples:
@@ -109,7 +110,8 @@ def told(path: Path) -> tuple[str, bool]:
     first, last = part[0], part[-1]
     text = "\n".join(
         [
-            "| steps | updates | processes | steps of the part looked at | RSS, first → last (MB) | MB per 10,000 steps "
+            "| steps | updates | processes | steps of the part looked at | RSS, first → last (MB) | MB per 10,000 "
+            "steps "
             "| MB an hour | files | threads |",
             "|---|---|---|---|---|---|---|---|---|",
             f"| {samples[-1]['step']} | {samples[-1]['updates']} | {len(parts)} | {last['step'] - first['step']} "

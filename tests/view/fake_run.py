@@ -53,7 +53,8 @@ def write_fake_run(directory: Path, *, steps: int = 160, summary: bool = True, e
             "steps": steps,
             "seed": 7,
             "checkpoint_every": 25,
-            "description": "A generator and a step-wise generative verifier, trained in turn.\n\nThe verifier never sees a step"
+            "description": "A generator and a step-wise generative verifier, trained in turn.\n\nThe verifier never "
+            "sees a step"
             " label: it is paid only when its final verdict agrees with the truth (arXiv 2505.15034).",
             "settings": {
                 "tasks_per_step": 16,

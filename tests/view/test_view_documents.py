@@ -188,8 +188,10 @@ def test_any_part_may_be_missing(tmp_path: Path, missing: str) -> None:
 
 
 def test_garbage_in_every_file_is_told(tmp_path: Path) -> None:
-    lines = ["[]", "nonsense", '{"step": NaN}', '{"step": 1, "a/b": NaN, "a/length": "x", "a/kl": 1e999, "a/tokens": true}',
-             '{"step": 2, "phase": 7, "a/length": 5, "eval/x": 1}', "[" * 100_000, '{"step": ' + "9" * 5000 + "}"]  # fmt: skip
+    lines = ["[]", "nonsense", '{"step": NaN}', '{"step": 1, "a/b": NaN, "a/length": "x", "a/kl": 1e999, "a/tokens": '
+        'true}',
+             '{"step": 2, "phase": 7, "a/length": 5, "eval/x": '
+                 '1}', "[" * 100_000, '{"step": ' + "9" * 5000 + "}"]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     write(tmp_path / "summary.json", {"before": [1], "after": {"a": None, "b": "x", "c/d": {"value": 3}, "e": {}}})
     (tmp_path / "recipe.json").write_bytes(b"\xff\xfe{")

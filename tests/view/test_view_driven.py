@@ -1,4 +1,5 @@
-"""A reader at the page: a run that goes on, its false positives one after the other, an address that is sent, a comparison."""
+"""A reader at the page: a run that goes on, its false positives one after the other, an address that is sent, a
+comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page in a browser: it draws every screen, and nothing that comes from a model, a file or an address becomes markup."""
+"""The page in a browser: it draws every screen, and nothing that comes from a model, a file or an address becomes
+markup."""
 
 from __future__ import annotations
 

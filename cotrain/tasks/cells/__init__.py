@@ -9,8 +9,8 @@ Four kinds, the strongest first; ``isolation.py`` finds the first that works her
     own user      root without namespaces: a user that nothing else runs as
     one process   any other user: no second process or thread, no signals, and on Linux no files (Landlock)
 
-A cell is made by its server (``program_server.py``), which forks for each program an examiner and, inside of the cell, the answer.
-Every kind has the same methods:
+A cell is made by its server (``program_server.py``), which forks for each program an examiner and, inside of the cell,
+the answer. Every kind has the same methods:
 
 ::
 

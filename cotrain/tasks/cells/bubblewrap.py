@@ -1,7 +1,8 @@
 """Bubblewrap: namespaces made by the program ``bwrap``, which may do so where a user may not.
 
-The answer runs in a Python of its own (``inside.py``), started for each program: that costs ten times as much as a fork. The examiner
-stays outside, where no process of the answer can be seen from within. Killing bwrap's own two processes kills all in it.
+The answer runs in a Python of its own (``inside.py``), started for each program: that costs ten times as much as a
+fork. The examiner stays outside, where no process of the answer can be seen from within. Killing bwrap's own two
+processes kills all in it.
 """
 
 from __future__ import annotations

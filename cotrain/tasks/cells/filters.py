@@ -1,11 +1,12 @@
 """What a program may not ask the kernel for: system calls by seccomp, files by Landlock. Neither needs a privilege.
 
-Seccomp refuses what reaches other processes (ptrace, reading their memory), what makes namespaces, mounts, shared memory that
-outlives its owner and sockets other than local ones; for a program that shares its user with us also signals to any process but
-itself. Landlock leaves the interpreter, its packages and the program's own folder; the rest of the files cannot be opened.
+Seccomp refuses what reaches other processes (ptrace, reading their memory), what makes namespaces, mounts, shared
+memory that outlives its owner and sockets other than local ones; for a program that shares its user with us also
+signals to any process but itself. Landlock leaves the interpreter, its packages and the program's own folder; the rest
+of the files cannot be opened.
 
-Left out: machines other than x86-64 and aarch64, and kernels without these (Landlock came with 5.13): there nothing is refused, and
-``doctor`` says what is open.
+Left out: machines other than x86-64 and aarch64, and kernels without these (Landlock came with 5.13): there nothing is
+refused, and ``doctor`` says what is open.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def refuse_calls(*, alone: bool) -> None:
 
 
 def _program(alone: bool) -> Iterator[bytes]:
-    """Instructions, each 8 bytes. Every check is whole in itself: the number is loaded anew behind each that looks further."""
+    """Instructions, each 8 bytes. Every check is whole in itself: the number is loaded anew behind each that looks
+    further."""
     column, architecture = ARCHITECTURES[system.MACHINE]
     no = _step(_RETURN, _REFUSE | errno.EPERM)
     number = _step(_LOAD, _NUMBER)
@@ -111,8 +113,8 @@ def landlock_version() -> int:
 
 
 def refuse_files(readable: list[str], folder: str) -> None:
-    """All but ``readable`` and, to write as well, ``folder``; where the kernel knows them also TCP, signals to processes outside and
-    their abstract sockets. Needs ``no_new_privs``."""
+    """All but ``readable`` and, to write as well, ``folder``; where the kernel knows them also TCP, signals to
+    processes outside and their abstract sockets. Needs ``no_new_privs``."""
     version = landlock_version()
     if not version:
         return

@@ -61,7 +61,8 @@ def close_all_but(*keep: int) -> None:
 
 
 def work_in(folder: str) -> None:
-    """Go there, into a session of its own (a signal to its group reaches nobody else), with an environment that holds nothing else."""
+    """Go there, into a session of its own (a signal to its group reaches nobody else), with an environment that holds
+    nothing else."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()

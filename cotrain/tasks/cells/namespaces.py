@@ -1,17 +1,18 @@
-"""Namespaces: a program sees one process beside its own, no network, and no files but Python's and those that it writes.
+"""Namespaces: a program sees one process beside its own, no network, and no files but Python's and those that it
+writes.
 
 ::
 
     pool ── supervisor ── server (1 of its own process ids, root of its own files) ──┬─ examiner (1 of theirs)
                                                                                      └─ answer and what it starts
 
-When a namespace's first process ends, the kernel ends all in it and lets none be started: killing the examiner kills the answer
-with all its children, killing the supervisor or the server kills everybody. The answer's folder is a file system in memory, of
-limited size and number of files, that goes with the last process in it.
+When a namespace's first process ends, the kernel ends all in it and lets none be started: killing the examiner kills
+the answer with all its children, killing the supervisor or the server kills everybody. The answer's folder is a file
+system in memory, of limited size and number of files, that goes with the last process in it.
 
-Root gives examiner and answer users of their own. Another user takes a user namespace: there all three are the same user, the answer
-without capabilities, and what keeps it from the examiner is that the first process of a namespace takes no signal that it has not
-asked for, that it cannot be traced (not dumpable), and that there is no /proc.
+Root gives examiner and answer users of their own. Another user takes a user namespace: there all three are the same
+user, the answer without capabilities, and what keeps it from the examiner is that the first process of a namespace
+takes no signal that it has not asked for, that it cannot be traced (not dumpable), and that there is no /proc.
 
 Left out: a cgroup, as the number of processes is limited for the user, and their memory is watched (``watch.py``).
 """

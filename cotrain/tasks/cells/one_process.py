@@ -1,8 +1,9 @@
 """One process: for a user who has neither namespaces nor root's rights, on any Unix.
 
-No second process or thread can be started (a limit of 0 on processes holds for every user but root), so nothing is left to find when
-the one is killed. It runs as the same user. On Linux seccomp refuses it signals to others and all that reaches into them, and Landlock
-all files but Python's and its own; elsewhere, or on older kernels, **it can read this user's files and signal his processes**.
+No second process or thread can be started (a limit of 0 on processes holds for every user but root), so nothing is left
+to find when the one is killed. It runs as the same user. On Linux seccomp refuses it signals to others and all that
+reaches into them, and Landlock all files but Python's and its own; elsewhere, or on older kernels, **it can read this
+user's files and signal his processes**.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A user of its own: for root where there are no namespaces, as in a container without privileges.
 
-The limit on processes holds for that user, as nothing else runs as it. All its processes are ended by one ``kill(-1)`` of a process
-that may signal them and nobody else; no fork escapes that call. A process outside does the same when the server itself dies
-(``sweeper.py``).
+The limit on processes holds for that user, as nothing else runs as it. All its processes are ended by one ``kill(-1)``
+of a process that may signal them and nobody else; no fork escapes that call. A process outside does the same when the
+server itself dies (``sweeper.py``).
 
-Root's own files stay shut to this user by their modes, and all others by Landlock where the kernel has it; there is no network
-but local sockets (seccomp). The working folder lies in the file system, and is watched.
+Root's own files stay shut to this user by their modes, and all others by Landlock where the kernel has it; there is no
+network but local sockets (seccomp). The working folder lies in the file system, and is watched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Folders that programs work in, where no file system goes with them; and who clears them up beside the server.
 
-A program may leave a hundred thousand directories, and the next one is not to wait for their removal. So each works in a new folder, and
-the old one is named to a process that empties it, however deep it is. That process also outlives a server that was killed: then it
-clears what is left, after a last act of its cell's.
+A program may leave a hundred thousand directories, and the next one is not to wait for their removal. So each works in
+a new folder, and the old one is named to a process that empties it, however deep it is. That process also outlives a
+server that was killed: then it clears what is left, after a last act of its cell's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from cotrain.tasks.cells import limits
 
 
 class Folders:
-    """One folder after the other, in one directory. ``last``: what is done before the end, in the process that clears up."""
+    """One folder after the other, in one directory. ``last``: what is done before the end, in the process that clears
+    up."""
 
     def __init__(self, user: int, last: Callable[[], None]) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="cotrain-"))

@@ -92,8 +92,9 @@ def rate_conversation(
 ) -> list[dict[str, str]]:
     """A solution and the reference answer, and whether the solution's answer is that one, in one of ``RATED``.
 
-    Nearly half of the solutions are clean; the others are wrong in a step, or a solver's with these habits, or right up to an
-    answer that was written over. ``brief``: the answer alone, without problem and steps, from which comparing is learned soon.
+    Nearly half of the solutions are clean; the others are wrong in a step, or a solver's with these habits, or right up
+    to an answer that was written over. ``brief``: the answer alone, without problem and steps, from which comparing is
+    learned soon.
     """
     rng = rng_of("words", "rate", brief, seed, index)
     problem = _problem(source, rng)

@@ -109,7 +109,8 @@ def with_errors(problem: Problem, count: int, habits: Habits, rng: random.Random
 
 
 def another_answer(text: str, answer: str, rng: random.Random) -> str:
-    """A solution over whose answer another one was written, from the last step on; a number becomes one that is near."""
+    """A solution over whose answer another one was written, from the last step on; a number becomes one that is
+    near."""
     wrong = (
         f"{int(answer) + rng.choice((-10, -2, -1, 1, 2, 10))}" if re.fullmatch(r"-?[0-9]+", answer) else answer + "0"
     )

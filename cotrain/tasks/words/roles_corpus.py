@@ -1,4 +1,5 @@
-"""Conversations for a base that speaks more roles than solver and verifier, addressed by (seed, index) as in ``corpus``.
+"""Conversations for a base that speaks more roles than solver and verifier, addressed by (seed, index) as in
+``corpus``.
 
     refine_conversation      a solution and its review, answered by the revised solution
     meta_conversation        a solution and its review, answered by a verdict on the review's own verdicts

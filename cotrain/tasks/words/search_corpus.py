@@ -1,7 +1,7 @@
 """The facts of a problem scattered over documents, as a tool that searches would return them.
 
-A document holds one or two sentences about its subject and as many again about something else. A search by a word of the
-problem's facts finds documents whose subject they are; any other word finds documents about other things. What is
+A document holds one or two sentences about its subject and as many again about something else. A search by a word of
+the problem's facts finds documents whose subject they are; any other word finds documents about other things. What is
 irrelevant names other nouns and is put in other words than the problem, so that its question tells which is which.
 
     search(text, "apples", rng)   → ("There are 3 kites. Mia has 4 apples. …", …)

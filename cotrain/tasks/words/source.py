@@ -142,8 +142,8 @@ class WordProblems:
         return tuple(wording.UNSEEN) if split == "ood_template" else self.families or tuple(wording.FAMILIES)
 
     def _paraphrases(self, problem: Problem, split: str, index: int) -> tuple[str, ...]:
-        """The same facts in another wording of the split, if it has one. For training only a text of the training buckets
-        will do; where no wording gives one, the facts change their order too."""
+        """The same facts in another wording of the split, if it has one. For training only a text of the training
+        buckets will do; where no wording gives one, the facts change their order too."""
         others = [family for family in self._families(split) if family != problem.family]
         rng = rng_of("words", split, index, "paraphrase")
         for attempt in range(ATTEMPTS if others else 0):
