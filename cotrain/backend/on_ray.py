@@ -10,15 +10,26 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cotrain.backend.cluster_file import Cluster
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.core.user_code import PREFIX
+from cotrain.core.verbosity import shows_all
 
 PATIENCE = 180.0  # seconds in which Ray is begun again where it is late
+SETTINGS = {  # of Ray, where the user has not set them; it reads some of them when it is imported
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes beside others
+}
+SILENCE = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "."
+}  # of what its daemon says of a lost process: the run has its own line for that
 
 
 class RayProcess:
@@ -85,6 +96,8 @@ class Ray:
 
     def __init__(self, cluster: Cluster) -> None:
         """Raises ConfigError where Ray is not installed."""
+        for name, value in (SETTINGS if shows_all() else SETTINGS | SILENCE).items():
+            os.environ.setdefault(name, value)
         try:
             import ray  # noqa: F401  this is what it is here for
         except ImportError:
@@ -117,14 +130,11 @@ class Ray:
 def start(cluster: Cluster) -> bool:
     """Join the cluster, or begin Ray on this machine; False where this process has joined one already. Raises
     ConfigError."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own 15 starves its processes beside others
     import ray
 
     if ray.is_initialized():
         return False
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    says: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.DEBUG if shows_all() else logging.ERROR}
     here: dict[str, Any] = {
         "num_cpus": cluster.cpus,
         "object_store_memory": cluster.object_store_mb * 2**20,
@@ -133,16 +143,27 @@ def start(cluster: Cluster) -> bool:
     until = time.monotonic() + min(cluster.deadline, PATIENCE)
     while True:
         try:
-            ray.init(cluster.address or "local", **({} if cluster.address else here), **quiet)
+            with _own_sigterm():
+                ray.init(cluster.address or "local", **({} if cluster.address else here), **says)
             return True
         except Exception as error:
             ray.shutdown()  # what of it began
-            late = (
-                "timed out" in str(error) and cluster.address is None
-            )  # Ray waits 30 seconds; a busy machine needs more
+            # Ray waits 30 seconds; a busy machine needs more
+            late = "timed out" in str(error) and cluster.address is None
             if not late or time.monotonic() > until:
                 where = f"at {cluster.address}" if cluster.address else "here"
                 raise ConfigError(f"Ray does not start {where}: {_line(error)}") from error
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray would end the command at once where it is asked to stop; the run saves first (``loop/stopping.py``)."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _carry_user_code() -> None:

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ray import cloudpickle
-
 from cotrain.core.errors import ProcessLost
 
 
@@ -77,4 +75,6 @@ class Lost:
 
 
 def carried(value: Any) -> Any:
+    from ray import cloudpickle  # here: ``on_ray.Ray`` sets what Ray reads when it is imported
+
     return pickle.loads(cloudpickle.dumps(value))  # noqa: S301  made here
