@@ -39,6 +39,9 @@ PARTS: dict[str, Part] = {
     "signals": lambda n, out: [
         "-m", "tests.torture.kills", "--asked", "--kills", n(210), "--log", str(out / "signals.jsonl"),
     ],
+    "processes": lambda n, out: [
+        "-m", "tests.torture.processes", "--points", n(10), "--log", str(out / "processes.jsonl"),
+    ],
     "mutation": lambda n, out: [
         "-m", "tests.torture.mutation", "--mutants", n(200), "--log", str(out / "mutation.jsonl"),
     ],

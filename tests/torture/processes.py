@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -34,12 +35,12 @@ from tests.backend.test_on_ray import Killing
 from tests.backend.test_several import RECIPES, digest
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", choices=RECIPES, default="adapters", help="see tests/backend/test_several.py")
     parser.add_argument("--points", type=int, default=10, help="of each process (default: 10)")
     parser.add_argument("--log", type=Path, help="gets a line a run")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     torch.set_num_threads(1)
     ray = Killing("", ())
     ray.start()
