@@ -86,11 +86,11 @@ class Plan:
 class Outcome:
     """How a run ended."""
 
-    step: int  # steps done, of all sittings
+    step: int  # steps done, of all calls
     finished: bool  # False: interrupted, go on with resume=True
     loss: float  # training loss of the last step, nats per token; NaN when no step was done
-    validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this sitting
-    seconds: float  # of this sitting
+    validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this call
+    seconds: float  # of this call
 
 
 def train(
