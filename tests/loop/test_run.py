@@ -173,7 +173,7 @@ def test_the_weights_really_move(whole):
     start = CoTrainer(CASTS["tango"](EASY)).policies.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
-        assert documents["state"]["cast"][policy]["updates"] > 0
+        assert documents["state"]["policies"][policy]["updates"] > 0
         moved = [
             n for n in start[policy] if n.startswith("model.") and not torch.equal(start[policy][n], tensors[policy][n])
         ]
@@ -286,7 +286,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
 def test_a_run_goes_on_with_its_own_recipe_only(whole):
     """Also where a recipe was changed in a way that its function and arguments do not tell."""
     folder, _ = whole("grpo")
-    message = r"evaluation\.members was 8 when this run was begun and is 3"
+    message = r"evaluation\.group_size was 8 when this run was begun and is 3"
     with pytest.raises(RunDirectoryError, match=message):
         other = CASTS["grpo"](EASY)
         loop.resume(replace(other, evaluation=replace(other.evaluation, group_size=3)), folder)

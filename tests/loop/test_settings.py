@@ -19,6 +19,8 @@ from cotrain.loop.settings import NAMES, Settings, recipe
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import SHIPPED, find
 from cotrain.recipes.grpo import grpo
+from cotrain.tasks.games.source import Games
+from cotrain.tasks.halves import Halves
 from tests.helpers import EASY, TINY
 
 SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1}
@@ -106,7 +108,8 @@ def test_adapters_of_every_recipe(name):
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - FOLLOWED - {"demo"}))
 def test_adapters_at_another_temperature_make_a_step(name):
     alone = {"warmup": 0} if "warmup" in signature_of(name) else {}
-    CoTrainer(find(name)(**SIZES, **alone, lora=2, temperature=0.8)).step()
+    played = {"tasks": {"magrpo": Halves(), "spiral": Games("kuhn")}.get(name, EASY)}
+    CoTrainer(find(name)(**SIZES | alone | played, lora=2, temperature=0.8)).step()
 
 
 def test_an_average_of_an_adapter_is_refused():
