@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cotrain.attack import play, tables
 from cotrain.attack import xplay as cross
@@ -16,19 +17,13 @@ def attack(argv: Sequence[str]) -> int:
     """Measure how often a verifier believes wrong solutions that try to fool it."""
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
     parser.add_argument("--problems", type=whole(1), default=128, metavar="N", help="that are solved (default: 128)")
     parser.add_argument("--each", type=whole(1), default=1, metavar="N", help="solutions a string (default: 1)")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="other strings (default: 0)")
-    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
     parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
     parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_device(parser)
-    add_threads(parser)
-    given = parser.strict(argv)
-    threads(given.threads)
+    given = _read(parser, argv)
     found = play.attack(
         given.directory,
         role=given.role,
@@ -40,7 +35,7 @@ def attack(argv: Sequence[str]) -> int:
         start=given.start,
         device=device_of(given.device),
         out=given.out,
-        say=(lambda text: None) if given.json else functools.partial(print, flush=True),
+        say=_said(given.json),
     )
     if given.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
@@ -55,16 +50,10 @@ def xplay(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
     parser.add_argument("--every", type=whole(1), default=25, metavar="N", help="steps between those that play (25)")
-    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
     parser.add_argument("--problems", type=whole(1), default=64, metavar="N", help="held-out ones (default: 64)")
     parser.add_argument("--samples", type=whole(1), default=4, metavar="N", help="solutions of each (default: 4)")
-    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_device(parser)
-    add_threads(parser)
-    given = parser.strict(argv)
-    threads(given.threads)
+    given = _read(parser, argv)
     found = cross.xplay(
         given.directories,
         every=given.every,
@@ -74,7 +63,24 @@ def xplay(argv: Sequence[str]) -> int:
         split=given.split,
         device=device_of(given.device),
         out=given.out,
-        say=(lambda text: None) if given.json else functools.partial(print, flush=True),
+        say=_said(given.json),
     )
     print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(cross.lines_of(found)))
     return 0
+
+
+def _read(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, with the flags that both commands have."""
+    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
+    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_device(parser)
+    add_threads(parser)
+    given = parser.strict(argv)
+    threads(given.threads)
+    return given
+
+
+def _said(as_json: bool) -> Callable[[str], None]:
+    """What tells the progress: nothing where JSON is printed."""
+    return (lambda text: None) if as_json else functools.partial(print, flush=True)

@@ -29,7 +29,7 @@ from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
-from cotrain.engine.graphs import StaticLane, recorder_for
+from cotrain.engine.graphs import StaticScheduler, recorder_for
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import Scheduler
 from cotrain.engine.scoring import ScoringScheduler
@@ -210,7 +210,7 @@ class _Lanes:
         if not self._fixed:
             return plain()
         try:
-            return StaticLane(
+            return StaticScheduler(
                 policy,
                 model,
                 max_rows=max_rows,

@@ -104,7 +104,7 @@ class Held(Rows):
         return finished
 
 
-class StaticLane(Scheduler):
+class StaticScheduler(Scheduler):
     """As ``Scheduler``, with decode steps of fixed shape. Its rows' log-probabilities differ from a ``Scheduler``'s by
     rounding."""
 

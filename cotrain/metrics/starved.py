@@ -142,13 +142,22 @@ class Starved:
         signal = signal.rpartition("/")[2]
         times = f"{count} {'time' if count == 1 else 'times'} in a row"
         if band == "unreadable answers":
-            advice = f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise max_tokens, or mend its prompt."
+            advice = (
+                f"No answer of {name!r} can be read: see {name}/parse_failure by reason; raise max_tokens, "
+                "or mend its prompt."
+            )
             return f"all of them, {times}", "some can be read", advice
         if band == "no such signal":
-            advice = f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or leave it out of rewards."
+            advice = (
+                f"Objective {name!r} reads {signal!r} and no trace has it: reward it in the protocol, or "
+                "leave it out of rewards."
+            )
             return f"given to no trace, {times}", "given to some traces", advice
         if band == "no spread":
-            advice = f"Signal {signal!r} has never varied within a group and teaches nothing: check what the protocol pays for it."
+            advice = (
+                f"Signal {signal!r} has never varied within a group and teaches nothing: check what the "
+                "protocol pays for it."
+            )
             return f"the same in every group, {times}", "varies", advice
         reasons = self._dropped.get(name, Counter()).most_common()
         left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
@@ -162,7 +171,10 @@ def _advice(name: str, reasons: list[tuple[str, int]]) -> Iterator[str]:
         signal = reason.removeprefix("no ")
         yield f"Objective {name!r} reads the signal {signal!r} and no trace has it: reward it in the protocol."
     elif reason == "zero_spread":
-        yield "All rewards within a group are equal: change the difficulty of the problems, use larger groups, or check the reward."
+        yield (
+            "All rewards within a group are equal: change the difficulty of the problems, use larger "
+            "groups, or check the reward."
+        )
     elif reason:
         yield f"Objective {name!r} does not train its policy: see {name}/dropped."
     else:

@@ -19,7 +19,7 @@ from cotrain.core.types import Sampling
 from cotrain.engine import embedded
 from cotrain.engine.copies import Copies
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.graphs import LOOK, Held, StaticLane
+from cotrain.engine.graphs import LOOK, Held, StaticScheduler
 from cotrain.engine.reference import complete
 from cotrain.engine.static_cache import columns_for, lines_for
 from tests.engine.test_adapter_schedulers import POLICIES, wrapped
@@ -161,13 +161,13 @@ def test_the_host_looks_every_few_steps(monkeypatch):
         for n, t in [(2 * LOOK + 1, 1.0), (2 * LOOK + 5, 0.0)]
     ]
 
-    decode = StaticLane._decode
+    decode = StaticScheduler._decode
 
     def watched(scheduler):
         with Tape(WAITS):
             decode(scheduler)
 
-    monkeypatch.setattr(StaticLane, "_decode", watched)
+    monkeypatch.setattr(StaticScheduler, "_decode", watched)
     found = answers(engine, asked)
     assert [len(completion.token_ids) for completion in found] == [2 * LOOK + 1, 2 * LOOK + 5]
     assert looks == [2, 2, 2, 1]  # after entry, twice LOOK steps, and the longer one's last four
