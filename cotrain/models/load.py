@@ -2,9 +2,9 @@
 
 Seven names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
 was taught no errors and can check, ``embedded-habits``, which has two habits that are wrong, ``embedded-format``, which
-knows the formats alone, ``embedded-roles``, which has
-learned more roles, ``embedded-digest``, which can copy what matters out of documents, and ``embedded-rater``, a reward
-model (docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
+knows the formats alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``, which can copy what
+matters out of documents, and ``embedded-rater``, a reward model (docs/bases.md). They are stored as bfloat16 and loaded
+as float32 like any other.
 """
 
 from __future__ import annotations
