@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,14 @@ def read_each(paths: Sequence[str], kind: str, read: Reader, aside: Quarantine |
     of the first row that it refuses, or sets such rows ``aside``."""
     found: list[Sample] = []
     for split, lines in _files(paths, kind):
-        found += parsed(lines, lambda row, where, split=split: read(row, where, split), aside)
+        found += parsed(lines, partial(_of_split, read, split), aside)
     if aside is not None:
         aside.settle(", ".join(paths))
     return found
+
+
+def _of_split(read: Reader, split: str, row: dict[str, Any], where: str) -> Sample:
+    return read(row, where, split)
 
 
 def _files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tuple[str, Line]]]]:

@@ -28,7 +28,7 @@ def test_malformed_rows_of_a_suite_are_set_aside_with_place_and_reason(tmp_path,
     rows, reason, good = CASES[name]
     path = tmp_path / f"{name}.jsonl"
     path.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-    with pytest.raises(DataError, match="row [123]"):
+    with pytest.raises(DataError, match=r"row [123]"):
         load_suite(name, [str(path)], AnswerGrader())
     aside = Quarantine()
     assert len(load_suite(name, [str(path)], AnswerGrader(), aside)) == good
