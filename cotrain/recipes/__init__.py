@@ -26,6 +26,7 @@ SHIPPED = (  # module and function have one name
     "genprm",
     "gram",
     "grpo",
+    "mae",
     "magrpo",
     "mars",
     "prime",
