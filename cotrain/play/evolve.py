@@ -256,7 +256,8 @@ def spoiled(text: str, rng: Random) -> str:
 
 async def rehearse(task: Task, roles: Roles, *, pool: TaskPool, skill: float = 0.5) -> None:
     """For the formats to be learned: a program writes the task's problem, scores it and a spoiled one, and scores an
-    answer of the model's own. With probability ``skill`` its scores are the truth, else they are drawn."""
+    answer of the role ``before``, who solves as the model did at its start. With probability ``skill`` its scores are
+    the truth, else they are drawn."""
     turn = await roles.author(hint=hint_of(task, pool, "problem"), problem=task.prompt)
     read = read_problem(task.prompt)
     if not isinstance(read, ParseFailure):
@@ -266,7 +267,7 @@ async def rehearse(task: Task, roles: Roles, *, pool: TaskPool, skill: float = 0
     await roles.rater_teacher(
         problem=broken, score=float(not isinstance(read_problem(broken), ParseFailure)), skill=skill
     )
-    solution = await roles.trial(problem=task.prompt)
+    solution = await roles.before(problem=task.prompt)
     if await examine(task, roles, solution) is not None:
         score = float(CORRECT.known(solution))
         await roles.judge_teacher(problem=task.prompt, solution=in_tags(solution), score=score, skill=skill)

@@ -178,9 +178,10 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions"
 
 
 async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
-    """For the formats to be learned, on a draft of the model's own or on one that keeps a principle, each as often: a
-    program says whether a drawn principle is kept, truly with probability ``skill``, and mends the draft."""
-    for draft in await attempts(task, roles, 1):
+    """For the formats to be learned, on a draft of the role ``before``, who solves as the model did at its start, or on
+    one that keeps a principle, each as often: a program says whether a drawn principle is kept, truly with probability
+    ``skill``, and mends the draft."""
+    for draft in await attempts(task, roles, 1, role="before"):
         if not draft.parsed.ok:
             continue
         name, rng = drawn(draft), rng_of("shown", draft.id)

@@ -13,8 +13,8 @@ two out; ``learned="drafts"`` learns the drafts in as many steps, in place of th
 
 Different from the paper: a pairwise loss on the labels takes the place of a preference model and PPO; one critique and
 one revision; labels are votes and not log-probabilities. Models that do not know the formats learn them from a program
-(``warmup``), which judges truly with probability ``skill`` and always mends well; the solver's own drafts are learned
-beside them. Left out: helpfulness data, chains of thought in the feedback.
+(``warmup``), which judges truly with probability ``skill`` and always mends well; answers that the model gave
+before are learned beside them, so that it forgets less. Left out: helpfulness data, chains of thought in the feedback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Roles, Settings, Sft, Task
-from cotrain import alternate, attempts, common_roles, gives, noting, program, recipe, snapshot, solving, together
+from cotrain import (
+    alternate,
+    attempts,
+    common_roles,
+    frozen,
+    gives,
+    noting,
+    program,
+    recipe,
+    snapshot,
+    solving,
+    together,
+)
 from cotrain import verifying
 from cotrain.learn.preference import CHOSEN, Preference
 from cotrain.play.principles import KEPT, MENDED, critic, criticise, drawn, keeps, note_kept, rehearse, revise_oneself
@@ -86,7 +98,9 @@ def constitutional(
         policies["teacher"] = program(say_verdict, tokens_of="generator")
         roles["critic_teacher"] = critic("teacher", run.model)
         roles["reviser_teacher"] = reviser("author", run.model)
-        also = ("reviser_teacher", "solver")
+        policies["start"] = frozen(run.model)
+        roles["before"] = common_roles.solver("start", run.model)
+        also = ("reviser_teacher", "before")
         objectives["format"] = Objective(policy="generator", on="critic_teacher", also=also, by=Sft())
         how = {"skill": skill}
         phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=how))

@@ -13,8 +13,8 @@ every question in.
 Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all;
 one judge's score takes the place of three pairs of tags; no repetition penalty. Models that do not know the formats
 learn them first (``warmup``) from a program that writes problems, and scores truly with probability ``skill``: what
-the judge knows of truth at its start comes from there. The solver's own answers are learned beside them, so that it
-forgets less.
+the judge knows of truth at its start comes from there. Answers that the model gave before are learned beside them, so
+that the solver forgets less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, common_roles, noting, program, recipe, reinforce_pp, solving, verifying
+from cotrain import alternate, common_roles, frozen, noting, program, recipe, reinforce_pp, solving, verifying
 from cotrain.play.evolve import EARNED, evolve, examine_all, judge as answer_judge
 from cotrain.play.evolve import rater, rehearse, say_score
 from cotrain.play.proposals import VALID, write_problem
@@ -81,11 +81,13 @@ def mae(
     ]
     if warmup:
         policies["author"] = program(write_problem, tokens_of="generator")
+        policies["start"] = frozen(run.model)
+        roles["before"] = common_roles.solver("start", run.model)
         policies["teacher"] = program(say_score, tokens_of=scorer)
         roles["author"] = Role(policy="author", prompt=writes.prompt, sampling=writes.sampling)
         roles["judge_teacher"] = answer_judge("teacher", run.model)
         roles["rater_teacher"] = rater("teacher", run.model)
-        objectives["format"] = Objective(policy="generator", on="author", also=("trial",), by=Sft())
+        objectives["format"] = Objective(policy="generator", on="author", also=("before",), by=Sft())
         objectives["scores"] = Objective(policy=scorer, on="judge_teacher", also=("rater_teacher",), by=Sft())
         phases.append(
             Phase(

@@ -134,7 +134,7 @@ def test_the_formats_are_rehearsed_and_fill_the_pool():
     trainer = CoTrainer(mae(steps=2, warmup=2, **SMALL))
     row = trainer.step().row
     assert row["pool/size"] == 3.0 and row["scores/credit/samples"] == 9  # two questions and an answer of each problem
-    assert row["format/credit/samples"] == 6  # the problem, and the model's own answer
+    assert row["format/credit/samples"] == 6  # the problem, and an answer of the start
     assert rehearse.__name__ == trainer.recipe.schedule.phase_at(0).protocol.__name__
 
 
