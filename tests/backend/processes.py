@@ -90,8 +90,8 @@ def carried(value: Any) -> Any:
 
 class Apart:
     """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
-    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions), which
-    it no longer hears."""
+    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions),
+    which it no longer hears."""
 
     here, deadline = True, 120.0
 
