@@ -187,7 +187,7 @@ class Monitor:
         return new
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
-        value, step = band.rule(series), series.steps[-1]
+        value, step = band.rule(series), series.step
         if value is None:
             return None
         if place in self._alarms:
