@@ -67,6 +67,12 @@ class RayProcess:
             self.kill()
             raise ProcessLost(f"{self.what} is lost during {method}: {_line(error)}") from error
 
+    def done(self, reference: Any, seconds: float) -> bool:
+        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        import ray
+
+        return bool(ray.wait([reference], timeout=seconds, fetch_local=False)[0])
+
     def kill(self) -> None:
         """At once, whatever it does. Nothing where it is gone."""
         import ray
@@ -105,6 +111,14 @@ class Ray:
         self.cluster = cluster
         self._ours = False  # did it begin or join Ray?
 
+    @property
+    def here(self) -> bool:
+        return self.cluster.address is None
+
+    @property
+    def deadline(self) -> float:
+        return self.cluster.deadline
+
     def start(self) -> None:
         self._ours = start(self.cluster)
         _carry_user_code()
@@ -114,7 +128,7 @@ class Ray:
 
         gpus = self.cluster.gpus.get(host.__name__, 0.0)
         actor: Any = ray.remote(Hosting).options(num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0)
-        return RayProcess(what, actor.remote(host, settings), self.cluster.deadline, here=self.cluster.address is None)
+        return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def stop(self) -> None:
         import ray

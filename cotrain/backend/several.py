@@ -8,7 +8,8 @@
 A process that is lost takes what it held with it:
 
     engine     copies only. The play that it was lost in is played again, by a new one with the present weights
-    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again
+    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again;
+               where they are several ranks (``learner_group.py``), the loss of one is the loss of all
 
 Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``:
 ``on_ray.py``.
@@ -25,6 +26,7 @@ import torch
 from cotrain.backend.engine_host import EngineHost
 from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
 from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
+from cotrain.backend.learner_group import Group
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
 from cotrain.backend.players import Players
@@ -38,6 +40,16 @@ LEARNERS, ENGINE = "the learners' process", "the engine's process"  # as message
 
 class Launcher(Protocol):
     """Begins processes, and carries what is said to them."""
+
+    @property
+    def here(self) -> bool:
+        """Are all processes on this machine?"""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each answer."""
+        ...
 
     def start(self) -> None:
         """Make ready. Raises ConfigError where that cannot be."""
@@ -59,8 +71,9 @@ class Launcher(Protocol):
 class Several:
     """Implements ``Backend``."""
 
-    def __init__(self, launcher: Launcher, device: str = "cpu") -> None:
-        self._launcher, self.device = launcher, device
+    def __init__(self, launcher: Launcher, device: str = "cpu", *, world: int = 1) -> None:
+        """``world``: ranks that hold the learners together."""
+        self._launcher, self.device, self.world = launcher, device, world
         self._handles: dict[str, PolicyHandle] = {}
         self._learners: Process | None = None
         self._engine_process: Process | None = None
@@ -125,7 +138,8 @@ class Several:
         self._present_learners()
 
     def describe(self) -> dict[str, Any]:
-        return {**self._launcher.describe(), "engine": "embedded", "device": self.device}
+        world = {"world": self.world} if self.world > 1 else {}
+        return {**self._launcher.describe(), "engine": "embedded", "device": self.device, **world}
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
@@ -154,6 +168,8 @@ class Several:
         return process
 
     def _begin_learners(self) -> Process:
+        if self.world > 1:
+            return Group(LEARNERS, self._launcher, self.world, self._settings())
         return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
 
     def _begin_engine(self) -> Process:

@@ -60,19 +60,28 @@ def add_backend(parser: argparse._ActionsContainer) -> None:
         metavar="FILE",
         help="with --backend ray: local (the default), or a TOML file that names the machines",
     )
+    parser.add_argument(
+        "--world",
+        type=whole(1),
+        metavar="N",
+        help="with --backend ray: ranks that hold the learners in shards (default: 1)",
+    )
 
 
 def backend_of(given: argparse.Namespace) -> Any:
     """The backend that ``--backend`` and ``--cluster`` mean; None for this process. Raises ConfigError."""
     if given.backend == "local":
-        if given.cluster is not None:
-            raise ConfigError("--cluster goes with --backend ray; give both, or neither")
+        for flag in ("cluster", "world"):
+            if getattr(given, flag) is not None:
+                raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
         return None
-    from cotrain.backend.cluster_file import LOCAL, read
+    from cotrain.backend.cluster_file import LOCAL, check_world, read
     from cotrain.backend.on_ray import Ray
     from cotrain.backend.several import Several
 
-    return Several(Ray(read(given.cluster or LOCAL)), device_of(given.device))
+    cluster, device, world = read(given.cluster or LOCAL), device_of(given.device), given.world or 1
+    check_world(cluster, device, world)
+    return Several(Ray(cluster), device, world=world)
 
 
 def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:

@@ -27,7 +27,7 @@ def written(tmp_path, text):
 
 
 def test_a_whole_file(tmp_path):
-    gpus = {"LearnerHost": 1.0, "EngineHost": 0.5}
+    gpus = {"LearnerHost": 1.0, "RankHost": 1.0, "EngineHost": 0.5}
     expected = Cluster(address="10.0.0.1:6379", cpus=8, object_store_mb=4096, deadline=90.0, gpus=gpus)
     assert read(written(tmp_path, WHOLE)) == expected
     assert read("local").address is None
