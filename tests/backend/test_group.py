@@ -2,19 +2,14 @@
 killed, and gone on with by any number of ranks."""
 
 import json
-import re
 
 import pytest
 import torch
 
-from cotrain.backend.learner_group import Group
 from cotrain.backend.several import ENGINE, Several
-from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.disk import transaction
 from cotrain.loop import run as loop
-from cotrain.loop.guard import Diverged
 from cotrain.loop.override import override
-from cotrain.loop.stopping import Interrupted
 from tests.backend.processes import Apart, Here
 from tests.backend.test_several import RECIPES, digest
 

@@ -100,6 +100,16 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         28,
         [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)), rows(generator__generator__surprisal=flat(0.0, 0.0))],
     ),
+    "sampler and trainer apart": (
+        rows(generator__generator__sampler_trainer_diff=[0.0, 0.2, 0.2, 0.2]),
+        3,
+        [rows(generator__generator__sampler_trainer_diff=[0.2, 0.2, 0.0, 0.09])],
+    ),
+    "left out for mismatch": (
+        rows(generator__generator__mismatch_masked=[0.0, 0.0, 0.4]),
+        2,
+        [rows(generator__generator__mismatch_masked=[0.0, 0.1, 0.1])],
+    ),
     "consensus collapse": (
         rows(solver__majority_share=flat(0.5, 0.7, 0.9), solver__majority_accuracy=flat(0.5, 0.6, 0.3)),
         26,
