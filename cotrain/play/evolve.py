@@ -124,9 +124,9 @@ class Scorer:
         said = await self.roles.rater.many(self.votes, group=f"{turn.id}/rated", parent=turn, **fields)
         return self._worth(said, problem is not None)
 
-    async def answer(self, turn: Turn, text: str, role: str = "judge") -> float:
+    async def answer(self, turn: Turn, text: str) -> float:
         """The score of an answer to ``text``."""
-        handle = getattr(self.roles, role)
+        handle = self.roles.judge
         fields: dict[str, Any] = {"solution": in_tags(turn)}
         if "nonce" in handle.fields:
             fields = shown(self.roles.nonce(turn), **fields)

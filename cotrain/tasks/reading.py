@@ -57,7 +57,8 @@ class Quarantine:
         """What happened, in one line."""
         count = len(self.refused)
         total = self.read + count
-        return f"{count} of {total} rows cannot be read and {'is' if count == 1 else 'are'} left out; the first: {self.refused[0].reason}"
+        verb = "is" if count == 1 else "are"
+        return f"{count} of {total} rows cannot be read and {verb} left out; the first: {self.refused[0].reason}"
 
     def write(self, path: str | Path) -> None:
         """Write all that was set aside as JSON lines; the file is there whole or not at all. Raises UserError."""

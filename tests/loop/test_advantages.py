@@ -24,8 +24,8 @@ from cotrain.view.runs import opened
 def trace(call: int, tokens: int) -> Trace:
     return Trace(
         address=Address(step=0, task=0, member=0, role="solver", call=call), role="solver", policy="generator",
-        version=0, group="g", prompt_ids=(1,), token_ids=(2,) * tokens, logprobs=(0.0,) * tokens, text="", finish="stop",
-        failure=None, parsed={}, truth={}, parent=None, signals=(),
+        version=0, group="g", prompt_ids=(1,), token_ids=(2,) * tokens, logprobs=(0.0,) * tokens, text="",
+        finish="stop", failure=None, parsed={}, truth={}, parent=None, signals=(),
     )  # fmt: skip
 
 

@@ -98,7 +98,8 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
     "collapsing entropy": (
         rows(generator__generator__surprisal=flat(0.2, 0.1, 0.01)),
         28,
-        [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)), rows(generator__generator__surprisal=flat(0.0, 0.0))],
+        [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)),
+            rows(generator__generator__surprisal=flat(0.0, 0.0))],
     ),
     "sampler and trainer apart": (
         rows(generator__generator__sampler_trainer_diff=[0.0, 0.2, 0.2, 0.2]),
@@ -275,7 +276,8 @@ def test_the_bands_that_apply_are_known_from_the_keys():
 def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None):
     address = Address(step=step, task=task, member=0, role=role, call=0)
     found = Trace(
-        address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,), logprobs=(-1.0,),
+        address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,),
+        logprobs=(-1.0,),
         text="", finish="stop", signals=(Reward(name="proxy", value=paid),), parent=parent,
         parsed={} if final is None else {"final": final}, truth={} if correct is None else {"correct": correct},
     )  # fmt: skip
