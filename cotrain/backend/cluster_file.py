@@ -101,8 +101,8 @@ def read(target: str) -> Cluster:
 
 
 def check_world(cluster: Cluster, device: str, world: int) -> None:
-    """Raise ConfigError, one line, for more ranks of learners than this machine or the file has room for; machines of
-    a Ray that runs are looked at when it is joined."""
+    """Raise ConfigError, one line, for more ranks of learners than this machine has room for. Left out: what a Ray that
+    runs already has to give."""
     if world == 1:
         return
     if cluster.address is None and world > cluster.cpus:

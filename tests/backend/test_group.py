@@ -2,13 +2,19 @@
 killed, and gone on with by any number of ranks."""
 
 import json
+import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 
+from cotrain.backend import learner_group
+from cotrain.backend.learner_group import Group
 from cotrain.backend.several import ENGINE, Several
+from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.disk import transaction
 from cotrain.loop import run as loop
+from cotrain.loop.guard import Diverged
 from cotrain.loop.override import override
 from tests.backend.processes import Apart, Here
 from tests.backend.test_several import RECIPES, digest
@@ -18,7 +24,7 @@ def recipe(name):
     """With several micro-batches an update."""
     made = RECIPES[name]()
     trained = [policy for policy, spec in made.policies.items() if hasattr(spec, "micro_tokens")]
-    return override(made, [f"policies.{policy}.micro_tokens=300" for policy in trained])
+    return override(made, [f"policies.{policy}.micro_tokens=60" for policy in trained])
 
 
 class Mixed(Apart):
@@ -70,10 +76,8 @@ def gap(one, other):
     return max(float((mine[k] - theirs[k]).abs().max()) for k in mine)
 
 
-WHOLE = [name if name == "adapters" else pytest.param(name, marks=pytest.mark.whole) for name in RECIPES]
-
-
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_run_on_two_ranks_is_near_the_run_of_one_process(name, on_two):
     ranks, local = on_two(name)
     assert gap(ranks, local) < 2e-4
@@ -81,11 +85,89 @@ def test_a_run_on_two_ranks_is_near_the_run_of_one_process(name, on_two):
     assert json.loads((ranks / "provenance.json").read_text())["backend"]["world"] == 2
 
 
-KILLS = [(0, "update", 2), (1, "update", 5), (1, "tensors", 3), (0, "gather", 7), (1, "join", 2)]
+KILLS = [(0, "update", 2), (1, "join", 2), (1, "tensors", 3)]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
 def test_killed_ranks_change_nothing(name, on_two, tmp_path):
-    launcher = made(name, tmp_path / "run", KILLS)
-    assert launcher.killed == len(KILLS)
+    kills = [*KILLS, (0, "gather", 6 if name == "adapters" else 7)]
+    launcher = made(name, tmp_path / "run", kills)
+    assert launcher.killed == len(kills)
     assert digest(tmp_path / "run") == digest(on_two(name)[0])
+
+
+@pytest.mark.whole
+def test_a_rank_that_is_lost_three_times_in_one_step_ends_the_run_with_the_reason(tmp_path):
+    with pytest.raises(Diverged, match=r"rank 1 of 2\) is lost during update; 3 times in a row"):
+        made("adapters", tmp_path / "run", [(1, "update", n) for n in (1, 2, 3)])
+
+
+class Stop:
+    """Ends a run after so many steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def message(self, text): ...
+
+    def update(self, row):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.whole
+def test_a_run_goes_on_with_another_number_of_ranks(on_two, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        made("adapters", out, observer=Stop(2))  # step 1 is done, and not saved
+    for world, steps in ((1, 2), (2, 9)):
+        launcher = Mixed()
+        try:
+            with nullcontext() if steps > 3 else pytest.raises(KeyboardInterrupt):
+                loop.resume(recipe("adapters"), out, backend=Several(launcher, world=world), observer=Stop(steps))
+        finally:
+            launcher.stop()
+    assert gap(out, on_two("adapters")[1]) < 2e-4
+
+
+class Odd:
+    """In the place of ``RankHost``: fails, sleeps or answers as it is asked."""
+
+    def __init__(self, rank, world, here, patience):
+        self.rank = rank
+
+    def address(self):
+        return "here", 0
+
+    def join(self, address): ...
+
+    def call(self, what):
+        if what == "fail" and self.rank == 1:
+            raise ConfigError("rank 1 has no room")
+        if what == "cut" and self.rank == 0:
+            raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+        if what != "answer":
+            time.sleep(60.0)
+        return what if self.rank == 0 else None
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("fail", ConfigError, "rank 1 has no room"),
+        ("cut", ProcessLost, "rank 0 has lost the others during cut: .*closed by peer"),
+        ("sleep", ProcessLost, "rank 0 did not answer sleep within 1.5 seconds; all were killed"),
+    ],
+)
+def test_one_rank_alone_ends_the_group(what, error, said, monkeypatch):
+    monkeypatch.setattr(learner_group, "RankHost", Odd)
+    monkeypatch.setattr(learner_group, "LOSS", 0.5)
+    launcher = Apart()
+    group = Group("the learners", launcher, 2, ())
+    assert group.ask("answer") == "answer"
+    group._deadline = 1.5
+    with pytest.raises(error, match=said):
+        group.ask(what)
+    assert not any(process.process.is_alive() for process in launcher.processes)

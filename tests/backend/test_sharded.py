@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+from cotrain.core.errors import ModelError
+from cotrain.learn.sharded import Sharded
 from tests.backend.processes import Apart
 from tests.backend.sharded_trials import TRIALS, Trial
 
@@ -105,3 +108,8 @@ def test_what_some_ranks_save_others_go_on_from(before, after, on):
     found, wanted = on(after, "loaded", held), on(0, "loaded", held)
     assert_equal(on(after, "kept", held)["tensors"], [saved])
     assert distance(found, wanted) < NARROW
+
+
+def test_a_model_without_layers_that_are_known_is_refused():
+    with pytest.raises(ModelError, match="Linear has no layers of transformers to be sharded; use --world 1"):
+        Sharded(nn.Linear(2, 2), None)
