@@ -37,11 +37,11 @@ Settled = Mapping[str, Spec]
 Placing = Callable[[Settled, int, str, int], list[Place]]  # (policies, seed, device, threads) → engines
 
 
-def embedded_alone(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+def embedded_alone(policies: Settled, seed: int, device: str, threads: int, *, tested: bool = False) -> list[Place]:
     """One embedded engine for all."""
     asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
     settings = (policies, seed, device, threads)
-    return [Place(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=False)]
+    return [Place(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ once.
 
 Mean distances of log-probabilities over the answer's tokens: g₀ and g of engine and learner before and after the change,
 c of the learner before and after. Demanded are g₀ ≤ 0.2 nats, far above rounding, and g ≤ 4 g₀ + c / 200: what is left
-out of the new weights moves the engine as the learner was moved. For a policy that stays there is g₀ alone.
+out of the new weights moves the engine as the learner was moved. The engine's other policies answer in the same batch, and
+the same is demanded of them. For a policy that stays there is g₀ alone.
 """
 
 from __future__ import annotations
@@ -50,34 +51,55 @@ def check_publishing(policies: Sequence[PolicyHandle], engine: LimitedEngine, pu
     back in any case but that of a lost process."""
     for handle in (h for h in policies if h.changes):
         publish(handle.name, handle.version)  # adapters have no weights there yet
-    return [_checked(handle, engine, publish) for handle in policies]
+    starts = [_start(handle, engine) for handle in policies]
+    found = []
+    for handle, (old, before) in zip(policies, starts, strict=True):
+        arrival = Arrival(policy=handle.name, before=before, after=None, change=None)
+        others = [other for other in policies if other is not handle]
+        found.append(_changed(handle, others, old, before, engine, publish) if handle.changes else arrival)
+    return found
 
 
-def _checked(handle: PolicyHandle, engine: LimitedEngine, publish: Publish) -> Arrival:
+def _start(handle: PolicyHandle, engine: LimitedEngine) -> tuple[list[Completion], float]:
+    """What it says with the weights of the start, and how far that is from what the learner believes."""
     prompt = _prompt(handle, engine.context(handle.name))
-    old = _answers(handle, prompt, engine)  # its prompt may stay in a cache
-    before = _distance(_told(old), _believed(handle, prompt, old))
+    said = _answers(handle, prompt, engine)
+    before = _distance(_told(said), _believed(handle, prompt, said))
     if not before <= STAYS:
         raise _refusal(handle, f"differ by {before:.3g} nats a token at the start; expected {STAYS} at most")
-    if not handle.changes:
-        return Arrival(policy=handle.name, before=before, after=None, change=None)
+    return said, before
+
+
+def _changed(
+    handle: PolicyHandle,
+    others: Sequence[PolicyHandle],
+    old: Sequence[Completion],
+    before: float,
+    engine: LimitedEngine,
+    publish: Publish,
+) -> Arrival:
+    prompt = _prompt(handle, engine.context(handle.name))
+    _answers(handle, prompt, engine)  # it may stay in a cache
     state, kept, version = handle.state(), handle.tensors(), handle.version
     handle.load(state, shaken(kept, handle.name))
     try:
         publish(handle.name, version)
-        new = _answers(handle, prompt, engine)
+        new, *beside = _answers_of([handle, *others], prompt, engine)
         shaken_believes = _believed(handle, prompt, new)
+        apart = {h: _distance(_told(s), _believed(h, prompt, s)) for h, s in zip(others, beside, strict=True)}
     finally:
         handle.load(state, kept)
         publish(handle.name, version)
     after, change = (_distance(x, shaken_believes) for x in (_told(new), _believed(handle, prompt, new)))
-    if not after <= MULTIPLE * before + SHARE * change:
-        raise _refusal(
-            handle,
-            f"differ by {after:.3g} nats a token after a change of its weights, which moved the learner's by "
-            f"{change:.3g}; expected {MULTIPLE * before + SHARE * change:.2g} at most",
-        )
-    if _answers(handle, prompt, engine) != old:
+    most = MULTIPLE * before + SHARE * change
+    for policy, distance in {handle: after, **apart}.items():
+        if not distance <= most:
+            raise _refusal(
+                policy,
+                f"differ by {distance:.3g} nats a token after a change of the weights of {handle.name!r}, which moved "
+                f"the learner's by {change:.3g}; expected {most:.2g} at most",
+            )
+    if _answers(handle, prompt, engine) != list(old):
         raise _refusal(handle, "are others than before, once the weights were put back; expected the same bits")
     return Arrival(policy=handle.name, before=before, after=after, change=change)
 
@@ -104,6 +126,13 @@ def _prompt(handle: PolicyHandle, context: int) -> tuple[int, ...]:
 
 
 def _answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: LimitedEngine) -> list[Completion]:
+    return _answers_of([handle], prompt, engine)[0]
+
+
+def _answers_of(
+    handles: Sequence[PolicyHandle], prompt: tuple[int, ...], engine: LimitedEngine
+) -> list[list[Completion]]:
+    """What each says to the prompt, several times; all are asked at once."""
     asked = [
         Request(
             policy=handle.name,
@@ -111,15 +140,17 @@ def _answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: LimitedEngin
             sampling=Sampling(max_tokens=ANSWER),
             stop_ids=(),
             seed=seed_of("publishing", number),
-            address=Address(step=0, task=number, member=0, role="publishing", call=0),
+            address=Address(step=0, task=place, member=number, role="publishing", call=0),
         )
+        for place, handle in enumerate(handles)
         for number in range(ANSWERS)
     ]
     loop = IdleLoop()
     try:
-        return list(loop.run(together([engine.sample(request) for request in asked]), engine.advance))
+        said = loop.run(together([engine.sample(request) for request in asked]), engine.advance)
     finally:
         loop.close()
+    return [list(said[i : i + ANSWERS]) for i in range(0, len(said), ANSWERS)]
 
 
 def _told(said: Sequence[Completion]) -> torch.Tensor:

@@ -1,12 +1,13 @@
 """vLLM as an engine: one set of weights, the policies that speak with it, and their adapters.
 
 vLLM runs in this process and is stepped by ``advance``, so what shares a batch follows from the work and not from the
-clock. It holds weights of its own; ``take`` brings new ones. Three things about that are silent when they are left out
+clock. It holds weights of its own; ``take`` brings new ones. Four things about that are silent when they are left out
 (each is a method of its own, so that a test can leave it out):
 
     tied output layer     keeps its packed copy of the old weights on a CPU         → ``_repack``
     prefix cache          keeps keys and values of the old weights                  → ``_forget``
-    adapter's old name    new weights under a known name are not looked at          → ``load_inplace``
+    adapter's old name    new weights under a known name are not looked at          → ``_named``
+    rows without one      beside rows with adapters get the last slot's, on a CPU   → ``_slots``
 
 The prefix cache is also emptied whenever nothing runs: what is in it then follows from the requests that run together,
 and a play that is made again after a loss gives the same bits.
@@ -117,7 +118,7 @@ class VllmEngine:
             raise ConfigError(f"vLLM does not load in this Python: {_line(error)}") from error
         ranks = [rank for rank in policies.values() if rank is not None]
         adapters: dict[str, Any] = {
-            "enable_lora": True, "max_loras": len(ranks), "max_cpu_loras": len(ranks), "max_lora_rank": _rank(ranks),
+            "enable_lora": True, "max_loras": self._slots(ranks), "max_cpu_loras": self._slots(ranks), "max_lora_rank": _rank(ranks),
         } if ranks else {}  # fmt: skip
         settings = settings or USUAL
         context = settings.context or _own_context(model, trust_remote_code)
@@ -233,7 +234,11 @@ class VllmEngine:
             for name, count in asdict(counts).items()
         }
 
-    # -- the three cures
+    # -- the four cures
+
+    def _slots(self, ranks: Sequence[int]) -> int:
+        """For adapters; the last one stays empty."""
+        return len(ranks) + 1
 
     def _repack(self) -> None:
         """The output layer's packed copy, from the weights that are there now."""

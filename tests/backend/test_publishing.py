@@ -98,6 +98,18 @@ def test_weights_that_are_not_put_back_are_refused():
         checked(Forgetful)
 
 
+def test_a_policy_that_is_moved_by_anothers_weights_is_refused():
+    class Leaking(Copying):
+        @torch.no_grad()
+        def publish(self, policy, version):
+            super().publish(policy, version)
+            name, weight = next(iter(self.handles["generator"].weights()))
+            dict(self.copies["start"].named_parameters())[name].copy_(weight)
+
+    with pytest.raises(ConfigError, match=r"policy 'start': .* a change of the weights of 'generator'"):
+        checked(Leaking)
+
+
 def test_another_model_than_the_learners_is_refused():
     class Other(Copying):
         def __init__(self, handles, device):

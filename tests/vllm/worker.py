@@ -44,8 +44,13 @@ class Other:
         return self._ask("call", function, arguments)
 
     def close(self) -> None:
+        """The other end leaves when nobody listens; a busy machine may take long over that."""
         self._connection.close()
-        self._process.wait(30)
+        try:
+            self._process.wait(120)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _ask(self, *question: Any) -> Any:
         self._connection.send(question)
@@ -95,7 +100,12 @@ def _plain(engine: Any, policy: str, directory: Path) -> Any:
     return LoRARequest(policy, 1 + list(engine._ranks).index(policy), os.fspath(directory))
 
 
-_LEFT_OUT = {"_repack": lambda engine: None, "_forget": lambda engine: None, "_named": _plain}
+_LEFT_OUT = {
+    "_repack": lambda engine: None,
+    "_forget": lambda engine: None,
+    "_named": _plain,
+    "_slots": lambda engine, ranks: len(ranks),
+}
 
 
 def _made(model: str, policies: dict[str, int | None], without: tuple[str, ...], settings: dict[str, Any]) -> Any:
