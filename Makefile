@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
+# Byte code is kept, so that workers and the processes that tests start compile nothing anew.
+TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: demo test test-whole mutants torture check setup setup-dev clean
 
@@ -23,10 +25,10 @@ demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
 
 test: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
 
 test-whole: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
 
 mutants: setup-dev
 	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.75
