@@ -1,5 +1,5 @@
-"""A step of GRPO with the learners in one process and on two ranks, in turn, both by Ray: the embedded base, 8 problems,
-8 answers to each, one thread a process.
+"""A step of GRPO with the learners in one process and on two ranks, in turn, both by Ray: the embedded base, 8
+problems, 8 answers to each, one thread a process.
 
     python benchmarks/ranks_step.py
 

@@ -12,8 +12,8 @@ clock. It holds weights of its own; ``take`` brings new ones. Four things about 
 The prefix cache is also emptied whenever nothing runs: what is in it then follows from the requests that run together,
 and a play that is made again after a loss gives the same bits.
 
-Draws come from vLLM's own generator, one for each request, seeded with the request's seed: the same as vLLM's, not those
-of ``sampling.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous
+Draws come from vLLM's own generator, one for each request, seeded with the request's seed: the same as vLLM's, not
+those of ``sampling.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous
 scheduling, several devices, and answers that are read while they grow (``ServingEngine``).
 
 vLLM is imported when an engine is made, and never more than one in a process: two would share state.
@@ -118,7 +118,8 @@ class VllmEngine:
             raise ConfigError(f"vLLM does not load in this Python: {_line(error)}") from error
         ranks = [rank for rank in policies.values() if rank is not None]
         adapters: dict[str, Any] = {
-            "enable_lora": True, "max_loras": self._slots(ranks), "max_cpu_loras": self._slots(ranks), "max_lora_rank": _rank(ranks),
+            "enable_lora": True, "max_loras": self._slots(ranks), "max_cpu_loras": self._slots(ranks),
+            "max_lora_rank": _rank(ranks),
         } if ranks else {}  # fmt: skip
         settings = settings or USUAL
         context = settings.context or _own_context(model, trust_remote_code)
@@ -159,8 +160,8 @@ class VllmEngine:
         self._folder = tempfile.TemporaryDirectory(prefix="cotrain-adapters-")
 
     async def sample(self, request: Request) -> Completion:
-        """See ``Engine``. Also raises ConfigError for an adapter whose weights have not come, and for a temperature that
-        vLLM would change."""
+        """See ``Engine``. Also raises ConfigError for an adapter whose weights have not come, and for a temperature
+        that vLLM would change."""
         self.check(request)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))

@@ -89,9 +89,9 @@ def carried(value: Any) -> Any:
 
 
 class Apart:
-    """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
-    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions), at
-    which it is killed as soon as it has been asked."""
+    """Hosts in processes of their own, begun by a server that has torch loaded already. Implements ``several.Launcher``
+    for hosts that wait for each other. ``kills``: (which rank, method, which of such questions), at which it is killed
+    as soon as it has been asked."""
 
     here, deadline = True, 120.0
 

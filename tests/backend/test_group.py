@@ -1,5 +1,5 @@
-"""Runs whose learners are several ranks in processes of their own: near the run of one process, the same run whatever is
-killed, and gone on with by any number of ranks."""
+"""Runs whose learners are several ranks in processes of their own: near the run of one process, the same run whatever
+is killed, and gone on with by any number of ranks."""
 
 import json
 import time
