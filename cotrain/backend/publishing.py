@@ -6,10 +6,10 @@ back, bit for bit. Weak changes would hide what is wrong: an output layer that k
 log-probabilities of a run's first steps by 1e-4, less than rounding in bfloat16. A policy that does not change is asked
 once.
 
-Mean distances of log-probabilities over the answer's tokens: g₀ and g of engine and learner before and after the change,
-c of the learner before and after. Demanded are g₀ ≤ 0.2 nats, far above rounding, and g ≤ 4 g₀ + c / 200: what is left
-out of the new weights moves the engine as the learner was moved. The engine's other policies answer in the same batch, and
-the same is demanded of them. For a policy that stays there is g₀ alone.
+Mean distances of log-probabilities over the answer's tokens: g₀ and g of engine and learner before and after the
+change, c of the learner before and after. Demanded are g₀ ≤ 0.2 nats, far above rounding, and g ≤ 4 g₀ + c / 200: what
+is left out of the new weights moves the engine as the learner was moved. The engine's other policies answer in the same
+batch, and the same is demanded of them. For a policy that stays there is g₀ alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One engine of vLLM in a process of its own, in the Python of an environment that has vLLM. Knows no Ray.
 
-What arrives as weights are the learners' parameters, by their names in transformers; vLLM knows a model's weights by the
-names of its directory, which are the same for the models that it was tried with, and an adapter's by those of PEFT.
+What arrives as weights are the learners' parameters, by their names in transformers; vLLM knows a model's weights by
+the names of its directory, which are the same for the models that it was tried with, and an adapter's by those of PEFT.
 """
 
 from __future__ import annotations

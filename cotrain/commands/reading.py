@@ -156,8 +156,8 @@ def doctor(argv: Sequence[str]) -> int:
         nargs="?",
         const="local",
         metavar="FILE",
-        help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file as "
-        "of `cotrain run --backend ray`",
+        help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file "
+        "as of `cotrain run --backend ray`",
     )
     parser.add_argument("--model", default="embedded", help="with --cluster: what is looked for (default: embedded)")
     add_device(parser)

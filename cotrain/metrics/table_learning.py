@@ -17,7 +17,8 @@ CREDIT = (
         meaning="groups they fall into (of a pairwise loss: groups with a pair)",
     ),
     Metric(
-        key="{objective}/zero_spread_groups", label="groups without spread", better=-1, healthy=(0, 0.6), tolerable=(0, 0.8),
+        key="{objective}/zero_spread_groups", label="groups without spread", better=-1, healthy=(0, 0.6),
+        tolerable=(0, 0.8),
         meaning="share of groups in which all rewards are equal, so that they teach nothing",
         advice="Most groups have equal rewards and teach nothing: change the difficulty of the problems, or use "
             "larger groups.",
@@ -96,7 +97,8 @@ LEARNING = (
     ),
     Metric(key="{policy}/micro_tokens", unit=COUNT, meaning="tokens of a micro-batch from then on, where an update "
         "ran out"),
-    Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady", meaning="gradient norm before clipping"),
+    Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady",
+        meaning="gradient norm before clipping"),
     Metric(key="{policy}/lr", unit=NUMBER, meaning="learning rate"),
     Metric(key="{policy}/learned_tokens", unit=COUNT, meaning="tokens of the update"),
     Metric(key="{policy}/{objective}/loss", label="loss", unit=NUMBER, meaning="loss of one objective"),
@@ -109,7 +111,8 @@ LEARNING = (
             "from",
     ),
     Metric(
-        key="{policy}/{objective}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1), tolerable=(0.01, 2),
+        key="{policy}/{objective}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1),
+        tolerable=(0.01, 2),
         advice=EXPLORING, meaning="mean entropy per token, where an entropy bonus asks for it",
     ),
     Metric(
@@ -128,14 +131,14 @@ LEARNING = (
     ),
     Metric(
         key="{policy}/{objective}/sampler_trainer_kl", label="KL of sampler to trainer, nats", unit=NATS, better=-1,
-        healthy=(0, 0.01), tolerable=(0, 0.1), meaning="KL of the sampler's distribution to the trainer's, per token (k3)",
+        healthy=(0, 0.01), tolerable=(0, 0.1), meaning="KL of the sampler to the trainer, per token (k3)",
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),
     Metric(
         key="{policy}/{objective}/mismatch_masked", label="left out for mismatch", better=-1,
         healthy=(0, 0.01), tolerable=(0, 0.1),
         meaning="share of tokens in answers that sampler and trainer see too differently, which are not learned from",
-        advice="Sampler and trainer disagree about whole answers: see sampler_trainer_diff, and whether weights arrive.",
+        advice="They disagree about whole answers: see sampler_trainer_diff, and whether weights arrive.",
     ),
     Metric(
         key="{policy}/{objective}/kl", label="KL to the reference, nats per token", unit=NATS,

@@ -29,8 +29,10 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.table import documented
 from cotrain.play.protocols import solve
+from cotrain.recipes.constitutional import constitutional
 from cotrain.recipes.debate import debate
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.mae import mae
 from cotrain.recipes.magrpo import magrpo
 from cotrain.recipes.proposer_solver import proposer_solver
 from cotrain.recipes.self_rewarding import self_rewarding
@@ -83,6 +85,8 @@ CASTS = {
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
+    "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
+    "mae": lambda tasks: briefly(mae(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
@@ -205,10 +209,12 @@ def test_no_model_scores_what_nobody_asked_for(whole):
     assert any(value > 0 for row in rows for key, value in row.items() if key.endswith("/scored/values"))
 
 
-FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20", "--tasks-per-step", "3", "--group-size", "4",
+FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20", "--tasks-per-step", "3",
+    "--group-size", "4",
          "--evaluation-tasks", "1", "--lr", "1e-3", "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
 RUN = [sys.executable, "-m", "cotrain.cli", "run"]
-COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every", "3",
+COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every",
+    "3",
            "--set", "evaluation.curve_tasks=1", "--set", "evaluation.group_size=2",
            "--set", 'evaluation.splits=["ood_template"]', *FLAGS]  # fmt: skip
 
