@@ -87,8 +87,8 @@ def refuse_heads(name: str, spec: Any) -> None:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if size < LEAST_HEAD or size % 16:
         raise ConfigError(
-            f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples of "
-            f"16 from {LEAST_HEAD} on; take another model, or --engine embedded"
+            f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples "
+            f"of 16 from {LEAST_HEAD} on; take another model, or --engine embedded"
         )
 
 

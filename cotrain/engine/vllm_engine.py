@@ -12,8 +12,8 @@ clock. It holds weights of its own; ``take`` brings new ones. Four things about 
 The prefix cache is also emptied whenever nothing runs: what is in it then follows from the requests that run together,
 and a play that is made again after a loss gives the same bits.
 
-Draws come from vLLM's own generator, one for each request, seeded with the request's seed: the same as vLLM's, not
-those of ``sampling.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous
+Draws come from vLLM's own generator, one for each request, seeded with the request's seed; they are not those of
+``sampling.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous
 scheduling, several devices, and answers that are read while they grow (``ServingEngine``).
 
 vLLM is imported when an engine is made, and never more than one in a process: two would share state.
@@ -117,10 +117,8 @@ class VllmEngine:
         except ImportError as error:
             raise ConfigError(f"vLLM does not load in this Python: {_line(error)}") from error
         ranks = [rank for rank in policies.values() if rank is not None]
-        adapters: dict[str, Any] = {
-            "enable_lora": True, "max_loras": self._slots(ranks), "max_cpu_loras": self._slots(ranks),
-            "max_lora_rank": _rank(ranks),
-        } if ranks else {}  # fmt: skip
+        slots = self._slots(ranks)
+        adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _rank(ranks)}
         settings = settings or USUAL
         context = settings.context or _own_context(model, trust_remote_code)
         arguments = vllm.EngineArgs(
@@ -141,12 +139,17 @@ class VllmEngine:
             async_scheduling=False,
             disable_log_stats=True,
             worker_extension_cls="cotrain.engine.vllm_worker.Extension",
-            **adapters,
+            enable_lora=bool(ranks),
+            **(adapters if ranks else {}),
         )
         try:
             self._llm: Any = vllm.LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError, NotImplementedError, AssertionError, KeyError) as error:
-            raise ModelError(f"vLLM does not run {os.fspath(model)!r}: {_line(error)}") from error
+            why = _line(error).split(". Try ")[0]
+            raise ModelError(
+                f"vLLM does not run {os.fspath(model)!r}: {why}; its memory and context are cache_mb and context under "
+                "[engine] of the cluster file"
+            ) from error
         config = self._llm.model_config
         self._context: int = config.max_model_len
         self._vocabulary: int = config.get_vocab_size()
@@ -362,7 +365,7 @@ class VllmEngine:
 def _rank(ranks: Sequence[int]) -> int:
     """The least of the ranks for which vLLM makes room that holds all of these."""
     rooms = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-    return next((room for room in rooms if room >= max(ranks)), max(ranks))
+    return next((room for room in rooms if room >= max(ranks, default=1)), max(ranks, default=1))
 
 
 def _own_context(model: str | os.PathLike[str], trust_remote_code: bool) -> int:

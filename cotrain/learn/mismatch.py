@@ -4,8 +4,8 @@ something is wrong, very much so. What is made of that difference:
     k3 = r − 1 − log r, r = π_trainer / π_sampler       at each sampled token; its mean estimates KL(sampler ‖ trainer)
     r̄ = exp(mean over a sample's tokens of log r)       a sample with r̄ outside of its bounds has no policy gradient
 
-Bounds are loose: they leave out what was sampled from other weights, and rounding never (its r̄ is within 1 ± 0.04 in
-bfloat16, docs/cluster.md). What is left out still counts among the tokens and sequences that the loss is divided by, as
+Bounds are loose: they leave out what was sampled from other weights, and rounding never (in bfloat16 its r̄ was within
+1 ± 0.02, docs/cluster.md). What is left out still counts among the tokens and sequences that the loss is divided by, as
 its gradient is zero and not unknown. Samples that answered another prompt have no sampler to be held against.
 """
 

@@ -131,15 +131,14 @@ LEARNING = (
     ),
     Metric(
         key="{policy}/{objective}/sampler_trainer_kl", label="KL of sampler to trainer, nats", unit=NATS, better=-1,
-        healthy=(0, 0.01), tolerable=(0, 0.1),
-        meaning="KL of the sampler's distribution to the trainer's, per token (k3)",
+        healthy=(0, 0.01), tolerable=(0, 0.1), meaning="KL of the sampler to the trainer, per token (k3)",
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),
     Metric(
         key="{policy}/{objective}/mismatch_masked", label="left out for mismatch", better=-1,
         healthy=(0, 0.01), tolerable=(0, 0.1),
         meaning="share of tokens in answers that sampler and trainer see too differently, which are not learned from",
-        advice="Sampler and trainer disagree about whole answers: see sampler_trainer_diff; do weights arrive?",
+        advice="They disagree about whole answers: see sampler_trainer_diff, and whether weights arrive.",
     ),
     Metric(
         key="{policy}/{objective}/kl", label="KL to the reference, nats per token", unit=NATS,

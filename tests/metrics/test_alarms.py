@@ -37,6 +37,7 @@ def flat(*levels, each=10):
     return [level for level in levels for _ in range(each)]
 
 
+MASKED = "generator__generator__mismatch_masked"
 CASES = {  # band → (a bad series, the step of its alarm, good ones)
     "groups without spread": (
         rows(generator__zero_spread_groups=flat(0.2, 0.7, 0.7)),
@@ -106,11 +107,7 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         2,
         [rows(generator__generator__sampler_trainer_diff=[0.2, 0.0, 0.09, 0.2])],
     ),
-    "left out for mismatch": (
-        rows(generator__generator__mismatch_masked=[0.0, 0.0, 0.4]),
-        2,
-        [rows(generator__generator__mismatch_masked=[0.0, 0.1, 0.1])],
-    ),
+    "left out for mismatch": (rows(**{MASKED: [0.0, 0.0, 0.4]}), 2, [rows(**{MASKED: [0.0, 0.1, 0.1]})]),
     "consensus collapse": (
         rows(solver__majority_share=flat(0.5, 0.7, 0.9), solver__majority_accuracy=flat(0.5, 0.6, 0.3)),
         26,

@@ -45,6 +45,32 @@ def test_tango_is_trained_and_the_same_twice(flags, tmp_path):
     assert found[0] == found[1]
 
 
+def test_killed_engines_change_nothing(tmp_path):
+    """SIGKILL of the generator's process, twice; weights, metrics and rollouts are those of an undisturbed run."""
+    from cotrain.backend.cluster_file import Cluster
+    from cotrain.backend.places import ByVllm
+    from cotrain.backend.several import Several
+    from cotrain.engine.vllm_engine import VllmSettings
+    from cotrain.learn.mismatch import LOOSE
+    from cotrain.loop import run as loop
+    from cotrain.recipes.tango import tango
+    from tests.backend.test_on_ray import Killing
+    from tests.backend.test_several import briefly, digest
+
+    cluster = Cluster(cpus=2, object_store_mb=200, deadline=600.0, pythons={"VllmHost": PYTHON})
+    sizes = {"tasks_per_step": 2, "group_size": 2, "reviews": 2, "evaluation_tasks": 1, "steps": 2}
+    found = []
+    for number, at in enumerate(((), (14, 24))):
+        recipe = briefly(tango(model="embedded", warmup=0, ratio=(1, 1), lora=4, **sizes))
+        launcher = Killing("the engine's process of generator and verifier and start", at, cluster)
+        placing = ByVllm(settings=VllmSettings(cache_mb=256))
+        backend = Several(launcher, placing=placing, kind="vllm", bounds=LOOSE)
+        loop.start(recipe, tmp_path / str(number), checkpoint_every=1, backend=backend)
+        assert launcher.killed == len(at)
+        found.append(digest(tmp_path / str(number)))
+    assert found[0] == found[1]
+
+
 def test_the_doctor_sees_that_weights_arrive(tmp_path):
     said = command(tmp_path, "doctor")
     assert "publishing    weights arrive" in said and "publishing    adapters arrive" in said

@@ -112,7 +112,7 @@ def _made(model: str, policies: dict[str, int | None], without: tuple[str, ...],
     from cotrain.engine.vllm_engine import VllmEngine, VllmSettings
 
     kind: Any = type("Maimed", (VllmEngine,), {name: _LEFT_OUT[name] for name in without}) if without else VllmEngine
-    own = VllmSettings(cache_mb=settings.pop("cache_mb", 256), rows=settings.pop("rows", 64))
+    own = VllmSettings(cache_mb=settings.pop("cache_mb", 256), rows=settings.pop("rows", 64), context=1024)
     return (engine := kind(model, policies, settings=own, **settings)), engine.context(next(iter(policies)))
 
 
