@@ -1,5 +1,4 @@
-"""A model in shards: each rank of a group of processes holds its share of every weight (torch's FSDP2,
-``fully_shard``).
+"""A model in shards: each rank of a group of processes holds a share of every weight (torch's FSDP2, ``fully_shard``).
 
 A layer's weights are whole only while it computes, forward or backward: they are gathered before it and dropped behind
 it. Embeddings, norms and output layer are gathered once for a pass. What a pass does not go through stays in shards.

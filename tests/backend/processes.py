@@ -89,9 +89,9 @@ def carried(value: Any) -> Any:
 
 
 class Apart:
-    """Hosts in processes of their own, begun by a server that has torch loaded already. Implements ``several.Launcher``
-    for hosts that wait for each other. ``kills``: (which rank, method, which of such questions), at which it is killed
-    as soon as it has been asked."""
+    """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
+    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions),
+    which it no longer hears."""
 
     here, deadline = True, 120.0
 
@@ -134,14 +134,14 @@ class Other:
 
         arguments = fetched(arguments, method)
         self._number += 1
-        with suppress(OSError):  # it is gone, as ``wait`` will tell
-            self._pipe.send_bytes(cloudpickle.dumps((method, arguments)))
         name = str(arguments[0]) if method == "call" else method
         rank = int(self.what.partition("(rank ")[2].partition(" ")[0] or -1)
         self._launcher.asked[rank, name] += 1
         if (rank, name, self._launcher.asked[rank, name]) in self._launcher.kills:
             self._launcher.killed += 1
-            self.process.kill()
+            self.kill()
+        with suppress(OSError):  # it is gone, as ``wait`` will tell
+            self._pipe.send_bytes(cloudpickle.dumps((method, arguments)))
         return Reference(self, self._number)
 
     def ask(self, method: str, *arguments: Any) -> Any:
