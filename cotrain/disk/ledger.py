@@ -11,7 +11,8 @@ Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
 ``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
 [start, end, finish], where they are not all. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
-list. NaN and infinities there, and in signals, are Python's JSON literals.
+list. NaN and infinities there, and in signals, are Python's JSON literals. ``advantages``, for readers of the file, are
+what was learned from: objective → [advantage, tokens] over the sampled tokens, to four digits.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
@@ -41,6 +42,8 @@ from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, writ
 from cotrain.disk.jsonl import check_json
 
 NAME = "episodes.jsonl.gz"
+ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
+Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 LEVEL = 6  # 9 takes twice as long for 1 % less
 _FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
 _EXTRA = struct.Struct("<H2sHqqII")  # length of the field, its name, length of the rest: step, bytes, episodes, crc
@@ -125,8 +128,9 @@ class Ledger:
         self._file: FileIO | None = None
         self._scan()
 
-    def append(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Write one step (it survives a kill from here on, a power cut after ``sync``).
+    def append(self, step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> None:
+        """Write one step (it survives a kill from here on, a power cut after ``sync``). ``advantages``: address of a
+        trace → objective → runs of equal values.
 
         Raises StateError when the step does not come after the last one, or an episode is of another step or not JSON,
         and DiskError when the disk refuses; no part of the step then stays.
@@ -138,7 +142,7 @@ class Ledger:
         last = self._index.last
         if last is not None and step <= last:
             raise StateError(f"ledger {self.path} ends with step {last}; truncate it before writing step {step}")
-        member = encode_member(step, episodes)
+        member = encode_member(step, episodes, advantages)
         with reported(f"write step {step} to {self.path}", lambda: "steps written before are safe"):
             if self._file is None:
                 make_directory(self._files, self.path.parent)
@@ -261,9 +265,9 @@ class Ledger:
         return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has no step"
 
 
-def encode_member(step: int, episodes: Sequence[Episode]) -> bytes:
+def encode_member(step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> bytes:
     """One gzip member, the same bytes for the same episodes."""
-    text = b"".join(_line(episode) for episode in episodes)
+    text = b"".join(_line(episode, advantages or {}) for episode in episodes)
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(text) + deflate.flush()
     size = _HEAD + len(body) + 8
@@ -354,7 +358,8 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
     """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
     missing and unknown fields."""
     state = {"score": None, "turns": (), **state}
-    state.pop("learn_ids", None)  # older ledgers have it
+    for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
+        state.pop(name, None)
     address, prompt_ids, token_ids, logprobs, signals, turns = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
@@ -389,5 +394,9 @@ def decode_floats(text: str) -> tuple[float, ...]:
     return tuple(bits)
 
 
-def _line(episode: Episode) -> bytes:
-    return json.dumps(episode_to_json(episode), separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"
+def _line(episode: Episode, advantages: Advantages) -> bytes:
+    found = episode_to_json(episode)
+    for trace, told in zip(episode.traces, found["traces"], strict=True):
+        if (mine := advantages.get(str(trace.address))) is not None:
+            told[ADVANTAGES] = mine
+    return json.dumps(found, separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"

@@ -51,12 +51,15 @@ def shape_of(text: str) -> str:
     return text if isinstance(read, ParseFailure) else shape(read)
 
 
-async def demonstrate(task: Task, roles: Roles, *, shown: str, pool: TaskPool) -> None:
-    """To learn the format: a program writes the task's own problem under the proposer's prompt. It enters the pool."""
+async def demonstrate(task: Task, roles: Roles, *, shown: str, pool: TaskPool, solved: bool = False) -> None:
+    """To learn the format: a program writes the task's own problem under the proposer's prompt. It enters the pool.
+    ``solved``: the role ``before`` solves it as the model did at its start, so that the solver is not forgotten."""
     turn = await roles.author(hint=hint_of(task, pool, shown), problem=task.prompt)
     read = read_problem(task.prompt)
     if not isinstance(read, ParseFailure):
         turn.show(MINTED, (task.prompt, str(read.answer), signature(read), 1.0))
+    if solved:
+        await examine(task, roles, await roles.before(problem=task.prompt))
 
 
 def hint_of(task: Task, pool: TaskPool, shown: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
 
 SHIPPED = (  # module and function have one name
     "co_rewarding",
+    "constitutional",
     "cooper",
     "coverrl",
     "critique",
@@ -26,6 +27,7 @@ SHIPPED = (  # module and function have one name
     "genprm",
     "gram",
     "grpo",
+    "mae",
     "magrpo",
     "mars",
     "prime",

@@ -16,8 +16,9 @@ where a proposal is none, the solvers get one of the pool again. The reader also
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems; ``gate=False``
 pays for whatever is written; ``invalid=-0.1`` is the penalty that makes SSP collapse (its authors chose 0). Every model
-is first taught to write problems by a program (``warmup``), so nothing here is learned from zero data. Left out: search
-tools and passages (SSP), programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
+is first taught to write problems by a program (``warmup``), so nothing here is learned from zero data; where it is the
+solver too, it learns answers of its start beside them, so that it forgets less. Left out: search tools and passages
+(SSP), programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
+from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.play.proposals import LEARNABLE, Pay, demonstrate, propose_and_solve, write_problem
 from cotrain.play.stores import TaskPool
@@ -120,8 +121,12 @@ def proposer_solver(
         first = ("proposer", "generator") if variant == "ssp" and learns else ()
         phases, steps = [phase("solve", *(name for name in objectives), in_turn=first)], (1,)
     if writer != "author":
-        objectives["format"] = Objective(policy=writer, on="author", by=Sft())
-        how = {"shown": own["shown"]}
+        one = writer == "generator"  # which learns to write and shall not forget how to solve
+        objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one else (), by=Sft())
+        how = {"shown": own["shown"], "solved": one}
+        if one:
+            policies["start"] = frozen(run.model)
+            roles["before"] = common_roles.solver("start", run.model)
         phases.append(
             Phase(
                 name="format", protocol=demonstrate, objectives=("format",), group_size=1, options=how, stores=("pool",)

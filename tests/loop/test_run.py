@@ -29,8 +29,10 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.table import documented
 from cotrain.play.protocols import solve
+from cotrain.recipes.constitutional import constitutional
 from cotrain.recipes.debate import debate
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.mae import mae
 from cotrain.recipes.magrpo import magrpo
 from cotrain.recipes.proposer_solver import proposer_solver
 from cotrain.recipes.self_rewarding import self_rewarding
@@ -83,6 +85,8 @@ CASTS = {
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
+    "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
+    "mae": lambda tasks: briefly(mae(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),

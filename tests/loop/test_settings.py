@@ -35,7 +35,7 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
     own = list(inspect.signature(find(name).recipe).parameters)
     assert own[0] == "run" and not set(own) & set(NAMES)
     missing = set(NAMES) - set(signature_of(name))
-    refused = {"self_rewarding": {"kl"}, "spin": {"group_size", "kl"}}
+    refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}, "spin": {"group_size", "kl"}}
     assert missing == (refused | {"genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}).get(name, set())
 
 
@@ -92,7 +92,12 @@ def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
     assert plain == {"cooper": {1.0, 1.3}, "self_rewarding": {0.7}}.get(name, {1.0})  # as it was made
 
 
-FOLLOWED = {"co_rewarding", "self_rewarding", "spin"}  # a policy of theirs follows another, which an adapter cannot be
+FOLLOWED = {
+    "co_rewarding",
+    "constitutional",
+    "self_rewarding",
+    "spin",
+}  # a policy of theirs follows another, which an adapter cannot be
 
 
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - FOLLOWED))

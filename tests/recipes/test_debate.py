@@ -66,6 +66,16 @@ def test_shares_of_a_constant_sum_add_up_to_1():
     assert shares([False, None]) == (0.0, 1.0) and shares([None, True]) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize("finds", [0.0, 0.3, 1.0])
+def test_before_the_judge_with_one_check_a_debate_is_worth_what_a_consultancy_is(finds):
+    """The accuser of the wrong solution is right with probability ``finds``, that of the right one never. In both games
+    the right solution wins in (1 + finds) / 2 of the cases, so this judge cannot tell them apart (docs/results)."""
+    debated = finds * shares([True, False])[0] + (1 - finds) * shares([False, False])[0]
+    right_side = finds * shares([True, None])[0] + (1 - finds) * shares([False, None])[0]
+    wrong_side = shares([None, False])[0]  # the other one is accused, wrongly, and wins
+    assert debated == pytest.approx((1 + finds) / 2) == (right_side + wrong_side) / 2
+
+
 def test_who_defends_the_right_solution_and_finds_the_wrong_step_wins():
     sides = set()
     for found in played(find_it, samples=3):

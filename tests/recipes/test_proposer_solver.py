@@ -153,9 +153,12 @@ def test_variants_and_controls():
     assert made.schedule.phases[0].in_turn == ("proposer", "generator") and set(made.policies) == {
         "generator",
         "author",
+        "start",
     }
+    assert made.objectives["format"].also == ("before",)  # one model shall not forget how to solve
     made = proposer_solver(variant="rzero", **SMALL)
     assert [p.name for p in made.schedule.phases] == ["propose", "solve", "format"] and len(made.schedule.cycle) == 20
+    assert made.objectives["format"].also == () and "start" not in made.policies
     made = proposer_solver(proposer="frozen", **SMALL)
     assert made.roles["proposer"].policy == "proposer" and "proposer" not in made.objectives
     made = proposer_solver(proposer="uniform", **SMALL)

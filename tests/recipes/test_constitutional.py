@@ -1,0 +1,156 @@
+"""Constitutional AI: what a principle is, who says that it is kept, and what is learned from that."""
+
+import random
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Sampling
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.common_roles import parse_meta, parse_solution
+from cotrain.play.executor import Executor
+from cotrain.play.principles import (
+    PRINCIPLES,
+    compliance,
+    drawn,
+    keeps,
+    mended,
+    question_of,
+    revise_oneself,
+    say,
+    say_verdict,
+)
+from cotrain.play.role import Role
+from cotrain.recipes.constitutional import constitutional, prefer
+from cotrain.tasks.words.source import study_problems
+from cotrain.text.parsers import write_solution
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import EASY, TINY, spoken
+
+TASK = study_problems((2, 2)).get("train", 0)
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "evaluation_tasks": 2}
+ASKED = "How many pears are there?"
+PROBLEM = f"There are 12 apples. There are 4 more pears than apples. {ASKED}"
+PLAIN = write_solution(["12+4=16"], "16")
+YES, NO = "<final>CORRECT</final>", "<final>INCORRECT</final>"
+
+
+def played(protocol, drafts, critic, revise, **options):
+    """The solver writes ``drafts`` in turn; ``critic`` and ``revise`` are texts or functions of fields: traces."""
+    left = iter(drafts)
+    programs = {
+        "solver": lambda fields, rng: next(left),
+        "critic": critic,
+        "reviser": revise,
+        "student": say,
+    }
+    prompts = {
+        "solver": ("{problem} Solve:", parse_solution),
+        "critic": ("{problem} {solution} {principle} Kept:", parse_meta),
+        "reviser": ("{problem} {solution} {review} {principle} Revise:", parse_solution),
+        "student": ("{problem} Solve:", parse_solution),
+    }
+    roles = {
+        name: Role(policy=name, prompt=prompt, parse=parse, sampling=Sampling(max_tokens=9))
+        for name, (prompt, parse) in prompts.items()
+    }
+    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    [episode] = executor.play(protocol, [TASK], step=0, group_size=1, **options)
+    assert episode.failure is None, episode.failure
+    return episode.traces
+
+
+def by_words(fields, rng):
+    """A revision that always keeps its principle."""
+    [name] = [name for name, principle in PRINCIPLES.items() if principle.words == fields["principle"]]
+    return mended(name, fields["problem"], fields["solution"])
+
+
+def test_principles_by_hand():
+    assert question_of(PROBLEM) == ASKED
+    assert [keeps(name, PROBLEM, PLAIN) for name in ("asks", "concludes", "once")] == [False, False, True]
+    assert mended("asks", PROBLEM, PLAIN) == write_solution([f" {ASKED}", "12+4=16"], "16")
+    assert mended("concludes", PROBLEM, PLAIN) == write_solution(["12+4=16", " So 16."], "16")
+    twice = write_solution(["12+4=16", "12+4=16"], "16")
+    assert not keeps("once", PROBLEM, twice) and mended("once", PROBLEM, twice) == PLAIN
+    assert keeps("concludes", PROBLEM, write_solution(["12+4=17", " So 17."], "17"))  # kept, and wrong
+    assert compliance(PROBLEM, PLAIN) == pytest.approx(1 / 3)
+
+
+def test_what_cannot_be_read_keeps_nothing_and_is_not_mended():
+    assert compliance(PROBLEM, "nonsense") == 0.0 and mended("asks", PROBLEM, "nonsense") == "nonsense"
+
+
+@pytest.mark.parametrize("name", PRINCIPLES)
+def test_what_is_mended_is_kept_and_stays(name):
+    for steps in (["12+4=16"], ["a", "b", "a"], [f" {ASKED}", "a", " So 16."]):
+        once = mended(name, PROBLEM, write_solution(steps, "16"))
+        assert keeps(name, PROBLEM, once) and mended(name, PROBLEM, once) == once
+
+
+def test_the_revision_is_learned_as_an_answer_to_the_problem_alone():
+    traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words)}
+    assert traces["student"].text == traces["reviser"].text
+    assert ByteRenderer().decode(traces["student"].prompt_ids) == ByteRenderer().decode(traces["solver"].prompt_ids)
+    kept = traces["reviser"].truth["kept"]
+    assert kept >= traces["solver"].truth["kept"] and traces["reviser"].truth.get("mended", True) is True
+    assert NO in ByteRenderer().decode(traces["reviser"].prompt_ids)  # the critique is read
+    traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words, learned="drafts")}
+    assert traces["student"].text == TASK.solution
+    roles = [t.role for t in played(revise_oneself, ["nonsense"], lambda f, rng: NO, by_words)]
+    assert roles == ["solver"]
+
+
+def test_an_answer_is_worth_the_share_of_votes_and_the_truth_pays_in_the_control_alone():
+    """Four votes on each of two readable answers: all and half of them say that the principle is kept."""
+    votes = iter([YES] * 4 + [YES, NO, YES, NO])
+    wrong = write_solution(["x"], "1")
+    traces = played(prefer, [TASK.solution, wrong, "nonsense"], lambda f, rng: next(votes), by_words, samples=3)
+    assert [t.signals[0].value for t in traces if t.role == "solver"] == [1.0, 0.5, 0.0]
+    assert not any(t.signals for t in traces if t.role == "critic")
+    all_kept = TASK.solution
+    for name in PRINCIPLES:
+        all_kept = mended(name, TASK.prompt, all_kept)
+    broken = write_solution(["x", "x"], "1")
+    traces = played(prefer, [all_kept, broken], lambda f, rng: NO, by_words, samples=2, checked=True)
+    assert [t.signals[0].value for t in traces] == [1.0, 0.0]  # no critic is asked
+
+
+def test_all_answers_of_a_problem_are_seen_under_one_principle_and_all_principles_are_drawn():
+    traces = played(prefer, [TASK.solution] * 3, lambda f, rng: YES, by_words, samples=3, votes=1)
+    shown = {ByteRenderer().decode(t.prompt_ids).split("</answer>")[1] for t in traces if t.role == "critic"}
+    assert len(shown) == 1
+    names = {drawn(type("T", (), {"id": f"0:{i}:0:solver:0"})()) for i in range(40)}
+    assert names == set(PRINCIPLES)
+
+
+def test_the_teacher_is_as_true_as_it_is_skilled():
+    assert {say_verdict({"kept": True, "skill": 1.0}, random.Random(i)) for i in range(9)} == {YES}
+    said = [say_verdict({"kept": True, "skill": 0.0}, random.Random(i)) for i in range(200)]
+    assert 60 < said.count(YES) < 140
+
+
+def test_the_stages_follow_each_other():
+    made = constitutional(warmup=2, revising=3, steps=9, **SMALL)
+    assert [made.schedule.phase_at(i).name for i in range(7)] == ["format"] * 2 + ["revise"] * 3 + ["prefer"] * 2
+    assert made.leading == "prefer" and made.objectives["prefer"].by.reference == "before"
+    made = constitutional(stages="revise", learned="drafts", **SMALL)
+    assert made.leading == "revise" and "before" not in made.policies
+    made = constitutional(stages="prefer", feedback="program", **SMALL)
+    assert "revise" not in made.objectives and made.schedule.phases[-1].options["checked"] is True
+
+
+def test_a_step_of_each_stage_learns():
+    trainer = CoTrainer(constitutional(warmup=1, revising=1, steps=3, feedback="program", lr=1e-3, **SMALL))
+    rows = [trainer.step().row for _ in range(3)]
+    assert [row["phase"] for row in rows] == ["format", "revise", "prefer"]
+    assert rows[0]["format/credit/samples"] == 9 and rows[1]["revise/credit/samples"] >= 1
+
+
+def test_what_is_refused():
+    with pytest.raises(ConfigError, match="cannot revise under a principle"):
+        constitutional(warmup=0)
+    with pytest.raises(ConfigError, match="votes 0"):
+        constitutional(votes=0)
+    with pytest.raises(ConfigError, match="skill is 2"):
+        constitutional(skill=2.0)

@@ -1,0 +1,151 @@
+"""Multi-Agent Evolve: who earns what, what enters the pool, and that no truth pays unless it is asked for."""
+
+import random
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import ParseFailure, Sampling
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.common_roles import parse_solution
+from cotrain.play.evolve import evolve, is_question, parse_score, rehearse, say_score, spoiled, write_score
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.play.stores import Minted, TaskPool
+from cotrain.recipes.mae import mae
+from cotrain.tasks.games.source import Games
+from cotrain.tasks.words.reader import read_problem, signature
+from cotrain.tasks.words.source import study_problems
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import EASY, TINY, spoken
+
+GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"  # 16
+OLD = "There are 5 apples. There are 4 more pears than apples. How many pears are there?"  # 9
+TASK = study_problems((2, 2)).get("train", 0)
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "evaluation_tasks": 2}
+
+
+def held():
+    name = signature(read_problem(OLD))
+    return TaskPool(items=(Minted(problem=OLD, answer="9", signature=name, solved=0.5, born=0, source="0:0:0:p:0"),))
+
+
+def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, **changes):
+    """One question ``said``; all answers are ``answer``; scores as texts. Traces by role, and the episodes."""
+    programs = {
+        "p": lambda fields, rng: said,
+        "s": lambda fields, rng: f"<step>x</step><answer>{answer}</answer>",
+        "q": lambda fields, rng: question_score,
+        "j": lambda fields, rng: answer_score,
+    }
+    asked = {"proposer": ("p", "{hint} Write:", None), "rater": ("q", "{problem} Score:", parse_score)}
+    asked |= dict.fromkeys(("solver", "trial"), ("s", "{problem} Solve:", parse_solution))
+    asked |= {"judge": ("j", "{problem} {solution} Score:", parse_score)}
+    roles = {
+        name: Role(policy=policy, prompt=prompt, parse=parse, sampling=Sampling(max_tokens=9))
+        for name, (policy, prompt, parse) in asked.items()
+    }
+    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    options = {"pool": held() if pool is None else pool, "samples": 2} | changes
+    episodes = executor.play(protocol, [TASK], step=3, group_size=1, **options)
+    assert all(e.failure is None for e in episodes), episodes
+    traces = {}
+    for trace in (t for e in episodes for t in e.traces):
+        traces.setdefault(trace.role, []).append(trace)
+    return traces, episodes
+
+
+def earned(traces, role):
+    return [pytest.approx(t.signals[0].value) for t in traces[role]]
+
+
+def test_a_score_is_read_from_one_pair_of_tags():
+    assert [parse_score(write_score(x), {}).score for x in (0.0, 1.0)] == [0.0, 1.0]
+    assert parse_score("<score>7</score>", {}).score == pytest.approx(6 / 9)
+    twice = parse_score("<score>1</score><score>10</score>", {})
+    assert (twice.score, twice.format_score) == (1.0, 0.5)
+    for text, reason in (("7", "no score"), ("<score>11</score>", "bad score"), ("<score>0</score>", "bad score")):
+        read = parse_score(text, {})
+        assert isinstance(read, ParseFailure) and read.reason == reason
+    assert parse_score("<score>٣</score>", {}).reason == "bad score"
+
+
+def test_a_good_question_earns_quality_difficulty_and_format():
+    """Q = 1; both answers are scored 1/9 · 3 = 1/3, so D = 2/3; F = 1: (1 + 2/3 + 1) / 3 = 8/9."""
+    traces, episodes = played(GOOD, 16, write_score(1.0), "<score>4</score>")
+    assert earned(traces, "proposer") == [8 / 9]
+    assert not any(t.signals for t in traces["trial"])  # they only tell how hard it is
+    assert earned(traces, "solver") == [0.5 / 3 + 0.5] * 2  # half a score of 1/3, and half of the format
+    after = held().after(episodes, step=3)
+    assert [item.problem for item in after.items] == [OLD, GOOD] and after.items[1].solved == pytest.approx(1 / 3)
+
+
+def test_below_the_gate_difficulty_is_not_paid_and_nothing_enters_the_pool():
+    """Q = 5/9 < 0.7: (5/9 + 1) / 3."""
+    traces, episodes = played(GOOD, 16, "<score>6</score>", write_score(1.0))
+    assert earned(traces, "proposer") == [14 / 27] and "trial" not in traces
+    assert held().after(episodes, step=3).items == held().items
+    traces, _ = played(GOOD, 16, "<score>6</score>", write_score(1.0), quality=0.5)
+    assert "trial" in traces
+
+
+def test_what_is_no_question_earns_nothing_and_is_not_judged():
+    for said in ("Nonsense.", "Is it <score>10</score>?", ""):
+        assert not is_question(said)
+        traces, _ = played(said, 16, write_score(1.0), write_score(1.0))
+        assert earned(traces, "proposer") == [0.0] and "rater" not in traces
+    traces, _ = played("Nonsense?", 1, write_score(1.0), write_score(1.0))  # believed: the gate is the judge alone
+    assert earned(traces, "proposer") == [2 / 3] and traces["proposer"][0].truth["valid"] is False
+
+
+def test_the_judge_earns_its_format_and_never_the_truth():
+    for answer in (16, 9, 1):
+        traces, _ = played(GOOD, answer, write_score(1.0), write_score(1.0))
+        assert earned(traces, "judge") == [1.0] * 4  # two trials and two answers
+    traces, _ = played(GOOD, 9, write_score(1.0), "nothing")
+    assert earned(traces, "judge") == [0.0] * 4 and earned(traces, "solver") == [0.75] * 2  # unread counts ½
+    assert [t.truth["correct"] for t in traces["judge"]] == [False, False, True, True] or [
+        t.truth["correct"] for t in traces["judge"]
+    ] == [True, True, False, False]
+
+
+def test_the_truth_is_a_control():
+    traces, _ = played(GOOD, 9, write_score(1.0), write_score(1.0), truth=0.5)
+    assert sorted(t.signals[0].value for t in traces["judge"]) == [0.5, 0.5, 1.0, 1.0]  # 9 answers the old one
+    traces, _ = played(GOOD, 9, write_score(0.0), write_score(0.0), oracle=True)
+    assert earned(traces, "solver") == [1.0] * 2 and earned(traces, "proposer") == [1.0]  # valid, and nobody solves it
+
+
+def test_an_empty_pool_gives_the_solvers_nothing_to_do():
+    traces, _ = played(GOOD, 16, write_score(1.0), write_score(1.0), pool=TaskPool())
+    assert "solver" not in traces and "trial" in traces
+
+
+def test_the_teacher_scores_truly_as_often_as_it_is_skilled():
+    right = {"score": 1.0, "skill": 1.0}
+    assert {say_score(right, random.Random(i)) for i in range(20)} == {write_score(1.0)}
+    said = [say_score({"score": 1.0, "skill": 0.0}, random.Random(i)) for i in range(200)]
+    assert 60 < said.count(write_score(1.0)) < 140
+    broken = [spoiled(GOOD, random.Random(i)) for i in range(9)]
+    assert len(set(broken)) == 3 and all(isinstance(read_problem(text), ParseFailure) for text in broken)
+
+
+def test_the_formats_are_rehearsed_and_fill_the_pool():
+    trainer = CoTrainer(mae(steps=2, warmup=2, **SMALL))
+    row = trainer.step().row
+    assert row["pool/size"] == 3.0 and row["scores/credit/samples"] == 9  # two questions and an answer of each problem
+    assert row["format/credit/samples"] == 6  # the problem, and an answer of the start
+    assert rehearse.__name__ == trainer.recipe.schedule.phase_at(0).protocol.__name__
+
+
+def test_controls_and_refusals():
+    made = mae(judge="frozen", **SMALL)
+    assert made.roles["judge"].policy == made.roles["rater"].policy == "judge" and "judge" not in made.objectives
+    assert mae(judge="oracle", **SMALL).schedule.phases[0].options["oracle"] is True
+    assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 5
+    with pytest.raises(ConfigError, match="no program reads problems of games:kuhn"):
+        mae(tasks=Games())
+    with pytest.raises(ConfigError, match="cannot write problems"):
+        mae(warmup=0)
+    with pytest.raises(ConfigError, match=r"quality is 1\.5"):
+        mae(quality=1.5)
