@@ -1,5 +1,5 @@
-"""What learners in shards are tried on (``test_sharded.py``): each trial gives figures and weights, on any number of ranks
-or, without a mesh, with the plain learner."""
+"""What learners in shards are tried on (``test_sharded.py``): each trial gives figures and weights, on any number of
+ranks or, without a mesh, with the plain learner."""
 
 from __future__ import annotations
 
