@@ -99,6 +99,7 @@ class TorchLearner:
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
         self._updates = 0
+        self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
     @property
     def updates(self) -> int:
@@ -208,7 +209,10 @@ class TorchLearner:
         return self.scorer.logprobs(samples, temperature=temperature, given=given)
 
     def state(self) -> State:
-        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))}
+        fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
+        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | (
+            {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
+        )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies of trained weights ``model.<parameter>`` and of moments ``optimizer.<parameter>:<field>``."""
@@ -218,7 +222,8 @@ class TorchLearner:
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
-        updates, moments = take("learner", state, "updates", "optimizer")
+        state = {"micro_tokens": self._micro_tokens, **state}
+        updates, moments, micro_tokens = take("learner", state, "updates", "optimizer", "micro_tokens")
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if missing or unknown:
@@ -235,7 +240,7 @@ class TorchLearner:
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
-        self._updates = int(updates)
+        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
 
     def _term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""

@@ -6,6 +6,7 @@ import torch
 from cotrain.backend.cluster_file import Cluster, check_world, read
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
+from cotrain.engine.vllm_engine import VllmSettings
 
 WHOLE = """
 address = "10.0.0.1:6379"
@@ -18,6 +19,9 @@ gpus = 1
 
 [engine]
 gpus = 0.5
+python = "/env/bin/python"
+cache_mb = 512
+context = 4096
 """
 
 
@@ -28,8 +32,15 @@ def written(tmp_path, text):
 
 
 def test_a_whole_file(tmp_path):
-    gpus = {"LearnerHost": 1.0, "RankHost": 1.0, "EngineHost": 0.5}
-    expected = Cluster(address="10.0.0.1:6379", cpus=8, object_store_mb=4096, deadline=90.0, gpus=gpus)
+    expected = Cluster(
+        address="10.0.0.1:6379",
+        cpus=8,
+        object_store_mb=4096,
+        deadline=90.0,
+        gpus={"LearnerHost": 1.0, "RankHost": 1.0, "EngineHost": 0.5, "VllmHost": 0.5},
+        pythons={"VllmHost": "/env/bin/python"},
+        vllm=VllmSettings(cache_mb=512, context=4096, rows=256),
+    )
     assert read(written(tmp_path, WHOLE)) == expected
     assert read("local").address is None
 
@@ -44,6 +55,9 @@ def test_a_whole_file(tmp_path):
         ("deadline_seconds = 'long'", "deadline_seconds is 'long', expected a number of at least 1"),
         ("object_store_mb = 10", "object_store_mb is 10, expected a whole number of at least 80"),
         ("address = 4", "address is 4, expected a text"),
+        ("[engine]\npython = 3", "engine.python is 3, expected a text"),
+        ("[engine]\nrows = 0.5", "engine.rows is 0.5, expected a whole number of at least 1"),
+        ("[engine]\ncontext = 0", "engine.context is 0, expected a whole number of at least 1"),
         ("engine = 1", r"engine is 1, expected a table \[engine\]"),
         ("[learner", "no TOML: "),
     ],
