@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
