@@ -22,11 +22,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +36,7 @@ from cotrain.core.types import Episode, Part, Reward, Trace
 from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, write_all
 from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.jsonl import check_json
+from cotrain.disk.ledger_index import Index, Member
 
 NAME = "episodes.jsonl.gz"
 ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
@@ -53,68 +51,6 @@ class NotRecorded(UserError, LookupError):
     """A step or address that the ledger does not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """Where a step lies in the file."""
-
-    step: int
-    start: int  # byte offset
-    bytes: int
-    episodes: int
-
-
-class _Index:
-    """Where each step lies: 20 bytes a step, as a run may have a hundred thousand. Members follow each other without a
-    gap, and steps rise."""
-
-    def __init__(self) -> None:
-        self.end = 0  # where the last whole member ends
-        self._steps, self._starts, self._episodes = array("q"), array("q"), array("I")
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __iter__(self) -> Iterator[Member]:
-        return (self._member(i) for i in range(len(self)))
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return tuple(self._steps)
-
-    @property
-    def last(self) -> int | None:
-        """The last step."""
-        return self._steps[-1] if self._steps else None
-
-    def add(self, member: Member) -> None:
-        self._steps.append(member.step)
-        self._starts.append(member.start)
-        self._episodes.append(member.episodes)
-        self.end = member.start + member.bytes
-
-    def find(self, step: int) -> Member | None:
-        place = bisect_left(self._steps, step)
-        return self._member(place) if place < len(self) and self._steps[place] == step else None
-
-    def end_of(self, step: int) -> int:
-        """Where this step and those before it end."""
-        place = bisect_right(self._steps, step)
-        return self._starts[place] if place < len(self) else self.end
-
-    def cut(self, step: int) -> int:
-        """Forget all later steps; returns how many there were."""
-        self.end, place = self.end_of(step), bisect_right(self._steps, step)
-        gone = len(self) - place
-        for column in (self._steps, self._starts, self._episodes):
-            del column[place:]
-        return gone
-
-    def _member(self, place: int) -> Member:
-        start = self._starts[place]
-        end = self._starts[place + 1] if place + 1 < len(self) else self.end
-        return Member(step=self._steps[place], start=start, bytes=end - start, episodes=self._episodes[place])
-
-
 class Ledger:
     """Reads the ledger in ``directory`` and, from the first ``append`` on, writes it. Any number of processes may read
     while one writes: each call sees the steps that are whole by then."""
@@ -122,7 +58,7 @@ class Ledger:
     def __init__(self, directory: Path, *, files: Files = REAL_FILES) -> None:
         self.path = directory / NAME
         self._files = files
-        self._index = _Index()
+        self._index = Index()
         self._damage: str | None = None  # why what follows is no torn tail
         self._file: FileIO | None = None
         self._scan()
@@ -235,12 +171,12 @@ class Ledger:
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
-            self._index, self._damage = _Index(), None
+            self._index, self._damage = Index(), None
             return
         with reported(f"read {self.path}"), file:
             size = file.seek(0, 2)
             if size < self._index.end:
-                self._index = _Index()
+                self._index = Index()
             self._damage = None
             while self._index.end < size:
                 file.seek(self._index.end)

@@ -40,6 +40,7 @@ from tests.helpers import EASY, TINY
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = 100  # steps between two samples
 TOKENS = 6  # of an answer
+SHORT = 1000  # steps; of fewer nothing is said about memory
 
 
 @gives(OUTCOME.to("solver"))
@@ -123,7 +124,10 @@ def told(path: Path) -> tuple[str, bool]:
             f"| {min(files)}–{max(files)} | {min(threads)}–{max(threads)} |",
         ]
     )
-    return text, files[-1] <= files[0] and threads[-1] <= threads[0] and min(by_hour, by_step) < 1.0
+    flat = min(by_hour, by_step) < 1.0
+    if last["step"] - first["step"] < SHORT:
+        text, flat = f"{text}\nfewer than {SHORT} steps: resident memory is not judged, as caches still fill", True
+    return text, files[-1] <= files[0] and threads[-1] <= threads[0] and flat
 
 
 def main(argv: Sequence[str] | None = None) -> int:
