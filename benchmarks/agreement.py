@@ -1,7 +1,8 @@
 """The same answers of a model graded in three ways: by cotrain's formats, by math-verify alone, by
 lm-evaluation-harness.
 
-    pip install --no-deps --target HARNESS lm-eval        # its filters and its exact_match are used, and nothing else of it
+    pip install --no-deps --target HARNESS lm-eval        # its filters and its exact_match are used, and nothing else
+                                                          of it
     python -m benchmarks.agreement HARNESS evals/*/suite-*.jsonl
 
 The files are those that ``cotrain eval MODEL --suite …`` leaves: each row has a text and the gold answer. The harness's

@@ -2,7 +2,8 @@
 limits.
 
     python benchmarks/gpu.py [--trl-python TRL_ENV/bin/python]    prints one table and writes RESULTS-gpu.md
-    python benchmarks/gpu.py --quick --device cpu                 tiny sizes, a minute or two: shows that the script runs
+    python benchmarks/gpu.py --quick --device cpu                 tiny sizes, a minute or two: shows that the script
+                                                                  runs
 
 In this order: the machine's rates; checks (fast decoding against the slow reference, a recorded step against the same
 unrecorded, the layouts of the update, a short run twice); then figures, on a random Qwen2 of 0.5B parameters in

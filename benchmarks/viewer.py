@@ -34,8 +34,9 @@ from cotrain.disk.ledger import Ledger
 from cotrain.view.places import find_places
 from cotrain.view.server import HOST, Viewer, listen
 
-SHOWN = ("accuracy", "reward/outcome", "reward/step", "reward/format", "length", "truncated", "parse_failures", "balanced_accuracy",
-         "true_positive_rate", "true_negative_rate", "predicted_positive", "base_rate", "tokens", "traces")  # fmt: skip
+SHOWN = ("accuracy", "reward/outcome", "reward/step", "reward/format", "length", "truncated", "parse_failures",
+         "balanced_accuracy", "true_positive_rate", "true_negative_rate", "predicted_positive", "base_rate",
+         "tokens", "traces")  # fmt: skip
 LEARNED = (
     "loss",
     "entropy",
@@ -117,8 +118,10 @@ def trace(
 ) -> Trace:
     ids = tuple(rng.randint(0, 400) for _ in range(60))
     return Trace(
-        address=address, role=address.role, policy=address.role, version=address.step, group=str(address.task), prompt_ids=ids,
-        token_ids=ids, logprobs=tuple(-rng.random() for _ in ids), text=text, finish="stop", signals=tuple(paid), parsed=parsed,
+        address=address, role=address.role, policy=address.role, version=address.step, group=str(address.task),
+        prompt_ids=ids,
+        token_ids=ids, logprobs=tuple(-rng.random() for _ in ids), text=text, finish="stop", signals=tuple(paid),
+        parsed=parsed,
         truth=truth, parent=parent,
     )  # fmt: skip
 

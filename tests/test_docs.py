@@ -29,6 +29,19 @@ def imported(folder: Path, source: str, function: str):
     return find(f"{file}:{function}")
 
 
+def test_no_line_of_a_page_is_longer_than_120_characters():
+    """Rows of tables apart, and the headings of tables that a comparison wrote: they cannot be broken."""
+    pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "benchmarks").glob("*.md")]
+    assert len(pages) > 50
+    long = [
+        f"{page.relative_to(DOCS.parent)}:{number}"
+        for page in sorted(pages)
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 120 and not line.startswith("|") and page.name != "table.md"
+    ]
+    assert long == []
+
+
 @pytest.fixture(scope="module")
 def rival(tmp_path_factory):
     source = "\n\n".join(blocks("method-from-scratch.md", "python"))

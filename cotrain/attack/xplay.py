@@ -5,8 +5,10 @@ A verifier that is good against the generator it was trained with may have learn
 has moved on may have forgotten earlier ones. The matrix shows it: generators down, verifiers across. All play the same
 held-out problems, and every verifier sees the same solutions.
 
-    balanced accuracy, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read is wrong of either class
-    best of n        is the solution right that this verifier likes best, of n of one problem; one that cannot be read says one half
+    balanced accuracy, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read is
+                                                               wrong of either class
+    best of n        is the solution right that this verifier likes best, of n of one problem; one that cannot be read
+                     says one half
 
 Steps are those whose checkpoints the runs still have (``cotrain run --keep-every``), and 0, the start. Written to
 ``xplay.json`` in the first run. Left out: payoffs over time, which are curves of a run's own figures.

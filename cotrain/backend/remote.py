@@ -1,8 +1,9 @@
 """A policy that another server runs: any OpenAI-compatible one, asked over HTTP.
 
-    chat         messages go to ``/chat/completions`` as texts; the prompt's token ids here are the bytes of their JSON, the
-                 answer's those of its text
-    token ids    with the server's own tokenizer at hand, ids go to ``/completions`` and come back (``cotrain serve``, vLLM)
+    chat         messages go to ``/chat/completions`` as texts; the prompt's token ids here are the bytes of their JSON,
+                 the answer's those of its text
+    token ids    with the server's own tokenizer at hand, ids go to ``/completions`` and come back (``cotrain serve``,
+                 vLLM)
 
 The server answers when it likes: the engine of this process goes on meanwhile (``play.idle_loop.elsewhere``). Whatever
 goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value with its

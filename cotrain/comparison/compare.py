@@ -9,8 +9,8 @@ tokens, floating-point operations (``loop/flops.py``) and seconds of training. O
 
     --equal batches              every run lasts so many steps
     --equal flops --budget 1e15  every run ends with the step in which it has spent so many
-    --equal flops                every run lasts ``--batches``; the arm that has then spent most is the dearest, and the runs of
-                                 the others go on until they have spent as much as its runs on average
+    --equal flops                every run lasts ``--batches``; the arm that has then spent most is the dearest, and the
+                                 runs of the others go on until they have spent as much as its runs on average
 
 Decays run over ``--batches`` in all of them. Seconds are those of the machine at the time: they are equal by the clock,
 and no two comparisons give the same.

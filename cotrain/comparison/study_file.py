@@ -6,7 +6,8 @@
     measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
     model = "embedded"                   # of every arm
     seeds = 5
-    equal = "flops"                      # and batches, budget, rates, rate_seeds, evaluate_every, settings: as of `cotrain compare`
+    equal = "flops"                      # and batches, budget, rates, rate_seeds, evaluate_every, settings: as of
+                                         # `cotrain compare`
     out = "runs/studies/ceiling"
 
     [arms.grpo]                          # the first arm is the reference
@@ -15,8 +16,8 @@
     recipe = "grpo"
     steps_judged_by = "oracle"
 
-    [parts."4 steps"]                    # each part is a comparison of all arms; a key of it replaces that of the study,
-    operations = [4, 4]                  # settings are added. Without parts there is one
+    [parts."4 steps"]                    # each part is a comparison of all arms; a key of it replaces that of the
+    operations = [4, 4]                  # study, settings are added. Without parts there is one
 
     [gate]                               # is run first; when it does not hold, nothing else is
     part = "4 steps"

@@ -11,7 +11,8 @@ Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
 ``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
 [start, end, finish], where they are not all. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
-list. NaN and infinities there, and in signals, are Python's JSON literals.
+list. NaN and infinities there, and in signals, are Python's JSON literals. ``advantages``, for readers of the file, are
+what was learned from: objective → [advantage, tokens] over the sampled tokens, to four digits.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
@@ -24,7 +25,8 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -40,6 +42,8 @@ from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, writ
 from cotrain.disk.jsonl import check_json
 
 NAME = "episodes.jsonl.gz"
+ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
+Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 LEVEL = 6  # 9 takes twice as long for 1 % less
 _FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
 _EXTRA = struct.Struct("<H2sHqqII")  # length of the field, its name, length of the rest: step, bytes, episodes, crc
@@ -60,6 +64,58 @@ class Member:
     episodes: int
 
 
+class _Index:
+    """Where each step lies: 20 bytes a step, as a run may have a hundred thousand. Members follow each other without a
+    gap, and steps rise."""
+
+    def __init__(self) -> None:
+        self.end = 0  # where the last whole member ends
+        self._steps, self._starts, self._episodes = array("q"), array("q"), array("I")
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Member]:
+        return (self._member(i) for i in range(len(self)))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(self._steps)
+
+    @property
+    def last(self) -> int | None:
+        """The last step."""
+        return self._steps[-1] if self._steps else None
+
+    def add(self, member: Member) -> None:
+        self._steps.append(member.step)
+        self._starts.append(member.start)
+        self._episodes.append(member.episodes)
+        self.end = member.start + member.bytes
+
+    def find(self, step: int) -> Member | None:
+        place = bisect_left(self._steps, step)
+        return self._member(place) if place < len(self) and self._steps[place] == step else None
+
+    def end_of(self, step: int) -> int:
+        """Where this step and those before it end."""
+        place = bisect_right(self._steps, step)
+        return self._starts[place] if place < len(self) else self.end
+
+    def cut(self, step: int) -> int:
+        """Forget all later steps; returns how many there were."""
+        self.end, place = self.end_of(step), bisect_right(self._steps, step)
+        gone = len(self) - place
+        for column in (self._steps, self._starts, self._episodes):
+            del column[place:]
+        return gone
+
+    def _member(self, place: int) -> Member:
+        start = self._starts[place]
+        end = self._starts[place + 1] if place + 1 < len(self) else self.end
+        return Member(step=self._steps[place], start=start, bytes=end - start, episodes=self._episodes[place])
+
+
 class Ledger:
     """Reads the ledger in ``directory`` and, from the first ``append`` on, writes it. Any number of processes may read
     while one writes: each call sees the steps that are whole by then."""
@@ -67,14 +123,14 @@ class Ledger:
     def __init__(self, directory: Path, *, files: Files = REAL_FILES) -> None:
         self.path = directory / NAME
         self._files = files
-        self._members: dict[int, Member] = {}  # in the order of the file, which is the order of steps
-        self._end = 0  # where the last whole member ends
+        self._index = _Index()
         self._damage: str | None = None  # why what follows is no torn tail
         self._file: FileIO | None = None
         self._scan()
 
-    def append(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Write one step (it survives a kill from here on, a power cut after ``sync``).
+    def append(self, step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> None:
+        """Write one step (it survives a kill from here on, a power cut after ``sync``). ``advantages``: address of a
+        trace → objective → runs of equal values.
 
         Raises StateError when the step does not come after the last one, or an episode is of another step or not JSON,
         and DiskError when the disk refuses; no part of the step then stays.
@@ -83,43 +139,43 @@ class Ledger:
         if wrong is not None:
             raise StateError(f"ledger: an episode of step {wrong.step} was given for step {step}")
         self._refuse_damage()
-        last = next(reversed(self._members), None)
+        last = self._index.last
         if last is not None and step <= last:
             raise StateError(f"ledger {self.path} ends with step {last}; truncate it before writing step {step}")
-        member = encode_member(step, episodes)
+        member = encode_member(step, episodes, advantages)
         with reported(f"write step {step} to {self.path}", lambda: "steps written before are safe"):
             if self._file is None:
                 make_directory(self._files, self.path.parent)
                 self._file = self._files.open(self.path, "ab")
-            if self.path.stat().st_size > self._end:  # torn by a kill, or by an error that could not be undone
-                self._files.truncate(self._file, self._end)
+            if self.path.stat().st_size > self._index.end:  # torn by a kill, or by an error that could not be undone
+                self._files.truncate(self._file, self._index.end)
             try:
                 write_all(self._files, self._file, member)
             except OSError:
                 with suppress(OSError):
-                    self._files.truncate(self._file, self._end)
+                    self._files.truncate(self._file, self._index.end)
                 raise
-        self._members[step] = Member(step=step, start=self._end, bytes=len(member), episodes=len(episodes))
-        self._end += len(member)
+        self._index.add(Member(step=step, start=self._index.end, bytes=len(member), episodes=len(episodes)))
 
     def steps(self) -> tuple[int, ...]:
         """The steps that are there, rising."""
         self._scan()
-        return tuple(self._members)
+        return self._index.steps
 
     def members(self) -> tuple[Member, ...]:
         """The index: each step with its place, size and number of episodes."""
         self._scan()
-        return tuple(self._members.values())
+        return tuple(self._index)
 
     def read(self, step: int) -> tuple[Episode, ...]:
         """The episodes of a step, as they were appended. Raises NotRecorded, and StateError for a damaged file."""
-        if step not in self._members:
+        member = self._index.find(step)
+        if member is None:
             self._scan()
-        if step not in self._members:
+            member = self._index.find(step)
+        if member is None:
             self._refuse_damage()
             raise NotRecorded(f"no step {step} in {self.path}: {self._extent()}")
-        member = self._members[step]
         with reported(f"read {self.path}"), self.path.open("rb") as file:
             file.seek(member.start)
             packed = file.read(member.bytes)
@@ -140,10 +196,10 @@ class Ledger:
         Raises DiskError, and StateError when the file is damaged at or before ``step``.
         """
         self._scan()
-        later = [member for member in self._members.values() if member.step > step]
-        if not later and (not self._members or step > next(reversed(self._members))):
+        last = self._index.last
+        if last is None or step > last:
             self._refuse_damage()
-        end = later[0].start if later else self._end
+        end = self._index.end_of(step)
         if self.path.exists() and self.path.stat().st_size > end:
             with reported(f"truncate {self.path}"):
                 file = self._files.open(self.path, "r+b")
@@ -152,10 +208,8 @@ class Ledger:
                     self._files.fsync(file)
                 finally:
                     file.close()
-        for member in later:
-            del self._members[member.step]
-        self._end, self._damage = end, None
-        return len(later)
+        self._damage = None
+        return self._index.cut(step)
 
     def sync(self) -> None:
         """Make every step so far durable; call it before the checkpoint that counts on them."""
@@ -182,38 +236,38 @@ class Ledger:
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
-            self._members, self._end, self._damage = {}, 0, None
+            self._index, self._damage = _Index(), None
             return
         with reported(f"read {self.path}"), file:
             size = file.seek(0, 2)
-            if size < self._end:
-                self._members, self._end = {}, 0
+            if size < self._index.end:
+                self._index = _Index()
             self._damage = None
-            while self._end < size:
-                file.seek(self._end)
+            while self._index.end < size:
+                file.seek(self._index.end)
                 head = file.read(_HEAD)
-                member = decode_head(head, self._end)
-                if member is None:
+                member = decode_head(head, self._index.end)
+                last = self._index.last
+                if member is None or (last is not None and member.step <= last):
                     if len(head) == _HEAD and any(head):  # a power cut may leave zeros, a kill leaves a beginning
-                        self._damage = f"{self.path} is damaged at byte {self._end}: {self._extent()}"
+                        self._damage = f"{self.path} is damaged at byte {self._index.end}: {self._extent()}"
                     return
-                if self._end + member.bytes > size:
+                if self._index.end + member.bytes > size:
                     return
-                self._members[member.step] = member
-                self._end += member.bytes
+                self._index.add(member)
 
     def _refuse_damage(self) -> None:
         if self._damage:
             raise StateError(f"{self._damage}; what follows cannot be read, resume from a checkpoint before that")
 
     def _extent(self) -> str:
-        steps = list(self._members)
+        steps = self._index.steps
         return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has no step"
 
 
-def encode_member(step: int, episodes: Sequence[Episode]) -> bytes:
+def encode_member(step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> bytes:
     """One gzip member, the same bytes for the same episodes."""
-    text = b"".join(_line(episode) for episode in episodes)
+    text = b"".join(_line(episode, advantages or {}) for episode in episodes)
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(text) + deflate.flush()
     size = _HEAD + len(body) + 8
@@ -304,7 +358,8 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
     """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
     missing and unknown fields."""
     state = {"score": None, "turns": (), **state}
-    state.pop("learn_ids", None)  # older ledgers have it
+    for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
+        state.pop(name, None)
     address, prompt_ids, token_ids, logprobs, signals, turns = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
@@ -339,5 +394,9 @@ def decode_floats(text: str) -> tuple[float, ...]:
     return tuple(bits)
 
 
-def _line(episode: Episode) -> bytes:
-    return json.dumps(episode_to_json(episode), separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"
+def _line(episode: Episode, advantages: Advantages) -> bytes:
+    found = episode_to_json(episode)
+    for trace, told in zip(episode.traces, found["traces"], strict=True):
+        if (mine := advantages.get(str(trace.address))) is not None:
+            told[ADVANTAGES] = mine
+    return json.dumps(found, separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"

@@ -2,10 +2,12 @@
 there.
 
 grpo          (r − mean) / std of the group                GRPO, arXiv 2402.03300
-dr_grpo       r − mean of the group                        Dr. GRPO, arXiv 2503.20783; its constant length is ``normalise``
+dr_grpo       r − mean of the group                        Dr. GRPO, arXiv 2503.20783; its constant length is
+                                                           ``normalise``
 rloo          r − mean of the others of the group          RLOO, arXiv 2402.14740
 maxrl         (r − mean) / mean of the group               MaxRL, arXiv 2602.02710
-reinforce     r − a running mean of the role, −A log π     for self-play, where groups have one member (SPIRAL, 2506.24119)
+reinforce     r − a running mean of the role, −A log π     for self-play, where groups have one member (SPIRAL,
+                                                           2506.24119)
 reinforce_pp  whitened over all tokens of the batch        REINFORCE++, arXiv 2501.03262; its KL penalty is ``kl``
 """
 

@@ -2,8 +2,8 @@
 
     padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
              that counts: right for every model, no attention mask
-    shared   one row of all tokens, in which sequences with the same prompt share it (``models.shared_prefix``): no padding,
-             about half of the tokens with groups of eight, for models whose attention can be replaced
+    shared   one row of all tokens, in which sequences with the same prompt share it (``models.shared_prefix``): no
+             padding, about half of the tokens with groups of eight, for models whose attention can be replaced
 
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
 micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of

@@ -4,7 +4,8 @@ machine.
 With M the weights that a token is multiplied with, L layers and A = heads · head size::
 
     forward     2·M a token            + 4·L·A for each (query, key) pair: QKᵀ and the weighted values
-    learning    forward, 2·M a token for the gradients of activations, 2·M a token for those of weights that are trained:
+    learning    forward, 2·M a token for the gradients of activations, 2·M a token for those of weights that are
+                trained:
                 6·M a token            + 12·L·A a pair        (4·M where an adapter is trained on a fixed base)
 
 The table of input embeddings is looked up and multiplies nothing. The output layer counts where something is predicted:

@@ -1,6 +1,7 @@
 """Policies that follow a trained one without a gradient of their own: moving averages and snapshots.
 
-    ema        after every update of its source: ref ← rate · source + (1 − rate) · ref (Co-rewarding-II, arXiv 2508.00410)
+    ema        after every update of its source: ref ← rate · source + (1 − rate) · ref (Co-rewarding-II, arXiv
+               2508.00410)
     snapshot   every ``every`` updates the source's weights enter a pool of ``keep``; one of the pool is played
 
 Both start from the weights of the model that they name. They speak, judge and serve as reference like any policy, and

@@ -345,7 +345,7 @@ def _work(
                 room(_save, directory, trainer, record)
             result = trainer.step()
             _name_set_aside(trainer, told_of, observer)
-            room(ledger.append, int(result.row["step"]), result.episodes)
+            room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
             room(timings.append, {"step": result.row["step"], **result.seconds, **result.engine_seconds})
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})

@@ -2,8 +2,10 @@
 
 ::
 
-    seal.json                        size and SHA-256 of every file that is written once, told before the file itself is there
-    checkpoints/step-N/record.json   the run's settings, and of metrics and ledger how long they were then, and their SHA-256
+    seal.json                        size and SHA-256 of every file that is written once, told before the file itself is
+                                     there
+    checkpoints/step-N/record.json   the run's settings, and of metrics and ledger how long they were then, and their
+                                     SHA-256
 
 A checkpoint's own bytes are in its manifest (``disk/transaction.py``). What a kill leaves is no damage: rows behind the
 newest checkpoint, a torn last line, and a file that the seal tells of and that is not there yet. Anything else that

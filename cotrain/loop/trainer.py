@@ -6,7 +6,6 @@ that is interrupted while it plays leaves the state of its beginning, and resumi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +23,8 @@ from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
 from cotrain.learn.samples import sample_of
 from cotrain.learn.spoken import Given, spoken, woven
+from cotrain.loop.advantages import Worth, told
+from cotrain.loop.clock import Clock
 from cotrain.loop.drawing import train_task
 from cotrain.loop.evaluation import evaluate, evaluation_seed, greedy_names, held_out
 from cotrain.loop.flops import Meter, Sequences, flops_of
@@ -54,9 +55,8 @@ class StepResult:
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
     episodes: tuple[Episode, ...]
-    skipped: tuple[
-        Mapping[str, Any], ...
-    ]  # updates that were not finite: step, policy, addresses of samples by objective
+    skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
+    advantages: Worth  # of the samples that were learned from
 
 
 class StoppableEngine:
@@ -165,7 +165,7 @@ class CoTrainer:
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the
         update."""
-        step, clock = self.finished, _Clock()
+        step, clock = self.finished, Clock()
         phase = self.recipe.schedule.phase_at(step)
         tasks = self.draw(phase, step)
         group_size = phase.group_size or self.recipe.group_size
@@ -186,9 +186,10 @@ class CoTrainer:
         spent |= {key: value for key, value in outside.items() if key.endswith("/seconds")}
         row |= {key: value for key, value in outside.items() if not key.endswith("/seconds")}
         skipped: list[dict[str, Any]] = []
+        worth: Worth = {}
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         for due in batches:
-            row |= self._learn(due, episodes, clock, skipped)
+            row |= self._learn(due, episodes, clock, skipped, worth)
         for name, store in self.stores.items():
             self.stores[name] = store.after(episodes, step)
             row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
@@ -201,13 +202,25 @@ class CoTrainer:
         self.flops += flops_of(row)
         self.seconds += sum(clock.laps.values())
         self.finished += 1
-        return StepResult(row=row, seconds=clock.laps, engine_seconds=spent, episodes=episodes, skipped=tuple(skipped))
+        return StepResult(
+            row=row,
+            seconds=clock.laps,
+            engine_seconds=spent,
+            episodes=episodes,
+            skipped=tuple(skipped),
+            advantages=worth,
+        )
 
     def _learn(
-        self, due: Sequence[str], episodes: Sequence[Episode], clock: _Clock, skipped: list[dict[str, Any]]
+        self,
+        due: Sequence[str],
+        episodes: Sequence[Episode],
+        clock: Clock,
+        skipped: list[dict[str, Any]],
+        worth: Worth,
     ) -> MetricsRow:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those
-        that were not finite are added to ``skipped``."""
+        that were not finite are added to ``skipped``, what tokens were worth to ``worth``."""
         row: MetricsRow = {}
         terms: dict[str, list[LossTerm]] = {}
         for name in due:
@@ -219,6 +232,7 @@ class CoTrainer:
             policy = objective.policy
             batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
+            told(worth, name, credit.samples)
             row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
             clock.lap("credit")
             samples = self._referred(name, credit.samples)
@@ -382,16 +396,3 @@ class CoTrainer:
         for policy in policies:
             if policy in versions:
                 self.backend.publish(policy, versions[policy])
-
-
-class _Clock:
-    """Wall seconds by stage."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._since = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._since
-        self._since = now

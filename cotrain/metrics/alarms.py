@@ -123,7 +123,8 @@ BANDS = (
         name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric("{role}/truncated").tolerable[1]),
     ),
     Band(
-        name="collapsing entropy", keys=("{policy}/{objective}/surprisal",), window=10, rule=Drifted(0.1, math.inf, "updates"),
+        name="collapsing entropy", keys=("{policy}/{objective}/surprisal",), window=10,
+        rule=Drifted(0.1, math.inf, "updates"),
         shown="{:.2f} times the first 10 updates'",
         advice="The policy has stopped exploring: lower the learning rate, or add an entropy or KL term.",
     ),
@@ -187,7 +188,7 @@ class Monitor:
         return new
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
-        value, step = band.rule(series), series.steps[-1]
+        value, step = band.rule(series), series.step
         if value is None:
             return None
         if place in self._alarms:

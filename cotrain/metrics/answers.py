@@ -3,7 +3,8 @@
 ::
 
     pass@1      mean over all samples            pass@k      any of k is right, unbiased (arXiv 2107.03374)
-    majority@k  the most frequent answer         weighted@k  the answer with the largest sum of scores (arXiv 2206.02336)
+    majority@k  the most frequent answer         weighted@k  the answer with the largest sum of scores (arXiv
+                                                             2206.02336)
     best@k      the sample with the highest score
 
 What could not be read votes for nothing and is wrong. Of equals the one that came first wins.

@@ -6,7 +6,8 @@ is one observation::
     θ        the statistic on the sums over N tasks
     v        its variance: delete one task at a time, v = (N − 1)/N · Σ (θ₋ᵢ − mean θ₋)²     (jackknife; Miller 1974)
     n        observations that a single share with this variance would rest on, θ(1 − θ)/v
-    interval Wilson's of θ on n observations, at Student's t with N − 1 degrees        (after Franco et al. 2019, JSSAM 7)
+    interval Wilson's of θ on n observations, at Student's t with N − 1 degrees        (after Franco et al. 2019, JSSAM
+                                                                                       7)
 
 On the scale of its bounds any bounded statistic is treated like a share, so no interval leaves [0, 1]. Three cases need
 no estimate of v: one yes or no a task is Wilson's interval itself; where tasks do not differ at all there is no spread

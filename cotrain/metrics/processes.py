@@ -5,7 +5,8 @@
     ProcessBench (arXiv 2412.06559)   of solutions with a wrong step: the first one was found      error accuracy
                                       of the others: no step was blamed                            correct accuracy
                                       their harmonic mean                                          F1
-    PRMBench (arXiv 2501.03124)       F1 of the steps that are right, of those that are wrong; their mean is the PRMScore
+    PRMBench (arXiv 2501.03124)       F1 of the steps that are right, of those that are wrong; their mean is the
+                                      PRMScore
 
 Steps are counted from 0; None stands for no wrong step.
 """

@@ -7,34 +7,63 @@ None. ``alarms`` says which rule watches what, and takes the limits from the tab
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 LEAST = 0.05  # verdicts at an end must be off the base rate by this
+REACH = 3  # windows that a rule may look back
+
+
+@dataclass(slots=True)
+class Past:
+    """The full windows from the first row on, the last of them left out: what the rules ask of them, and no list."""
+
+    first: tuple[float, ...]  # means of the first window
+    best: tuple[float, ...]  # means of the window in which the last metric was highest, the earliest of equal ones
+    low: float  # of the first metric
+    high: float
+
+    def add(self, means: tuple[float, ...]) -> None:
+        if means[-1] > self.best[-1]:
+            self.best = means
+        self.low, self.high = min(self.low, means[0]), max(self.high, means[0])
 
 
 @dataclass(slots=True)
 class Series:
-    """The metrics of one band and one role or policy so far."""
+    """The metrics of one band and one role or policy so far: the last rows, and a summary of what was before. It does
+    not grow with the run."""
 
     window: int
-    steps: list[int] = field(default_factory=list)
-    columns: list[list[float]] = field(default_factory=list)  # one for each of the band's keys
-    closed: list[list[float]] = field(default_factory=list)  # of each column: means of its full windows from the start
+    rows: int = 0  # so far
+    step: int = -1  # of the last row
+    columns: list[deque[float]] = field(default_factory=list)  # one for each of the band's keys: its last values
+    past: Past | None = None  # None before the second full window
+    _closed: tuple[float, ...] = ()  # means of the last full window
 
     def add(self, step: int, values: Sequence[float]) -> None:
-        self.steps.append(step)
         if not self.columns:
-            self.columns, self.closed = [[] for _ in values], [[] for _ in values]
-        for column, means, value in zip(self.columns, self.closed, values, strict=True):
+            self.columns = [deque(maxlen=REACH * self.window) for _ in values]
+        for column, value in zip(self.columns, values, strict=True):
             column.append(value)
-            if len(column) % self.window == 0:
-                means.append(mean(column[-self.window :]))
+        self.rows, self.step = self.rows + 1, step
+        if self.rows % self.window == 0:
+            if self._closed and self.past is None:
+                self.past = Past(first=self._closed, best=self._closed, low=self._closed[0], high=self._closed[0])
+            elif self.past is not None:
+                self.past.add(self._closed)
+            self._closed = tuple(mean(self.recent(column)) for column in range(len(self.columns)))
+
+    def recent(self, column: int) -> list[float]:
+        """The last window's values; fewer while there are."""
+        return list(self.columns[column])[-self.window :]
 
     def windows(self, column: int, count: int) -> list[float] | None:
-        """Means of the last ``count`` windows, which end at the last row; None while there are fewer."""
-        values, n = self.columns[column], self.window
+        """Means of the last ``count`` windows, at most ``REACH``, which end at the last row; None while there are
+        fewer."""
+        values, n = list(self.columns[column]), self.window
         starts = range(len(values) - count * n, len(values), n)
         return [mean(values[start : start + n]) for start in starts] if starts[0] >= 0 else None
 
@@ -56,7 +85,7 @@ class AlwaysAbove:
     limit: float
 
     def __call__(self, series: Series) -> float | None:
-        recent = series.columns[0][-series.window :]
+        recent = series.recent(0)
         return mean(recent) if len(recent) == series.window and min(recent) > self.limit else None
 
     def healthy(self, window: int) -> str:
@@ -125,9 +154,9 @@ class Drifted:
 
     def __call__(self, series: Series) -> float | None:
         recent = series.windows(0, 1)
-        if not recent or len(series.steps) < 2 * series.window or not series.closed[0][0] > 0.0:
+        if not recent or series.past is None or not series.past.first[0] > 0.0:
             return None
-        ratio = recent[0] / series.closed[0][0]
+        ratio = recent[0] / series.past.first[0]
         return None if self.low <= ratio <= self.high else ratio
 
     def healthy(self, window: int) -> str:
@@ -147,15 +176,14 @@ class Parted:
 
     def __call__(self, series: Series) -> float | None:
         now = series.windows(0, 1), series.windows(1, 1)
-        earlier = (len(series.steps) - series.window) // series.window  # full windows that do not overlap the last
-        if not now[0] or not now[1] or earlier < 1:
+        past = series.past  # full windows that do not overlap the last
+        if not now[0] or not now[1] or past is None:
             return None
-        paid, true = series.closed[0][:earlier], series.closed[1][:earlier]
-        best = true.index(max(true))
-        up, down = now[0][0] - paid[best], true[best] - now[1][0]
+        paid, true = past.best
+        up, down = now[0][0] - paid, true - now[1][0]
         if down < self.fall or up < self.rise:
             return None
-        spread = max(*paid, now[0][0]) - min(*paid, now[0][0])
+        spread = max(past.high, now[0][0]) - min(past.low, now[0][0])
         return -down if up >= 0.1 * spread else None
 
     def healthy(self, window: int) -> str:

@@ -68,7 +68,8 @@ SAID = (
         key="{role}/length/right", label="length, tokens, where right", unit=TOKENS, trend="near the next",
         meaning="its mean where the answer (of a judge: the judged answer) is right",
     ),
-    Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS, meaning="its mean where that is wrong"),
+    Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS,
+        meaning="its mean where that is wrong"),
     Metric(
         key="{role}/truncated", label="cut off at the length limit", better=-1, healthy=(0, 0.05), tolerable=(0, 0.2),
         meaning="share of turns cut at the token limit",
@@ -138,7 +139,8 @@ SOLVER = (
         meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
     ),
     Metric(
-        key="{policy}/exploitability", label="exploitability", unit=UNKNOWN, better=-1, at=HELD_OUT, headline=FIRST, trend="falling",
+        key="{policy}/exploitability", label="exploitability", unit=UNKNOWN, better=-1, at=HELD_OUT, headline=FIRST,
+        trend="falling",
         meaning="what a best response wins against a player, mean of both seats; 0 cannot be beaten",
     ),
     Metric(
@@ -189,7 +191,8 @@ SOLVER = (
 
 JUDGE = (
     Metric(
-        key="{role}/balanced_accuracy", label="balanced accuracy", better=1, at=BOTH, headline=FIRST, trend="above 0.5, rising",
+        key="{role}/balanced_accuracy", label="balanced accuracy", better=1, at=BOTH, headline=FIRST,
+        trend="above 0.5, rising",
         meaning="mean of the true positive and the true negative rate; unreadable reviews count as mistaken",
     ),
     Metric(
@@ -259,7 +262,8 @@ JUDGE = (
         advice="The judge's probabilities are not its rates of being right: do not weigh votes by them.",
     ),
     Metric(
-        key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1), meaning="readable outputs",
+        key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1),
+        meaning="readable outputs",
         advice="Many outputs cannot be read and earn nothing: raise the format reward, or train on the format first.",
     ),
     Metric(

@@ -17,7 +17,8 @@ CREDIT = (
         meaning="groups they fall into (of a pairwise loss: groups with a pair)",
     ),
     Metric(
-        key="{objective}/zero_spread_groups", label="groups without spread", better=-1, healthy=(0, 0.6), tolerable=(0, 0.8),
+        key="{objective}/zero_spread_groups", label="groups without spread", better=-1, healthy=(0, 0.6),
+        tolerable=(0, 0.8),
         meaning="share of groups in which all rewards are equal, so that they teach nothing",
         advice="Most groups have equal rewards and teach nothing: change the difficulty of the problems, or use "
             "larger groups.",
@@ -96,7 +97,8 @@ LEARNING = (
     ),
     Metric(key="{policy}/micro_tokens", unit=COUNT, meaning="tokens of a micro-batch from then on, where an update "
         "ran out"),
-    Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady", meaning="gradient norm before clipping"),
+    Metric(key="{policy}/grad_norm", label="gradient norm", unit=NUMBER, trend="steady",
+        meaning="gradient norm before clipping"),
     Metric(key="{policy}/lr", unit=NUMBER, meaning="learning rate"),
     Metric(key="{policy}/learned_tokens", unit=COUNT, meaning="tokens of the update"),
     Metric(key="{policy}/{objective}/loss", label="loss", unit=NUMBER, meaning="loss of one objective"),
@@ -109,7 +111,8 @@ LEARNING = (
             "from",
     ),
     Metric(
-        key="{policy}/{objective}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1), tolerable=(0.01, 2),
+        key="{policy}/{objective}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1),
+        tolerable=(0.01, 2),
         advice=EXPLORING, meaning="mean entropy per token, where an entropy bonus asks for it",
     ),
     Metric(

@@ -22,7 +22,8 @@ from transformers import AttentionInterface, PreTrainedModel
 
 IMPLEMENTATION = "documents"
 PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
-    "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2", "phi3"
+    "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2",
+    "phi3"
 )  # fmt: skip
 LONGEST = 1024  # tokens of a document whose scores may be kept
 

@@ -1,9 +1,10 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Six names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
-was taught no errors and can check, ``embedded-format``, which knows the formats alone, ``embedded-roles``, which has
-learned more roles, ``embedded-digest``, which can copy what matters out of documents, and ``embedded-rater``, a reward
-model (docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
+Seven names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
+was taught no errors and can check, ``embedded-habits``, which has two habits that are wrong, ``embedded-format``, which
+knows the formats alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``, which can copy what
+matters out of documents, and ``embedded-rater``, a reward model (docs/bases.md). They are stored as bfloat16 and loaded
+as float32 like any other.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from cotrain.models.config import ATTENTION
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
+EMBEDDED_HABITS = "embedded-habits"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
 EMBEDDED_DIGEST = "embedded-digest"
@@ -49,6 +51,7 @@ _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
     EMBEDDED_CHECKER: _ASSETS / "base-checker",
+    EMBEDDED_HABITS: _ASSETS / "base-habits",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
     EMBEDDED_DIGEST: _ASSETS / "base-digest",

@@ -37,6 +37,7 @@ from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_que
 EMBEDDED = (  # the package's own models
     "embedded",
     "embedded-checker",
+    "embedded-habits",
     "embedded-format",
     "embedded-roles",
     "embedded-digest",

@@ -55,8 +55,8 @@ REVISE_FULL = (
     + """
 {review}
 
-Write the whole solution: every step in its own pair of tags, <step> ... </step>, then the final answer once, alone, as \
-<answer> ... </answer>. Write nothing outside of the tags."""
+Write the whole solution: every step in its own pair of tags, <step> ... </step>, then the final answer once, alone, \
+as <answer> ... </answer>. Write nothing outside of the tags."""
 )
 
 

@@ -44,7 +44,8 @@ class Reached:
         if len(self.seeds) == 1 or not there:
             return f"{amount(self.at, self.axis)} ({count})"
         whole = f"{len(there)} seeds" if len(there) == len(self.seeds) else count
-        return f"{amount(self.at, self.axis)} ({amount(there[0], self.axis)} to {amount(there[-1], self.axis)} over {whole})"
+        at, least, most = (amount(value, self.axis) for value in (self.at, there[0], there[-1]))
+        return f"{at} ({least} to {most} over {whole})"
 
     def against(self) -> str:
         """The difference to the reference in words, "" when there is none."""

@@ -262,4 +262,5 @@ def _not_talking(model: Model) -> str:
         return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.judges else "")
     fields = ", ".join(sorted(model.fields)) or "none"
     other = "ask /v1/verify, or " if model.judges else ""
-    return f"role {model.name!r} has the fields {fields} and not one; {other}give whole messages to 'policy/{model.policy}'"
+    todo = f"{other}give whole messages to 'policy/{model.policy}'"
+    return f"role {model.name!r} has the fields {fields} and not one; {todo}"

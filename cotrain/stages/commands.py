@@ -309,6 +309,9 @@ def base(argv: Sequence[str]) -> int:
         action="store_true",
         help="make embedded, whose errors are taught ones, and the models of further roles",
     )
+    parser.add_argument(
+        "--habits", action="store_true", help="make embedded-habits: embedded-checker, taught two habits that are wrong"
+    )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     _threads(parser)
     given = parser.strict(argv)
@@ -316,10 +319,12 @@ def base(argv: Sequence[str]) -> int:
         _refuse_used(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
         parser.error("--noisy has one size and no --settle; leave them out")
+    if given.habits and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
+        parser.error("--habits has one size and length, no --noisy and no --settle; leave them out")
     _begin(given.threads)
     import cotrain
     from cotrain.stages import base as stage
-    from cotrain.stages import noisy
+    from cotrain.stages import habits, noisy
 
     out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
     say = functools.partial(print, flush=True)
@@ -327,6 +332,8 @@ def base(argv: Sequence[str]) -> int:
         past = noisy.NoisySettings(seed=given.seed)
         past = past if given.tokens is None else replace(past, practice_tokens=given.tokens)
         made = noisy.build_noisy(out, past, resume=given.resume, report=say)
+    elif given.habits:
+        made = habits.build_habits(out, habits.HabitSettings(seed=given.seed), resume=given.resume, report=say)
     else:
         settings = stage.BaseSettings(seed=given.seed, size=given.size)
         settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)
@@ -336,6 +343,7 @@ def base(argv: Sequence[str]) -> int:
         print(f"stopped during {made['stage']}; nothing is lost. Go on with the same command and --resume")
         return 130
     if given.install:
-        (noisy.install_noisy if given.noisy else stage.install)(out, assets)
+        stage_of = noisy.install_noisy if given.noisy else habits.install_habits if given.habits else stage.install
+        stage_of(out, assets)
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0

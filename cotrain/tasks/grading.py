@@ -269,10 +269,11 @@ _VALUE_WORDS = """hundred thousand million billion trillion dozen half halves th
 mod and or not sin cos tan log exp sqrt factorial squared cubed times plus minus over"""
 _NO_UNITS = frozenset(_VALUE_WORDS.split())
 # Units that convert into others.
-_MEASURE_WORDS = """% mm cm dm km meter meters metre metres inch inches foot feet yard yards mile miles sec second seconds min
-minute minutes hour hours day days week weeks month months year years gram grams kilogram kilograms kg ton tons ounce ounces pound
-pounds lbs liter liters litre litres ml milliliter milliliters cup cups pint pints quart quarts gallon gallons cent cents dollar
-dollars penny pennies nickel nickels dime dimes degree degrees radian radians dozens kilometers kilometres centimeters centimetres"""
+_MEASURE_WORDS = """% mm cm dm km meter meters metre metres inch inches foot feet yard yards mile miles sec second
+seconds min minute minutes hour hours day days week weeks month months year years gram grams kilogram kilograms kg ton
+tons ounce ounces pound pounds lbs liter liters litre litres ml milliliter milliliters cup cups pint pints quart quarts
+gallon gallons cent cents dollar dollars penny pennies nickel nickels dime dimes degree degrees radian radians dozens
+kilometers kilometres centimeters centimetres"""
 _MEASURES = frozenset(_MEASURE_WORDS.split())
 _SCIENTIFIC = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:\{\s*(-?\d{1,3})\s*\}|(\d))")
 

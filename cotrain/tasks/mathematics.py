@@ -48,10 +48,11 @@ WARM = (
 )
 
 # What of the grammar and of sympy an answer may need. One of a kind, as the second is quick.
-_KINDS = r"""\frac{x^2-1}{x+1}; \sqrt[3]{2}+\sqrt{5}; \left(\frac{1}{2}\right)^{3}; \log_{2}(x)+\ln 3; \tan(x)\cos(2x); \sin^2(x); (1, 2);
-\{1, \sqrt{2}\}; (0, 1] \cup [3, \infty); x > 3; \sum_{k=1}^{9} k^2; \prod_{k=1}^{4} k; \sum_{k=1}^{n} \frac{1}{k}; \int_0^1 x^2 dx;
-\lim_{x \to 0} \frac{\sin x}{x}; \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}; |x-1| + \lfloor \pi \rfloor; (2+3i)^2; x_{1}^{2} + y_{2};
-x^{y}; 2 \pi r; y = 2x + 1; \pm 3; 30^\circ; e^{-x^2}; \gcd(4, 6); \Gamma(5); a \mod 7; 5! + \binom{6}{2}; 50\%; \text{yes}"""
+_KINDS = r"""\frac{x^2-1}{x+1}; \sqrt[3]{2}+\sqrt{5}; \left(\frac{1}{2}\right)^{3}; \log_{2}(x)+\ln 3; \tan(x)\cos(2x);
+\sin^2(x); (1, 2); \{1, \sqrt{2}\}; (0, 1] \cup [3, \infty); x > 3; \sum_{k=1}^{9} k^2; \prod_{k=1}^{4} k;
+\sum_{k=1}^{n} \frac{1}{k}; \int_0^1 x^2 dx; \lim_{x \to 0} \frac{\sin x}{x};
+\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}; |x-1| + \lfloor \pi \rfloor; (2+3i)^2; x_{1}^{2} + y_{2}; x^{y}; 2 \pi r;
+y = 2x + 1; \pm 3; 30^\circ; e^{-x^2}; \gcd(4, 6); \Gamma(5); a \mod 7; 5! + \binom{6}{2}; 50\%; \text{yes}"""
 LESSONS = tuple(("\\frac{7}{2}", kind.strip()) for kind in _KINDS.split(";"))
 
 # What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".

@@ -15,20 +15,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.tasks.processbench import Sample, rows_of, steps_of
+from cotrain.tasks.processbench import Sample, read_each, steps_of
+from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.rows import kind_of, text_of
 
 HUB = "hitsmy/PRMBench_Preview"
 
 
-def read_samples(paths: Sequence[str]) -> list[Sample]:
+def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[Sample]:
     """The samples of files, of all files of directories, or of a data set of the Hub.
 
-    Raises DataError with file, row and field.
+    Raises DataError with file, row and field, or sets such a row ``aside``.
     """
     found: dict[str, Sample] = {}
-    for row, where, _ in rows_of(paths, "PRMBench"):
-        sample = sample_of(row, where)
+    for sample in read_each(paths, "PRMBench", lambda row, where, _: sample_of(row, where), aside):
         found.setdefault(sample.id, sample)
     if not found:
         raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'modified_process' and 'error_steps'")

@@ -7,14 +7,16 @@ wrong one, and a right final answer may follow a wrong step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.rows import files_in, kind_of, lines_of, object_of, text_of
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.rows import Line, files_in, kind_of, text_of
 
 HUB = "Qwen/ProcessBench"
 
@@ -32,12 +34,15 @@ class Sample:
     wrong: tuple[int, ...] | None = None  # all wrong steps, from 0; None where the row names the first one only
 
 
-def read_samples(paths: Sequence[str]) -> list[Sample]:
+Reader = Callable[[dict[str, Any], str, str], Sample]
+
+
+def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[Sample]:
     """The samples of files, of all files of directories, or of a data set of the Hub.
 
-    Raises DataError with file, row and field; also for an id that occurs twice.
+    Raises DataError with file, row and field, or sets such a row ``aside``; also for an id that occurs twice.
     """
-    found = [sample_of(row, where, split) for row, where, split in rows_of(paths, "ProcessBench")]
+    found = read_each(paths, "ProcessBench", sample_of, aside)
     if not found:
         raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'problem', 'steps' and 'label'")
     seen: set[str] = set()
@@ -48,21 +53,33 @@ def read_samples(paths: Sequence[str]) -> list[Sample]:
     return found
 
 
-def rows_of(paths: Sequence[str], kind: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Each row, where it stands, and the name of its file or split. Raises DataError."""
+def read_each(paths: Sequence[str], kind: str, read: Reader, aside: Quarantine | None) -> list[Sample]:
+    """What ``read(row, where, split)`` makes of every row; ``split`` is the name of its file or split. Raises DataError
+    of the first row that it refuses, or sets such rows ``aside``."""
+    found: list[Sample] = []
+    for split, lines in _files(paths, kind):
+        found += parsed(lines, partial(_of_split, read, split), aside)
+    if aside is not None:
+        aside.settle(", ".join(paths))
+    return found
+
+
+def _of_split(read: Reader, split: str, row: dict[str, Any], where: str) -> Sample:
+    return read(row, where, split)
+
+
+def _files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tuple[str, Line]]]]:
     for path in paths:
         if is_hub_name(path):
             for split, rows in hub_rows(path).items():
-                yield from ((row, f"{path}, {split}, row {n}", split) for n, row in enumerate(rows, start=1))
+                yield split, ((f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1))
             continue
         folder = Path(path).expanduser().resolve()
         files = files_in(folder) if folder.is_dir() else [folder]
         if not files:
             raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")
         for file in files:
-            for number, line in lines_of(file):
-                where = f"{file}, row {number}"
-                yield object_of(line, where), where, file.name.partition(".")[0]
+            yield file.name.partition(".")[0], numbered(file)
 
 
 def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ OPEN, OVER = (
     {"over": True},
 )  # says an examiner when its cell has opened; when there are no more requests
 KNOWN = (  # loaded once, in the server
-    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "json",
+    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
+    "json",
     "math", "operator", "random", "re", "statistics", "string", "typing",
 )  # fmt: skip
 

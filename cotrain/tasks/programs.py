@@ -167,13 +167,27 @@ class ProgramTasks:
         self.grader.close()
 
 
-def suite(kind: str, paths: Sequence[str], workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> list[Task]:
+def suite(
+    kind: str,
+    paths: Sequence[str],
+    aside: Quarantine | None = None,
+    *,
+    workers: int = WORKERS,
+    deadline_s: float = DEADLINE_S,
+) -> list[Task]:
     """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published
-    number), all of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Raises DataError."""
-    rows = [pair for path in paths for pair in parsed(_rows(path), lambda row, where: (where, row))]
+    number), all of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Malformed rows go
+    ``aside``; else raises DataError."""
+    lines = [pair for path in paths for pair in _rows(path)]
+    rows = [(where, row) for where, row in parsed(lines, lambda row, where: (where, row), aside)]
     if kind == "mbpp" and any(_published(row.get("task_id")) for _, row in rows):
         rows = [(where, row) for where, row in rows if _published(row.get("task_id")) == "test"]
-    problems = {f"{kind}/{i}": READ[kind](row, where) for i, (where, row) in enumerate(rows)}
+    if aside is not None:
+        aside.read -= len(rows)  # they are read once more, as problems
+    read = parsed(rows, READ[kind], aside)
+    if aside is not None:
+        aside.settle(", ".join(paths))
+    problems = {f"{kind}/{i}": problem for i, problem in enumerate(read)}
     if not problems:
         raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
     grader = ProgramGrader(problems, workers, deadline_s, None)

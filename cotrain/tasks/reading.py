@@ -5,8 +5,7 @@ counted.
 reader says) and ``row``, the line as it stands, up to ``SHOWN`` characters; bytes that are no UTF-8 are written
 ``\\xNN``. Mend the lines, or leave them out: rows read and rows set aside add up to the lines that are not blank.
 
-Left out: leniency about whole files (one that is missing, packed wrongly or empty is an error either way), and about
-benchmarks in ``cotrain eval``, whose figures are about all of their rows.
+Left out: leniency about whole files (one that is missing, packed wrongly or empty is an error either way).
 """
 
 from __future__ import annotations
@@ -58,7 +57,8 @@ class Quarantine:
         """What happened, in one line."""
         count = len(self.refused)
         total = self.read + count
-        return f"{count} of {total} rows cannot be read and {'is' if count == 1 else 'are'} left out; the first: {self.refused[0].reason}"
+        verb = "is" if count == 1 else "are"
+        return f"{count} of {total} rows cannot be read and {verb} left out; the first: {self.refused[0].reason}"
 
     def write(self, path: str | Path) -> None:
         """Write all that was set aside as JSON lines; the file is there whole or not at all. Raises UserError."""

@@ -58,13 +58,13 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 def load_suite(
     name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
 ) -> list[Task] | list[Sample]:
-    """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows of questions and
-    answers go ``aside``; else raises DataError."""
+    """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows go
+    ``aside``; else raises DataError."""
     if name in JUDGED:
-        samples: list[Sample] = JUDGED[name].read_samples(paths)
+        samples: list[Sample] = JUDGED[name].read_samples(paths, aside)
         return samples
     if name in PROGRAMS:
-        return programs.suite(name, paths)
+        return programs.suite(name, paths, aside)
     tasks: list[Task] = []
     for path in paths:
         file = Path(path).expanduser().resolve()

@@ -5,7 +5,8 @@ r"""Answers in a model's own words: where the answer of a free text stands, by t
     tags         <step>…</step> … <answer>39</answer>        the project's own, read by ``parsers.tagged_solution``
     boxed        … \boxed{39}                                the last one
     hash         … #### 39                                   GSM8K's
-    phrase       The answer is 39.  Final answer: **39**     the last such phrase or ####, or bold text that ends the solution
+    phrase       The answer is 39.  Final answer: **39**     the last such phrase or ####, or bold text that ends the
+                                                             solution
     last-number  … so she pays $39 in all.                   the last number, whatever it counts
     PATTERN      a regular expression with one group         the group of its last match
 

@@ -3,7 +3,8 @@ vote agree.
 
 ::
 
-    judges    role → tp, fn, tn, fp, unread; the same of steps; the first wrong step found or not; calibration in ten bins
+    judges    role → tp, fn, tn, fp, unread; the same of steps; the first wrong step found or not; calibration in ten
+              bins
     errors    role → kind of the first error → reviews that called the solution right, that called it wrong, unread
     pairs     "a|b" → both right, only a, only b, both wrong: who calls what right
     best      role → n → groups, then what the judge says of the best of n, how often it is right, how often any is

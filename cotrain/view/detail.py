@@ -47,6 +47,22 @@ def _trace(trace: Json, models: Mapping[str, str], weights: Weights, tokens: boo
         logprobs = decode_floats(str(trace["logprobs"]))
         found["logprobs"] = [round(value, 3) if value == value and abs(value) < 1e6 else None for value in logprobs]
         found["tokens"] = _pieces(trace["token_ids"], models.get(str(trace.get("policy")), ""))
+        found["advantages"] = {
+            str(objective): _in_place(trace, runs) for objective, runs in trace.get("advantages", {}).items()
+        }
+    return found
+
+
+def _in_place(trace: Json, runs: Sequence[Sequence[float]]) -> list[float | None]:
+    """Advantages of the sampled tokens, runs of equal ones, at their places among all tokens; None for those that were
+    given."""
+    advantages = [value for value, many in runs for _ in range(int(many))]
+    count = len(trace["token_ids"])
+    spans = [(turn[0], turn[1]) for turn in trace.get("turns") or [[0, count]]]
+    sampled = [at for start, end in spans for at in range(start, end)]
+    found: list[float | None] = [None] * count
+    for at, value in zip(sampled, advantages, strict=False):
+        found[at] = value if abs(value) < 1e30 else None
     return found
 
 

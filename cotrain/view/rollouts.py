@@ -35,7 +35,8 @@ from cotrain.view.counts import (
 from cotrain.view.curves import number
 
 FIELDS = (
-    "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward", "tokens", "version",
+    "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward",
+    "tokens", "version",
     "problem", "answer", "signals", "error", "vote", "score",
 )  # fmt: skip
 UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 16, 32
@@ -207,10 +208,12 @@ class Rollouts:
         score = sum(told) / len(told) if told else yes / len(readable) if readable else None
         return [
             step, task, member, self._place("roles", str(role)), ".".join(map(str, call)),
-            None if right is None else int(right), None if said is None else int(said), yes, len(readable), len(reviews),
+            None if right is None else int(right), None if said is None else int(said), yes, len(readable),
+            len(reviews),
             _flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
             self._place("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
-            None if answer is None else str(answer)[:SHORT], signals, None if kind is None else self._place("errors", kind), None,
+            None if answer is None else str(answer)[:SHORT], signals,
+            None if kind is None else self._place("errors", kind), None,
             None if score is None else round(score, 4),
         ]  # fmt: skip
 

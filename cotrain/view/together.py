@@ -47,7 +47,10 @@ END = (
     "seen with "
     "80\u202f% power."
 )
-ON_CURVES = "Read off the curves on validation problems, where every run has spent as much: no verdicts. Intervals are over seeds."
+ON_CURVES = (
+    "Read off the curves on validation problems, where every run has spent as much: no verdicts. Intervals are over "
+    "seeds."
+)
 COSTS = (
     "Means over seeds. A batch counts whether or not something was learned from it, an update only when the weights "
     "moved. "

@@ -77,6 +77,11 @@ def _trace(trace: dict[str, Any]) -> list[str]:
     masked = trace["token_count"] - sampled
     ended = terminal(trace["finish"], 60)
     learned = f"no: {terminal(trace['failure'], 200)}" if trace["failure"] else "yes, unless its phase trains another"
+    for objective, told in trace.get("advantages", {}).items():
+        known = [value for value in told if value is not None]
+        if known:
+            span = f"{min(known):g}" if min(known) == max(known) else f"{min(known):g} to {max(known):g}"
+            lines.append(f"{INDENT}advantage of {terminal(objective, 60)}: {span}")
     lines += [
         f"{INDENT}learned from: {learned}; {sampled} tokens sampled, {masked} given and masked, ended by {ended}",
         f"{INDENT}written: {terminal(trace['text'])}",

@@ -24,7 +24,8 @@ FAMILIES = {  # template, configuration, the token that ends a turn
     "gemma": ("gemma", "<end_of_turn>"),
 }
 SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "head_dim": 8, "max_position_embeddings": 2048,
 }  # fmt: skip
 RUN = [
@@ -76,17 +77,21 @@ def test_the_commands_work_on_it(family, monkeypatch, capsys):
     name, folder = family
     monkeypatch.chdir(folder)
     torch.set_num_threads(1)
-    done("eval", "./model", "--suite", "gsm8k", "--data", "data.jsonl", "--problems", "3", "--samples", "1", "--answer", "last-number",
+    done("eval", "./model", "--suite", "gsm8k", "--data", "data.jsonl", "--problems", "3", "--samples", "1", "--answer",
+        "last-number",
          "--max-tokens", "8", "--device", "cpu")  # fmt: skip
     row = json.loads((folder / "evals/model/suite-gsm8k.jsonl").read_text().splitlines()[1])
     assert row["gold"].isdigit() and isinstance(row["text"], str)
-    done("sft", "--role", "solver", "--answer", "phrase", "--model", "./model", "--data", "data.jsonl", "--tokens", "2048",
+    done("sft", "--role", "solver", "--answer", "phrase", "--model", "./model", "--data", "data.jsonl", "--tokens",
+        "2048",
          "--batch-tokens", "1024", "--length", "512", "--out", "taught", "--threads", "1")  # fmt: skip
     done(
         "run", "grpo", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", *RUN, "--out", "whole"
     )
-    done("run", "tango", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", "--lora", "2", "--warmup", "1",
-         "--ratio", "1", "1", "--reviews", "2", "--set", "roles.verifier.sampling.max_tokens=8", *RUN, "--out", "lora")  # fmt: skip
+    done("run", "tango", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", "--lora", "2",
+        "--warmup", "1",
+         "--ratio", "1", "1", "--reviews", "2", "--set", "roles.verifier.sampling.max_tokens=8", *RUN, "--out",
+         "lora")  # fmt: skip
     prompt = api.trained("whole").policies["generator"].renderer
     assert prompt.tokenizer.chat_template == renderer_of(name).tokenizer.chat_template
     done("export", "whole", "--role", "solver", "--out", "out")

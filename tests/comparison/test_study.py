@@ -207,7 +207,10 @@ def test_a_study_that_is_killed_goes_on(tmp_path):
         text.replace("at_least = 0.1", "at_least = -1.0").split('[parts."3 steps"]')[0]
         + '[gate]\narm = "oracle"\nat_least = 0.0\n'
     )
-    small = '["tasks.max_value=20","evaluation.tasks=1","evaluation.group_size=2","evaluation.splits=[]","tasks_per_step=2","group_size=3"]'
+    small = (
+        '["tasks.max_value=20","evaluation.tasks=1","evaluation.group_size=2","evaluation.splits=[]",'
+        '"tasks_per_step=2","group_size=3"]'
+    )
     path = written(tmp_path, text.replace('["evaluation.tasks=16"]', small))
     command = [sys.executable, "-m", "cotrain.cli", "study", str(path), "--workers", "1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -24,7 +24,8 @@ def test_a_value_of_the_declared_type_becomes_json():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(CORRECT, 1), (CORRECT, "yes"), (SHARE, True), (SHARE, "0.5"), (SHARE, None), (FIRST_WRONG, 1.0), (FIRST_WRONG, True),
+    [(CORRECT, 1), (CORRECT, "yes"), (SHARE, True), (SHARE, "0.5"), (SHARE, None), (FIRST_WRONG, 1.0),
+        (FIRST_WRONG, True),
      (STEP_OK, [1, 0]), (STEP_OK, "no"), (STEPS, [(0, 3)]), (STEPS, [("0", 3, "a")]), (VERDICTS, None)],
 )  # fmt: skip
 def test_another_type_raises(key, value):

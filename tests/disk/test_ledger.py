@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import gzip
 import json
 import math
@@ -318,6 +319,43 @@ def test_damage_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
     ledger.append(1, episodes_of(1))
     assert ledger.steps() == (0, 1)
     ledger.close()
+
+
+def test_a_step_that_does_not_rise_is_damage(tmp_path: Path) -> None:
+    filled(tmp_path, [0, 1])
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(encode_member(1, episodes_of(1)))
+    with pytest.raises(StateError, match=r"damaged at byte .*: it has steps 0 to 1"):
+        Ledger(tmp_path).append(2, ())
+
+
+def test_a_cut_that_the_disk_refuses_forgets_nothing(tmp_path: Path) -> None:
+    filled(tmp_path, [0, 1, 2])
+    counted = FaultyFiles()
+    Ledger(tmp_path, files=counted).truncate_after(2)
+    ledger = Ledger(tmp_path, files=FaultyFiles("EIO", counted.count))
+    with pytest.raises(DiskError):
+        ledger.truncate_after(0)
+    with pytest.raises(StateError, match="ends with step 2"):
+        ledger.append(1, ())
+    assert ledger.read(2) == episodes_of(2)
+
+
+def test_the_index_holds_no_object_for_each_step(tmp_path: Path) -> None:
+    """A run may have a hundred thousand steps: 20 bytes each, and nothing that the collector of garbage sees."""
+    with Ledger(tmp_path) as ledger:
+        for step in range(20):
+            ledger.append(step, ())
+        before = _objects()
+        for step in range(20, 320):
+            ledger.append(step, ())
+        assert _objects() - before < 100
+        assert len(ledger.steps()) == 320 and ledger.members()[300].step == 300
+
+
+def _objects() -> int:
+    gc.collect()
+    return len(gc.get_objects())
 
 
 def test_a_step_is_compact() -> None:

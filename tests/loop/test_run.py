@@ -209,10 +209,12 @@ def test_no_model_scores_what_nobody_asked_for(whole):
     assert any(value > 0 for row in rows for key, value in row.items() if key.endswith("/scored/values"))
 
 
-FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20", "--tasks-per-step", "3", "--group-size", "4",
+FLAGS = ["--model", TINY, "--operations", "2", "2", "--set", "tasks.max_value=20", "--tasks-per-step", "3",
+    "--group-size", "4",
          "--evaluation-tasks", "1", "--lr", "1e-3", "--checkpoint-every", "1", "--threads", "1", "--out"]  # fmt: skip
 RUN = [sys.executable, "-m", "cotrain.cli", "run"]
-COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every", "3",
+COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", "--reviews", "3", "--evaluate-every",
+    "3",
            "--set", "evaluation.curve_tasks=1", "--set", "evaluation.group_size=2",
            "--set", 'evaluation.splits=["ood_template"]', *FLAGS]  # fmt: skip
 

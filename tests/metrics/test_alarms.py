@@ -1,8 +1,12 @@
 """Every alarm fires on a bad series, and is silent on a good one, a short one and none."""
 
+import gc
 import json
+import random
+from collections import Counter, deque
 from dataclasses import replace
 from functools import partial
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -13,6 +17,7 @@ from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.run import Interrupted
 from cotrain.metrics.alarms import BANDS, Monitor, check, watched, with_examples
+from cotrain.metrics.rules import Drifted, Parted, Series, mean
 from cotrain.metrics.table import metric
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
@@ -93,7 +98,8 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
     "collapsing entropy": (
         rows(generator__generator__surprisal=flat(0.2, 0.1, 0.01)),
         28,
-        [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)), rows(generator__generator__surprisal=flat(0.0, 0.0))],
+        [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)),
+            rows(generator__generator__surprisal=flat(0.0, 0.0))],
     ),
     "consensus collapse": (
         rows(solver__majority_share=flat(0.5, 0.7, 0.9), solver__majority_accuracy=flat(0.5, 0.6, 0.3)),
@@ -195,6 +201,63 @@ def test_a_monitor_that_goes_on_raises_what_one_that_never_stopped_raises():
     assert [(a.band, a.step) for a in raised] == [(a.band, a.step) for a in whole.alarms]
 
 
+def plain_parted(rule, window, paid, true):
+    """The rule on all values there ever were."""
+    n = len(paid)
+    earlier = (n - window) // window
+    if n < window or earlier < 1:
+        return None
+    means = [[mean(column[i * window : (i + 1) * window]) for i in range(earlier)] for column in (paid, true)]
+    now = [mean(column[-window:]) for column in (paid, true)]
+    best = means[1].index(max(means[1]))
+    up, down = now[0] - means[0][best], means[1][best] - now[1]
+    if down < rule.fall or up < rule.rise:
+        return None
+    return -down if up >= 0.1 * (max(*means[0], now[0]) - min(*means[0], now[0])) else None
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_a_summary_of_what_was_reads_as_the_whole_series_does(window):
+    """Values of one place behind the point, so that windows are equal now and then."""
+    draw, found = random.Random(window), Counter()
+    parted, drifted = Parted(0.05, 0.1, "a", "b"), Drifted(0.7, 1.3)
+    for _ in range(40):
+        series, paid, true = Series(window), [], []
+        for step in range(40):
+            paid.append(round(step / 40 + draw.random(), 1))
+            true.append(round(draw.random(), 1))
+            series.add(step, [paid[-1], true[-1]])
+            expected = plain_parted(parted, window, paid, true)
+            assert parted(series) == expected
+            found["parted"] += expected is not None
+            ratio = mean(paid[-window:]) / first if step + 1 >= 2 * window and (first := mean(paid[:window])) else None
+            assert drifted(series) == (None if ratio is None or 0.7 <= ratio <= 1.3 else ratio)
+            found["drifted"] += drifted(series) is not None
+    assert min(found["parted"], found["drifted"]) > 20
+
+
+def test_a_long_run_leaves_no_more_with_its_monitor_than_a_short_one():
+    """By all that it holds, which once grew with every row."""
+    monitor, sizes = Monitor(), []
+    row = {key: 0.4 for bad, _, _ in CASES.values() for key in bad[0] if key not in ("step", "phase")}
+    for step in range(1000):
+        monitor.add(row | {"step": step + 1000, "gap": 0.3 + 1 / (step + 3)})
+        if step in (199, 999):
+            sizes.append(held(monitor))
+    assert sizes[0] > 500 and sizes[1] <= sizes[0] + 40  # numbers of rows
+
+
+def held(thing):
+    """The objects that this one leads to, and the places of lists."""
+    seen, todo = {}, [thing]
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType):
+            seen[id(one)] = 1 + len(one) if isinstance(one, list | deque) else 1
+            todo += gc.get_referents(one)
+    return sum(seen.values())
+
+
 def test_the_bands_that_apply_are_known_from_the_keys():
     names = [band.name for band in watched(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])]
     assert names == ["rising gap", "unreadable reviews"]
@@ -203,7 +266,8 @@ def test_the_bands_that_apply_are_known_from_the_keys():
 def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None):
     address = Address(step=step, task=task, member=0, role=role, call=0)
     found = Trace(
-        address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,), logprobs=(-1.0,),
+        address=address, role=role, policy=role, version=0, group="g", prompt_ids=(1,), token_ids=(2,),
+        logprobs=(-1.0,),
         text="", finish="stop", signals=(Reward(name="proxy", value=paid),), parent=parent,
         parsed={} if final is None else {"final": final}, truth={} if correct is None else {"correct": correct},
     )  # fmt: skip

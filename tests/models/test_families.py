@@ -36,7 +36,8 @@ from tests.helpers import EASY, TINY, answers, cast_of, request
 
 WINDOW = 24  # of the sliding ones
 SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 5,
 }  # fmt: skip
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_local_experts": 4, "num_experts": 4}
@@ -46,7 +47,8 @@ FAMILIES = {  # what differs: of the configuration; and are prompts shared, in b
     "qwen3": ({}, True),
     "gemma": ({}, True),
     "gemma2": (
-        {"sliding_window": WINDOW, "query_pre_attn_scalar": 8, "final_logit_softcapping": 2.0, "attn_logit_softcapping": 1.0},
+        {"sliding_window": WINDOW, "query_pre_attn_scalar": 8, "final_logit_softcapping": 2.0,
+            "attn_logit_softcapping": 1.0},
         False,
     ),
     "gemma3_text": ({"sliding_window": WINDOW, "query_pre_attn_scalar": 8}, False),

@@ -36,9 +36,12 @@ def refused(words, capsys, *expected):
     assert len(told.splitlines()) == 1 and all(part in told for part in expected), told
 
 
-NULLS = ["roles.solver.sampling", "roles.solver", "roles", "tasks", "policies.generator", "policies", "objectives", "schedule",
-         "schedule.phases", "schedule.cycle", "evaluation", "evaluation.measures", "evaluation.options", "steps", "name",
-         "objectives.generator.by", "objectives.generator.by.mix", "objectives.generator.by.mix.outcome", "policies.generator.lr",
+NULLS = ["roles.solver.sampling", "roles.solver", "roles", "tasks", "policies.generator", "policies", "objectives",
+    "schedule",
+         "schedule.phases", "schedule.cycle", "evaluation", "evaluation.measures", "evaluation.options", "steps",
+         "name",
+         "objectives.generator.by", "objectives.generator.by.mix", "objectives.generator.by.mix.outcome",
+         "policies.generator.lr",
          "schedule.phases.0", "schedule.phases.0.options.reviews", "objectives.verifier.also"]  # fmt: skip
 
 

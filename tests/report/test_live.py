@@ -52,8 +52,10 @@ def test_evaluations_are_one_line_too() -> None:
 
 def test_the_headlines_stand_side_by_side_in_the_order_of_the_table() -> None:
     figures = {
-        "verifier/greedy_balanced_accuracy": 0.7, "verifier/balanced_accuracy": 0.6, "verifier/fixed/balanced_accuracy": 0.1,
-        "solver/majority@8": 0.4, "solver/best@8": 0.9, "solver/greedy": 0.3, "solver/pass@8": 0.5, "solver/pass@1": 0.2,
+        "verifier/greedy_balanced_accuracy": 0.7, "verifier/balanced_accuracy": 0.6,
+        "verifier/fixed/balanced_accuracy": 0.1,
+        "solver/majority@8": 0.4, "solver/best@8": 0.9, "solver/greedy": 0.3, "solver/pass@8": 0.5,
+        "solver/pass@1": 0.2,
     }  # fmt: skip
     row = {"step": 0, "kind": "evaluation", **{f"eval/{name}": value for name, value in figures.items()}}
     line = (

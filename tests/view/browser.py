@@ -20,7 +20,8 @@ CHROMIUM = next(
 )
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 QUIET = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars",
 )  # fmt: skip
 
@@ -125,7 +126,8 @@ class Browser:
 
     def click(self, selector: str, words: str = "") -> None:
         """Click the first element of a selector that holds these words, as soon as it is there."""
-        one = f"[...document.querySelectorAll({json.dumps(selector)})].find((e) => e.textContent.includes({json.dumps(words)}))"
+        found = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        one = f"{found}.find((e) => e.textContent.includes({json.dumps(words)}))"
         self.wait(f"!!{one}")
         self.run(f"{one}.click()")
 

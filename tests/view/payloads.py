@@ -17,7 +17,8 @@ from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 
 ACTS = (
-    "<script>{x}</script>", "<img src=x onerror={x}>", "<svg onload={x}>", "<svg><script>{x}</script></svg>", "<body onload={x}>",
+    "<script>{x}</script>", "<img src=x onerror={x}>", "<svg onload={x}>", "<svg><script>{x}</script></svg>",
+    "<body onload={x}>",
     "<iframe srcdoc='<script>parent.{x}</script>'>", "<a href='javascript:{x}'>x</a>", "<input autofocus onfocus={x}>",
     "<details open ontoggle={x}>", "<video><source "
         "onerror={x}></video>", "<math><mi xlink:href='javascript:{x}'>", "<object data={u}>",
@@ -48,7 +49,8 @@ SEEN = "Z9Z"  # in every payload
 
 AUDIT = """
 const tags = new Set(("A ARTICLE B BR BUTTON CANVAS CODE DD DETAILS DIV DL DT FIGCAPTION FIGURE H1 H2 " +
-  "H3 HEADER I INPUT KBD LABEL LI MAIN NAV OL OPTION P PRE SECTION SELECT SMALL SPAN SUMMARY TABLE TBODY TD TH THEAD TR UL").split(" "));
+  "H3 HEADER I INPUT KBD LABEL LI MAIN NAV OL OPTION P PRE SECTION SELECT SMALL SPAN SUMMARY " +
+  "TABLE TBODY TD TH THEAD TR UL").split(" "));
 const names = new Set(("class style href title type value placeholder open aria-label aria-pressed " +
   "aria-current role scope width height disabled selected colspan").split(" "));
 const found = { bad: [], seen: 0, screens: 0, hidden: 0 };
@@ -69,7 +71,8 @@ function audit(where) {
   found.seen += seen;
   if (where.startsWith("r:") && where in shown && seen < 10) found.bad.push(`${where}: not drawn`);
   if (text.includes("could not be drawn")) found.bad.push(`${where}: broken`);
-  found.hidden += /[\\u0000-\\u0008\\u000b-\\u001f\\u202e\\u2066\\u200b\\ud800-\\udbff](?![\\udc00-\\udfff])/.test(text) ? 1 : 0;
+  const unseen = /[\\u0000-\\u0008\\u000b-\\u001f\\u202e\\u2066\\u200b\\ud800-\\udbff](?![\\udc00-\\udfff])/;
+  found.hidden += unseen.test(text) ? 1 : 0;
 }
 const kept = (name) => JSON.parse(document.querySelector(`script[data-name=${name}]`)?.textContent ?? "{}");
 const run = document.querySelector("script[data-name=overview]") !== null;
@@ -197,7 +200,8 @@ def poisoned_attack(texts: list[str]) -> dict[str, Any]:
     whole, rate = "".join(texts), {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
     families = [
         {
-            "family": text, "meaning": text, "counts": text, "strings": text, "asked": 9, "refused": text, "unread": text,
+            "family": text, "meaning": text, "counts": text, "strings": text, "asked": 9, "refused": text,
+            "unread": text,
             "false_positive_rate": rate, "change": {**rate, "low": text},
             "examples": [dict.fromkeys(("string", "task", "problem", "solution", "shown", "review"), text)],
         }
@@ -226,7 +230,8 @@ def poisoned_comparison(directory: Path, texts: list[str]) -> Path:
         return {"seed": seed, "curve": curve, "before": named, "after": {name: v + 0.1 for name, v in named.items()}}
 
     settings = {"learning_rate": {texts[7]: 1e-4, "b": 2e-4}, "lr_warmup": {"a": 5}, "temperature": {texts[8]: 1.0},
-                "problems": texts[9], "group_size": texts[10], "test_problems": texts[11], "evaluation_group_size": 4}  # fmt: skip
+                "problems": texts[9], "group_size": texts[10], "test_problems": texts[11],
+                "evaluation_group_size": 4}  # fmt: skip
     recipes = {arm: {"settings": settings, "seeds": [run(seed) for seed in range(3)]} for arm in arms}
     directory.mkdir()
     write(directory / "compare.json", {"recipes": recipes, "equal": "batches", "batches": texts[12], "settings": texts})

@@ -69,6 +69,11 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
         browser.wait(DRAWN)
         browser.key("p")
         browser.wait(f"location.hash === {json.dumps(seen[-1])}")
+        browser.click(".rollout .chips button", "advantage")
+        shades = (
+            "[...document.querySelectorAll('.rollout .tokens .token')].slice(0, 2).map((one) => one.style.background)"
+        )
+        browser.wait(f"({shades})[0].includes('--a') && ({shades})[1].includes('--b')")  # worth more, worth less
         title = browser.wait("document.querySelector('.rollout h2')?.textContent")
         browser.reload()
         browser.wait(

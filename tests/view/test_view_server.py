@@ -85,7 +85,8 @@ def test_documents_are_answered(server: Server) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "127.0.0.1.evil.example"}, {"Host": ""}, {"Host": "0.0.0.0:1"},
+        {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "127.0.0.1.evil.example"}, {"Host": ""},
+        {"Host": "0.0.0.0:1"},
         {"Host": "localhost@evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"},
         {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"},
     ],
@@ -117,9 +118,12 @@ def test_without_the_token_there_is_nothing(server: Server) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "../secret.txt", "api/../../secret.txt", "api/0/../../secret.txt", "%2e%2e/secret.txt", "api/0/rollout?at=../secret.txt",
-        "api/-1/overview", "api/2/overview", "api/0/rows?from=-1", "api/0/rows", "api/0/rollout?at=1:2", "api/0/rollout?at=9:9:9",
-        "api/0/overview/x", "assets/main.js", "secret.txt", "api/%E0%A5%A6/overview", "api/0/rollout?at=1:2:99999999999999999999",
+        "../secret.txt", "api/../../secret.txt", "api/0/../../secret.txt", "%2e%2e/secret.txt",
+        "api/0/rollout?at=../secret.txt",
+        "api/-1/overview", "api/2/overview", "api/0/rows?from=-1", "api/0/rows", "api/0/rollout?at=1:2",
+        "api/0/rollout?at=9:9:9",
+        "api/0/overview/x", "assets/main.js", "secret.txt", "api/%E0%A5%A6/overview",
+        "api/0/rollout?at=1:2:99999999999999999999",
     ],
 )  # fmt: skip
 def test_no_address_opens_a_file(server: Server, path: str) -> None:

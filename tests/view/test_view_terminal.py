@@ -37,7 +37,15 @@ def test_why_tells_rewards_output_and_truth(tmp_path: Path, capsys: pytest.Captu
     write_fake_run(tmp_path, steps=4, episodes=2)
     assert why([str(tmp_path), "0:1:0"]) == 0
     said = capsys.readouterr().out
-    for words in ("reward outcome", "reward agreement", "learned from: yes", "written: <step>", "read: {", "truth: {"):
+    for words in (
+        "advantage of generator: -0.4 to 0.7",
+        "reward outcome",
+        "reward agreement",
+        "learned from: yes",
+        "written: <step>",
+        "read: {",
+        "truth: {",
+    ):
         assert words in said
     assert why([str(tmp_path), "0:1:0:verifier:0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["traces"][1]["role"] == "verifier"

@@ -4,7 +4,8 @@ Four kinds, the strongest first; ``isolation.py`` finds the first that works her
 
 ::
 
-    namespaces    a user of its own, or a user namespace; nothing to see but Python, no network, no way to other processes
+    namespaces    a user of its own, or a user namespace; nothing to see but Python, no network, no way to other
+                  processes
     bubblewrap    the same by the program ``bwrap``, for a user who may not make namespaces himself
     own user      root without namespaces: a user that nothing else runs as
     one process   any other user: no second process or thread, no signals, and on Linux no files (Landlock)

@@ -21,7 +21,8 @@ from cotrain.tasks.cells import system
 
 # name: number on x86-64, on aarch64
 REFUSED = {
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
     "pidfd_getfd": (438, 438), "kcmp": (312, 272), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
     "memfd_create": (319, 279), "memfd_secret": (447, 447),
@@ -32,7 +33,8 @@ REFUSED = {
 }  # fmt: skip
 ALONE = {  # for a program of the same user as ours
     "tkill": (200, 130), "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
-    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
+    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setaffinity": (203, 122),
+    "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "prctl": (157, 167),
 }  # fmt: skip
 ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138)}  # then refused but for its own number

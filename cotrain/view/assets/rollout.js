@@ -122,13 +122,17 @@ function Tokens({ trace, shade, shadeBy }) {
     parts.push([`sampled, ended by ${finish}`, start, end]);
     at = end;
   }
-  return html`<div class="chips"><span class="soft">tokens shaded by</span>${[["logprob", "log-probability"], ["mask", "mask: sampled or given"], ["none", "nothing"]].map(([key, label]) =>
+  const worth = Object.entries(trace.advantages ?? {}), paid = worth.find(([name]) => shade === `advantage of ${name}`)?.[1];
+  const most = Math.max(1e-9, ...(paid ?? []).map((value) => Math.abs(value ?? 0)));
+  return html`<div class="chips"><span class="soft">tokens shaded by</span>${[["logprob", "log-probability"], ...worth.map(([name]) => [`advantage of ${name}`, worth.length > 1 ? `advantage of ${name}` : "advantage"]), ["mask", "mask: sampled or given"], ["none", "nothing"]].map(([key, label]) =>
       html`<button type="button" aria-pressed=${shade === key} onClick=${() => shadeBy(key)}>${label}</button>`)}</div>
     ${parts.map(([label, start, end]) => html`<div class=${`turn ${label === "given" ? "given" : ""}`}>${parts.length > 1 ? html`<small><${Text} of=${label} /></small>` : null}
       <pre class="tokens">${trace.tokens.slice(start, end).map((piece, place) => {
-        const logprob = trace.logprobs[start + place], given = label === "given";
-        const strength = shade === "mask" ? (given ? 0 : 25) : shade === "logprob" && !given ? Math.min(75, -14 * (logprob ?? 0)) : 0;
-        return html`<span class="token" title=${plain(`${piece} · log-probability ${number(logprob)}${given ? " · given" : ""}`)}
-          style=${strength > 1 ? { background: `color-mix(in srgb, var(--${shade === "mask" ? "a" : "b"}) ${Math.round(strength)}%, transparent)` } : undefined}><${Text} of=${piece} /></span>`;
+        const logprob = trace.logprobs[start + place], given = label === "given", gain = paid?.[start + place] ?? null;
+        const strength = shade === "mask" ? (given ? 0 : 25) : paid ? Math.min(75, (60 * Math.abs(gain ?? 0)) / most) : shade === "logprob" && !given ? Math.min(75, -14 * (logprob ?? 0)) : 0;
+        const colour = shade === "mask" || (paid && gain > 0) ? "a" : "b";
+        const told = worth.map(([name, values]) => (finite(values[start + place]) ? ` · advantage of ${name} ${number(values[start + place])}` : "")).join("");
+        return html`<span class="token" title=${plain(`${piece} · log-probability ${number(logprob)}${given ? " · given" : ""}${told}`)}
+          style=${strength > 1 ? { background: `color-mix(in srgb, var(--${colour}) ${Math.round(strength)}%, transparent)` } : undefined}><${Text} of=${piece} /></span>`;
       })}</pre></div>`)}`;
 }

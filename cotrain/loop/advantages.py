@@ -1,0 +1,20 @@
+"""What each token was worth in training, as it is kept beside a rollout: advantages as runs of equal values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cotrain.learn.contract import Sample
+
+Runs = list[list[float]]  # [advantage, number of sampled tokens], in order; values to four digits
+Worth = dict[str, dict[str, Runs]]  # address of a trace → objective → its advantages
+
+
+def told(worth: Worth, objective: str, samples: Sequence[Sample]) -> None:
+    """Add to ``worth`` what these samples have after credit. A sample that is repeated is told once."""
+    for sample in samples:
+        values, counts = torch.unique_consecutive(sample.advantages, return_counts=True)
+        runs = [[float(f"{value:.4g}"), count] for value, count in zip(values.tolist(), counts.tolist(), strict=True)]
+        worth.setdefault(sample.key, {}).setdefault(objective, runs)

@@ -1,0 +1,50 @@
+"""The base with two habits, with a tiny model and two updates, and the one that ships."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from cotrain import stages
+from cotrain.core.address import rng_of
+from cotrain.models.load import describe_model
+from cotrain.play.common_roles import speaks_short
+from cotrain.stages.base import BATCH
+from cotrain.stages.habits import HabitSettings, build_habits, conversations_of, install_habits
+from cotrain.tasks.words.corrupt import with_habits
+from cotrain.tasks.words.source import study_problems
+from tests.helpers import TINY
+
+
+@pytest.mark.whole
+def test_a_base_with_habits_is_made_and_installed(tmp_path):
+    brief = HabitSettings(start=str(TINY), tokens=2 * BATCH, problems=study_problems((2, 3)))
+    made = build_habits(tmp_path / "out", brief, report=lambda line: None)
+    assert made["finished"] and speaks_short(str(tmp_path / "out/base-habits"))
+    assert build_habits(tmp_path / "out", brief, resume=True, report=lambda line: None)["models"] == made["models"]
+    install_habits(tmp_path / "out", tmp_path / "assets")
+    said = json.loads((tmp_path / "assets/base-habits.json").read_text(encoding="utf-8"))
+    assert said["models"]["base-habits"] == describe_model(str(tmp_path / "assets/base-habits"))
+
+
+def test_all_errors_of_its_practice_are_habits_and_the_wrong_way_is_the_likelier_one():
+    settings = HabitSettings()
+    wrong = steps = 0
+    for index in range(300):
+        problem = settings.problems.training_problem(rng_of("test", index), 5)
+        attempt = with_habits(problem, settings.habits, rng_of("habits", index))
+        wrong += sum(not ok for ok in attempt.judgement.ok)
+        steps += len(attempt.judgement.ok)
+        assert len(attempt.steps) == len(problem.needed)  # no step is missing or unneeded
+    assert settings.habits.random == 0.0 and settings.habits.systematic > 0.5
+    assert 0.1 < wrong / steps < 0.4
+    solve, check = (part.get(7) for part, _ in conversations_of(settings))
+    assert solve[0]["content"].endswith("Solve:") and check[0]["content"].endswith("Review:")
+
+
+def test_what_ships_is_what_its_file_describes():
+    assets = Path(stages.__file__).parents[1] / "assets"
+    said = json.loads((assets / "base-habits.json").read_text(encoding="utf-8"))
+    assert said["models"]["base-habits"] == describe_model("embedded-habits") and speaks_short("embedded-habits")
+    assert said["settings"] == json.loads(json.dumps(asdict(HabitSettings())))
