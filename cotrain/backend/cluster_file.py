@@ -11,7 +11,11 @@
     gpus = 1
 
     [engine]
-    gpus = 1
+    gpus = 1                      # of each process
+    python = "/env/bin/python"    # of --engine vllm: an environment that has vLLM, Ray and cotrain; left out: this one
+    cache_mb = 1024               # of vLLM: memory of keys and values, of each process
+    context = 4096                # of vLLM: tokens of prompt and answer together; left out: the model's own
+    rows = 256                    # of vLLM: that decode at a time
 
 ``--cluster local`` is such a file with nothing in it.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.engine.vllm_engine import USUAL, VllmSettings
 
 LOCAL = "local"
 
@@ -40,6 +46,13 @@ class Cluster:
     object_store_mb: int = 1024
     deadline: float = 600.0
     gpus: Mapping[str, float] = field(default_factory=dict)  # by host: those of one process
+    pythons: Mapping[str, str] = field(default_factory=dict)  # by host: of its process, where it is not the command's
+    vllm: VllmSettings = USUAL
+
+    @property
+    def engine_python(self) -> str:
+        """Of the processes of vLLM."""
+        return self.pythons.get("VllmHost", sys.executable)
 
 
 def read(target: str) -> Cluster:
@@ -61,10 +74,16 @@ def read(target: str) -> Cluster:
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (learner, ("gpus",)),
-        (engine, ("gpus",)),
+        (engine, ("gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.refuse_unknown(known)
     usual = Cluster()
+    python, given = engine.text("python"), engine.given("context")
+    vllm = VllmSettings(
+        cache_mb=int(engine.number("cache_mb", usual.vllm.cache_mb, least=1, whole=True)),
+        context=int(engine.number("context", 0, least=1, whole=True)) if given else None,
+        rows=int(engine.number("rows", usual.vllm.rows, least=1, whole=True)),
+    )
     return Cluster(
         address=whole.text("address"),
         cpus=int(whole.number("cpus", usual.cpus, least=1, whole=True)),
@@ -72,9 +91,42 @@ def read(target: str) -> Cluster:
         deadline=whole.number("deadline_seconds", usual.deadline, least=1),
         gpus={
             "LearnerHost": learner.number("gpus", 0.0, least=0),
+            "RankHost": learner.number("gpus", 0.0, least=0),
             "EngineHost": engine.number("gpus", 0.0, least=0),
+            "VllmHost": engine.number("gpus", 0.0, least=0),
         },
+        pythons={} if python is None else {"VllmHost": python},
+        vllm=vllm,
     )
+
+
+def check_world(cluster: Cluster, device: str, world: int) -> None:
+    """Raise ConfigError, one line, for more ranks of learners than this machine has room for. Left out: what a Ray that
+    runs already has to give."""
+    if world == 1:
+        return
+    if cluster.address is None and world > cluster.cpus:
+        raise ConfigError(
+            f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
+            "fewer, or `cpus` in the --cluster file"
+        )
+    if not device.startswith("cuda"):
+        return
+    each = cluster.gpus.get("RankHost", 0.0)
+    if each < 1:
+        raise ConfigError(
+            f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
+            "set gpus = 1 under [learner], or give --device cpu"
+        )
+    if cluster.address is None:
+        import torch
+
+        there, wanted = torch.cuda.device_count(), world * each + cluster.gpus.get("EngineHost", 0.0)
+        if wanted > there:
+            raise ConfigError(
+                f"--world {world}: learners and engine want {wanted:g} GPUs, and there are {there} here; give fewer "
+                "ranks"
+            )
 
 
 class _Table:
@@ -91,6 +143,9 @@ class _Table:
         for name in self._values:
             if name not in known:
                 raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}")
+
+    def given(self, name: str) -> bool:
+        return name in self._values
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from cotrain.backend.handles import PolicyHandle, Spec
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
+from cotrain.learn.mismatch import Bounds
 
 
 class Backend(Protocol):
@@ -26,6 +27,12 @@ class Backend(Protocol):
     @property
     def engine(self) -> Engine:
         """Answers the requests of all policies; there once ``open`` has been called."""
+        ...
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """How far the engine's log-probabilities may be from the learner's (``learn/mismatch.py``); None: they are the
+        learner's own."""
         ...
 
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:

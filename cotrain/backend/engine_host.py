@@ -24,7 +24,7 @@ from cotrain.backend.handles import ModelHandle, Spec
 from cotrain.backend.local import Room, embedded
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import Request, ServingEngine, serving
+from cotrain.engine.contract import LimitedEngine, Request, serving
 from cotrain.play.idle_loop import IdleLoop
 from cotrain.text.render import Rendering
 
@@ -54,16 +54,12 @@ def sent(number: int, request: Request) -> Asked:
     return Asked(number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None)
 
 
-class EngineHost:
-    """The policies of a run that are asked, and an embedded engine over them."""
+class Host:
+    """An engine, asked from another process."""
 
-    def __init__(self, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
-        """``policies``: all of the run, as the backend has settled them; ``threads``: of the CPU."""
-        torch.set_num_threads(threads)
-        room = SpeakingRoom(policies, seed, device)
-        asked = {name: room.handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
-        self._handles = {name: handle for name, handle in asked.items() if isinstance(handle, ModelHandle)}
-        self._engine: ServingEngine = serving(embedded(self._handles, device))
+    def __init__(self, engine: LimitedEngine, renderers: Mapping[str, Rendering | None]) -> None:
+        """``renderers``: of each policy that is asked."""
+        self._engine, self._renderers = engine, dict(renderers)
         self._loop = IdleLoop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._finished: list[Answered] = []
@@ -73,10 +69,7 @@ class EngineHost:
 
     def context(self) -> dict[str, int]:
         """Of each policy: see ``ServingEngine.context``."""
-        return {name: self._engine.context(name) for name in self._handles}
-
-    def renderers(self) -> dict[str, Rendering]:
-        return {name: handle.renderer for name, handle in self._handles.items() if handle.renderer is not None}
+        return {name: self._engine.context(name) for name in self._renderers}
 
     def advance(self, asked: Sequence[Asked], gone: Sequence[int]) -> tuple[list[Answered], dict[str, float]]:
         """Take these requests, give up those that nobody waits for any more, and work until at least one has been
@@ -91,22 +84,24 @@ class EngineHost:
         """See ``ServingEngine.step``."""
         self._take(asked, gone)
         self._run(asyncio.sleep(0))
-        self._engine.step()
+        serving(self._engine).step()
         self._run(asyncio.sleep(0))
         return self._handed_out()
 
     def drawn(self) -> dict[Address, list[int]]:
         """See ``ServingEngine.drawn``."""
-        return self._engine.drawn()
+        return serving(self._engine).drawn()
 
     def publish(self, policy: str, version: int, weights: Weights, gone: Sequence[int]) -> None:
         """These weights of a policy are of this version."""
         self._take((), gone)
-        with torch.no_grad():
-            own = dict(self._handles[policy].model.named_parameters())
-            for name, array in weights.items():
-                own[name].copy_(torch.from_numpy(array.copy()))
+        if weights:
+            self.bring(policy, weights)
         self._engine.publish(policy, version)
+
+    def bring(self, policy: str, weights: Weights) -> None:
+        """New weights into the tensors that the engine computes with."""
+        raise NotImplementedError
 
     def counts(self) -> dict[str, float]:
         return self._engine.counts()
@@ -118,7 +113,7 @@ class EngineHost:
         if gone:
             self._run(asyncio.sleep(0))
         for one in asked:
-            renderer = self._handles[one.request.policy].renderer if one.request.policy in self._handles else None
+            renderer = self._renderers.get(one.request.policy)
             decode = renderer.decode if one.reads and renderer is not None else None
             work = self._answer(one.number, replace(one.request, decode=decode))
             self._tasks[one.number] = self._loop.create_task(work, name=str(one.number))
@@ -164,6 +159,25 @@ async def _awaited(work: Any) -> None:
 
 def _idle() -> bool:
     return False
+
+
+class EngineHost(Host):
+    """The policies of a run that are asked, and an embedded engine over them."""
+
+    def __init__(self, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
+        """``policies``: all that the engine has, as the backend has settled them; ``threads``: of the CPU."""
+        torch.set_num_threads(threads)
+        room = SpeakingRoom(policies, seed, device)
+        asked = {name: room.handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
+        self._handles = {name: handle for name, handle in asked.items() if isinstance(handle, ModelHandle)}
+        engine = serving(embedded(self._handles, device))
+        super().__init__(engine, {name: handle.renderer for name, handle in self._handles.items()})
+
+    @torch.no_grad()
+    def bring(self, policy: str, weights: Weights) -> None:
+        own = dict(self._handles[policy].model.named_parameters())
+        for name, array in weights.items():
+            own[name].copy_(torch.from_numpy(array.copy()))
 
 
 class SpeakingRoom(Room):

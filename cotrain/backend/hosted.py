@@ -152,10 +152,16 @@ class HostedEngine:
     def ask(self, method: str, *arguments: Any) -> Any:
         """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
         one are lost."""
+        return self._wait(self._present().send(method, *arguments), method)
+
+    def _present(self) -> Process:
         if self._process is None:
             self._process = self._renew()
+        return self._process
+
+    def _wait(self, reference: Any, method: str) -> Any:
         try:
-            return self._process.ask(method, *arguments)
+            return self._present().wait(reference, method)
         except ProcessLost as lost:
             self.drop()
             raise EngineLost(str(lost)) from lost
@@ -166,6 +172,12 @@ class HostedEngine:
         self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
 
     def _turn(self, method: str) -> bool:
+        reference = self.begin_turn(method)
+        return reference is not None and self.end_turn(reference, method)
+
+    def begin_turn(self, method: str) -> Any:
+        """Send what was asked since the last turn; what ``end_turn`` waits for, None where nothing is open. Errors: as
+        ``ask``."""
         gone, asked = self._cancelled(), []
         for request, future in self._waiting:
             if not future.cancelled():
@@ -174,9 +186,13 @@ class HostedEngine:
                 asked.append(sent(self._number, request))
         self._waiting = []
         if not self._open and not gone:
-            return False
+            return None
+        return self._present().send(method, asked, gone)
+
+    def end_turn(self, reference: Any, method: str) -> bool:
+        """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
         answered: list[Answered]
-        answered, self._counts = self.ask(method, asked, gone)
+        answered, self._counts = self._wait(reference, method)
         for one in answered:
             future = self._open.pop(one.number)
             if one.error is not None:

@@ -24,6 +24,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.mismatch import Bounds
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.optim import has_bfloat16
@@ -52,9 +53,10 @@ def embedded(handles: Mapping[str, ModelHandle], device: str) -> Engine:
 class Local:
     """Implements ``Backend``."""
 
-    def __init__(self, device: str = "cpu", *, engine: MakeEngine = embedded) -> None:
+    def __init__(self, device: str = "cpu", *, engine: MakeEngine = embedded, bounds: Bounds | None = None) -> None:
         """Raises ConfigError for a device that torch does not see."""
         _check_device(device)
+        self.bounds = bounds
         self.device, self._make = device, engine
         self._handles: dict[str, PolicyHandle] = {}
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from cotrain.backend import environments
 from cotrain.backend.cluster_file import Cluster
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.core.user_code import PREFIX
@@ -67,6 +68,12 @@ class RayProcess:
             self.kill()
             raise ProcessLost(f"{self.what} is lost during {method}: {_line(error)}") from error
 
+    def done(self, reference: Any, seconds: float) -> bool:
+        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        import ray
+
+        return bool(ray.wait([reference], timeout=seconds, fetch_local=False)[0])
+
     def kill(self) -> None:
         """At once, whatever it does. Nothing where it is gone."""
         import ray
@@ -104,17 +111,41 @@ class Ray:
             raise ConfigError("--backend ray: Ray is not installed here; pip install 'cotrain[ray]'") from None
         self.cluster = cluster
         self._ours = False  # did it begin or join Ray?
+        self._named = ""  # as messages name the Python of vLLM, where there is to be one
+
+    @property
+    def here(self) -> bool:
+        return self.cluster.address is None
+
+    @property
+    def deadline(self) -> float:
+        return self.cluster.deadline
 
     def start(self) -> None:
         self._ours = start(self.cluster)
         _carry_user_code()
+        if self._named and self.cluster.address is not None:
+            import ray
+
+            found = ray.get(ray.remote(environments.look).remote(self.cluster.engine_python), timeout=PATIENCE)
+            environments.refuse(found, self._named)
+
+    def refuse_foreign(self, where: str) -> None:
+        """The Python of vLLM must have what it needs, as it is here: raises ConfigError, now where processes begin on
+        this machine, else at the start. ``where``: as messages name the cluster."""
+        self._named = f"{where}: engine.python"
+        if self.cluster.address is None:
+            environments.refuse(environments.look(self.cluster.engine_python), self._named)
 
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
         import ray
 
-        gpus = self.cluster.gpus.get(host.__name__, 0.0)
-        actor: Any = ray.remote(Hosting).options(num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0)
-        return RayProcess(what, actor.remote(host, settings), self.cluster.deadline, here=self.cluster.address is None)
+        gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
+        elsewhere: dict[str, Any] = {"runtime_env": {"py_executable": python}} if python else {}
+        actor: Any = ray.remote(Hosting).options(
+            num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0, **elsewhere
+        )
+        return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def stop(self) -> None:
         import ray

@@ -8,7 +8,8 @@
 A process that is lost takes what it held with it:
 
     engine     copies only. The play that it was lost in is played again, by a new one with the present weights
-    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again
+    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again;
+               where they are several ranks (``learner_group.py``), the loss of one is the loss of all
 
 Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``:
 ``on_ray.py``.
@@ -18,26 +19,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from cotrain.backend.engine_host import EngineHost
 from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
 from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
+from cotrain.backend.hosted_engines import HostedEngines
+from cotrain.backend.learner_group import Group
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
+from cotrain.backend.places import ENGINE as ENGINE
+from cotrain.backend.places import Place, Placing, embedded_alone
 from cotrain.backend.players import Players
+from cotrain.backend.publishing import Arrival, check_publishing
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
+from cotrain.learn.mismatch import Bounds
 from cotrain.text.plain import ByteRenderer
 
 TRIES = 3  # to begin, or to publish weights, each with new processes
-LEARNERS, ENGINE = "the learners' process", "the engine's process"  # as messages name them
+LEARNERS = "the learners' process"  # as messages name it
 
 
 class Launcher(Protocol):
     """Begins processes, and carries what is said to them."""
+
+    @property
+    def here(self) -> bool:
+        """Are all processes on this machine?"""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each answer."""
+        ...
 
     def start(self) -> None:
         """Make ready. Raises ConfigError where that cannot be."""
@@ -59,14 +77,28 @@ class Launcher(Protocol):
 class Several:
     """Implements ``Backend``."""
 
-    def __init__(self, launcher: Launcher, device: str = "cpu") -> None:
-        self._launcher, self.device = launcher, device
+    def __init__(
+        self,
+        launcher: Launcher,
+        device: str = "cpu",
+        *,
+        world: int = 1,
+        placing: Placing = embedded_alone,
+        kind: str = "embedded",
+        bounds: Bounds | None = None,
+    ) -> None:
+        """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``kind``: as the
+        run's provenance names them; ``bounds``: see ``Backend``."""
+        self.bounds, self.world = bounds, world
+        self._launcher, self.device, self._placing, self._kind = launcher, device, placing, kind
         self._handles: dict[str, PolicyHandle] = {}
+        self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
         self._learners: Process | None = None
-        self._engine_process: Process | None = None
+        self._engine_processes: dict[str, Process] = {}  # by place
 
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
         self._policies, self._seed = settled(policies, self.device), seed
+        self._places = self._placing(*self._settings())
         try:
             self._launcher.start()
             opened = self._begin()
@@ -82,15 +114,39 @@ class Several:
             else:
                 self._handles[name] = outside.handle(name)
         self.engine = Players(self._handles, self._engine)
+        try:
+            for place in self._places:
+                self.arrivals += self._test(place) if place.tested else []
+        except BaseException:
+            self._stop()
+            raise
         return dict(self._handles)
+
+    def _test(self, place: Place) -> list[Arrival]:
+        """Raises ConfigError where new weights do not arrive."""
+        for _ in range(TRIES - 1):
+            with suppress(EngineLost):
+                return self._tested(place)
+        return self._tested(place)
+
+    def _tested(self, place: Place) -> list[Arrival]:
+        return check_publishing([self._handles[name] for name in place.policies], self._engine, self.publish)
 
     def _begin(self) -> dict[str, Opened]:
         """Both processes, which load at once, and what the learners tell of the policies."""
         for tried in range(1, TRIES + 1):
-            self._learners, self._engine_process = self._begin_learners(), self._begin_engine()
+            self._learners = self._begin_learners()
+            self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
             try:
                 opened: dict[str, Opened] = self._learners.ask("opened")
-                self._engine = HostedEngine(self._engine_process, self._new_engine)
+                self._engine = HostedEngines(
+                    {
+                        place.policies: HostedEngine(
+                            self._engine_processes[place.what], partial(self._new_engine, place)
+                        )
+                        for place in self._places
+                    }
+                )
                 break
             except ProcessLost:
                 self._kill()
@@ -125,7 +181,8 @@ class Several:
         self._present_learners()
 
     def describe(self) -> dict[str, Any]:
-        return {**self._launcher.describe(), "engine": "embedded", "device": self.device}
+        world = {"world": self.world} if self.world > 1 else {}
+        return {**self._launcher.describe(), "engine": self._kind, "device": self.device, **world}
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
@@ -136,13 +193,13 @@ class Several:
             self._learners = self._begin_learners()
         return self._learners
 
-    def _new_engine(self) -> Process:
+    def _new_engine(self, place: Place) -> Process:
         """Another engine with the present weights. Raises EngineLost, and ProcessLost when it is the learners that are
         lost."""
-        if self._engine_process is not None:
-            self._engine_process.kill()
-        self._engine_process = process = self._begin_engine()
-        for handle in self._handles.values():
+        if place.what in self._engine_processes:
+            self._engine_processes[place.what].kill()
+        self._engine_processes[place.what] = process = self._begin_engine(place)
+        for handle in (self._handles[name] for name in place.policies if name in self._handles):
             if handle.changes and handle.renderer is not None:
                 learners = self._present_learners()
                 weights = learners.send("weights", handle.name)
@@ -154,19 +211,21 @@ class Several:
         return process
 
     def _begin_learners(self) -> Process:
+        if self.world > 1:
+            return Group(LEARNERS, self._launcher, self.world, self._settings())
         return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
 
-    def _begin_engine(self) -> Process:
-        return self._launcher.begin(ENGINE, EngineHost, self._settings())
+    def _begin_engine(self, place: Place) -> Process:
+        return self._launcher.begin(place.what, place.host, place.settings)
 
     def _settings(self) -> tuple[Any, ...]:
         return (self._policies, self._seed, self.device, torch.get_num_threads())
 
     def _kill(self) -> None:
-        for process in (self._engine_process, self._learners):
+        for process in (*self._engine_processes.values(), self._learners):
             if process is not None:
                 process.kill()
-        self._engine_process = self._learners = None
+        self._engine_processes, self._learners = {}, None
 
     def _stop(self) -> None:
         self._kill()

@@ -150,10 +150,24 @@ def export(argv: Sequence[str]) -> int:
 
 
 def doctor(argv: Sequence[str]) -> int:
-    Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.").strict(
-        argv
+    parser = Parser(prog="cotrain doctor", description="What is installed, what device there is, what will be used.")
+    parser.add_argument(
+        "--cluster",
+        nargs="?",
+        const="local",
+        metavar="FILE",
+        help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file "
+        "as of `cotrain run --backend ray`",
     )
+    parser.add_argument("--model", default="embedded", help="with --cluster: what is looked for (default: embedded)")
+    add_device(parser)
+    given = parser.strict(argv)
     quiet()
     from cotrain.doctor import examine
 
-    return examine()
+    found = examine()
+    if given.cluster is None:
+        return found
+    from cotrain.cluster_doctor import examine_cluster
+
+    return max(found, examine_cluster(given.cluster, given.model, device_of(given.device)))

@@ -68,8 +68,16 @@ class Engine(Protocol):
         ...
 
 
+class LimitedEngine(Engine, Protocol):
+    """One that says how much it takes."""
+
+    def context(self, policy: str) -> int:
+        """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""
+        ...
+
+
 @runtime_checkable
-class ServingEngine(Engine, Protocol):
+class ServingEngine(LimitedEngine, Protocol):
     """What a server needs besides: answers that leave one by one, read while they grow. Training never calls these."""
 
     def step(self) -> bool:
@@ -83,10 +91,6 @@ class ServingEngine(Engine, Protocol):
 
     def check(self, request: Request) -> None:
         """Raise what ``sample`` would raise for this request."""
-        ...
-
-    def context(self, policy: str) -> int:
-        """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""
         ...
 
 

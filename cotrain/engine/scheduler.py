@@ -24,10 +24,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from cotrain.core.address import Address
-from cotrain.core.errors import ConfigError, ModelError, TooLong
+from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.attention import DECODE, attention
 from cotrain.engine.cache import TILE, SharedPrefixCache, gaps
+from cotrain.engine.checks import check_request
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
 from cotrain.engine.kept import Kept, Past
@@ -93,31 +94,7 @@ class Scheduler:
 
     def check(self, request: Request) -> None:
         """Raise ConfigError when this policy cannot answer the request, TooLong where its context is too short."""
-        sampling, prompt = request.sampling, request.prompt_ids
-        total = len(prompt) + sampling.max_tokens
-        for wrong, problem in (
-            (not prompt, "the prompt is empty; render at least one token"),
-            (sampling.max_tokens < 1, f"max_tokens is {sampling.max_tokens}; it must be at least 1"),
-            (not sampling.temperature >= 0, f"temperature is {sampling.temperature}; it must be 0 (greedy) or more"),
-            (not 0 < sampling.top_p <= 1, f"top_p is {sampling.top_p}; it must be in (0, 1]"),
-            (
-                total > self.context,
-                f"prompt ({len(prompt)}) and max_tokens ({sampling.max_tokens}) exceed the context of {self.context};"
-                " lower max_tokens or shorten the prompt",
-            ),
-            (
-                bool(prompt) and not 0 <= min(prompt) <= max(prompt) < self.vocabulary,
-                f"a prompt id is outside of the vocabulary of {self.vocabulary}; use the renderer of this policy",
-            ),
-            ("" in sampling.stop, "a stop string is empty; leave it out"),
-            (
-                bool(sampling.stop) and request.decode is None,
-                "it has stop strings and no decode to find them in its text",
-            ),
-        ):
-            if wrong:
-                error = TooLong if "exceed the context" in problem else ConfigError
-                raise error(f"request {request.address} to policy {self.policy!r}: {problem}")
+        check_request(request, self.context, self.vocabulary)
 
     @torch.inference_mode()
     def drop_cancelled(self) -> None:

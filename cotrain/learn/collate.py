@@ -22,6 +22,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.learn.contract import MicroBatch, Sample
+from cotrain.learn.mismatch import bounds_of
 from cotrain.learn.spoken import Given, woven
 from cotrain.models.shared_prefix import Branches, branches_of
 
@@ -174,6 +175,7 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, M
         targets=_pad_optional(samples, "targets", rows.mask),
         old_values=_pad_optional(samples, "old_values", rows.mask),
         off_policy=torch.tensor([s.off_policy for s in samples]),
+        bounds=bounds_of(samples),
     )
     return rows, batch
 

@@ -63,6 +63,9 @@ class Sample:
     score: float | None = None  # what a scoring policy said
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
     given: Given = ()  # what stands between the sampled tokens: context, without credit or loss
+    bounds: tuple[float, float] | None = (
+        None  # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
+    )
 
     def of(self, signal: Signal) -> tuple[Reward, ...]:
         """What it was given of this signal."""
@@ -108,6 +111,7 @@ class MicroBatch:
     targets: torch.Tensor | None  # [B, T]
     old_values: torch.Tensor | None  # [B, T]
     off_policy: torch.Tensor | None = None  # [B] bool
+    bounds: torch.Tensor | None = None  # [B, 2], of the samples'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@
 
 Old log-probabilities are those of the sampler: one update is made from each batch, so the policy that samples is the
 policy that learns, and r = 1 up to rounding. ``sampler_trainer_diff`` measures that rounding, and shows at once when a
-sampler uses stale weights. Left out: several epochs over one batch, and recomputing old log-probabilities before the
-update.
+sampler uses stale weights; what is too far off is left out where an engine holds its own (``mismatch.py``). Not done:
+several epochs over one batch, and recomputing old log-probabilities before the update.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from cotrain.functional.policy_losses import (
 )
 from cotrain.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
 from cotrain.learn.contract import Loss, MicroBatch, Normaliser
+from cotrain.learn.mismatch import masked, without
 
 Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_trainer_diff"
 TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
@@ -45,6 +46,7 @@ def _observed(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor
         "clip_fraction": clipped,
         "ratio": log_ratio.exp(),
         "sampler_trainer_diff": (logprobs - batch.sampler_logprobs).abs(),
+        "sampler_trainer_kl": kl_estimate(batch.sampler_logprobs, logprobs, "k3"),
     }
 
 
@@ -185,8 +187,9 @@ def policy_loss(
         normalise, constant: as in ``functional.reductions.reduce_loss``.
         bonus: η, the coefficient of the entropy.
 
-    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "surprisal" (−log π, whose mean
-    on policy estimates the entropy), and "kl" and "entropy" where they are computed.
+    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
+    two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
+    and "mismatch_masked" where samples have bounds (``mismatch.py``).
     """
     mask = batch.mask
 
@@ -201,7 +204,12 @@ def policy_loss(
             weights=weights,
         )
 
+    left_out = masked(logprobs, batch)
     losses, observed = loss(logprobs, batch)
+    if left_out is not None:
+        losses, _ = loss(logprobs, without(batch, left_out, logprobs))
+        losses = losses.masked_fill(left_out[:, None], 0.0)
+        observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
     value = share(losses, batch.weights)
     observed["surprisal"] = -logprobs
     if kl is not None:

@@ -21,6 +21,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
+from cotrain.learn.mismatch import bounded
 from cotrain.learn.samples import sample_of
 from cotrain.learn.spoken import Given, spoken, woven
 from cotrain.loop.advantages import Worth, told
@@ -235,7 +236,7 @@ class CoTrainer:
             told(worth, name, credit.samples)
             row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
             clock.lap("credit")
-            samples = self._referred(name, credit.samples)
+            samples = bounded(self._referred(name, credit.samples), self.backend.bounds)
             row |= self._scored(name, before, samples)
             term = LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
             terms.setdefault(objective.policy, []).append(term)

@@ -129,6 +129,14 @@ BANDS = (
         advice="The policy has stopped exploring: lower the learning rate, or add an entropy or KL term.",
     ),
     Band(
+        name="sampler and trainer apart", keys=("{policy}/{objective}/sampler_trainer_diff",), window=3,
+        rule=MeanAbove(metric("{policy}/{objective}/sampler_trainer_diff").tolerable[1]), shown="{:.2g} nats",
+    ),
+    Band(
+        name="left out for mismatch", keys=("{policy}/{objective}/mismatch_masked",), window=3,
+        rule=MeanAbove(metric("{policy}/{objective}/mismatch_masked").tolerable[1]),
+    ),
+    Band(
         name="consensus collapse", keys=("{role}/majority_share", "{role}/majority_accuracy"), window=10,
         rule=Parted(0.05, 0.1, "accuracy of the majority", "answers agree more"),
         shown="accuracy of the majority {:+.2f} since its best",

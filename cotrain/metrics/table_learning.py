@@ -130,6 +130,17 @@ LEARNING = (
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),
     Metric(
+        key="{policy}/{objective}/sampler_trainer_kl", label="KL of sampler to trainer, nats", unit=NATS, better=-1,
+        healthy=(0, 0.01), tolerable=(0, 0.1), meaning="KL of the sampler to the trainer, per token (k3)",
+        advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
+    ),
+    Metric(
+        key="{policy}/{objective}/mismatch_masked", label="left out for mismatch", better=-1,
+        healthy=(0, 0.01), tolerable=(0, 0.1),
+        meaning="share of tokens in answers that sampler and trainer see too differently, which are not learned from",
+        advice="They disagree about whole answers: see sampler_trainer_diff, and whether weights arrive.",
+    ),
+    Metric(
         key="{policy}/{objective}/kl", label="KL to the reference, nats per token", unit=NATS,
         healthy=(0, 0.2), tolerable=(-0.05, 0.5), meaning="KL to the reference, per token",
         advice="The policy is far from where it started: raise the KL coefficient or lower the learning rate.",

@@ -188,6 +188,13 @@ def _load(
     return result
 
 
+def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
+    """Where the files of a model lie; one of the Hub is downloaded first. Raises ModelError."""
+    directory = _fetch(name, code=trust_remote_code)
+    check_directory(directory)
+    return directory
+
+
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
     return _tokenizer(name, _fetch(name, code=trust_remote_code), trust_remote_code)

@@ -41,8 +41,8 @@ def skip_where_late(said: str) -> None:
 class Killing(Ray):
     """Kills a process of one kind at these of the questions to it: SIGKILL while that one is answered."""
 
-    def __init__(self, what: str, at: Iterable[int]) -> None:
-        super().__init__(CLUSTER)
+    def __init__(self, what: str, at: Iterable[int], cluster: Cluster = CLUSTER) -> None:
+        super().__init__(cluster)
         self.what, self.at, self.asked, self.killed = what, set(at), 0, 0
 
     def begin(self, what, host, settings):

@@ -35,7 +35,7 @@ def test_on_policy_value_and_gradient_by_hand():
     loss.value.backward()
     assert x.grad.tolist() == [pytest.approx([-2 / 3, 4 / 3]), pytest.approx([-0.5, 0.0])]
     assert {k: v.item() for k, v in loss.sums.items()} == pytest.approx(
-        {"clip_fraction": 0.0, "ratio": 3.0, "sampler_trainer_diff": 0.0, "surprisal": 4.0}
+        {"clip_fraction": 0.0, "ratio": 3.0, "sampler_trainer_diff": 0.0, "sampler_trainer_kl": 0.0, "surprisal": 4.0}
     )
 
 

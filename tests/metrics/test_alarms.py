@@ -37,6 +37,7 @@ def flat(*levels, each=10):
     return [level for level in levels for _ in range(each)]
 
 
+MASKED = "generator__generator__mismatch_masked"
 CASES = {  # band → (a bad series, the step of its alarm, good ones)
     "groups without spread": (
         rows(generator__zero_spread_groups=flat(0.2, 0.7, 0.7)),
@@ -101,6 +102,12 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         [rows(generator__generator__surprisal=flat(0.2, 0.05, 0.03)),
             rows(generator__generator__surprisal=flat(0.0, 0.0))],
     ),
+    "sampler and trainer apart": (
+        rows(generator__generator__sampler_trainer_diff=[0.0, 0.2, 0.2, 0.2]),
+        2,
+        [rows(generator__generator__sampler_trainer_diff=[0.2, 0.0, 0.09, 0.2])],
+    ),
+    "left out for mismatch": (rows(**{MASKED: [0.0, 0.0, 0.4]}), 2, [rows(**{MASKED: [0.0, 0.1, 0.1]})]),
     "consensus collapse": (
         rows(solver__majority_share=flat(0.5, 0.7, 0.9), solver__majority_accuracy=flat(0.5, 0.6, 0.3)),
         26,
@@ -365,8 +372,7 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
         ("solver/reward/outcome", 0, 1),
     ]
     assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])}." in text[0]
-    found = Ledger(tmp_path / "whole" / "episodes").find(Address.parse(alarms[0]["examples"][0]))
-    assert found.truth["correct"] is False
+    assert Ledger(tmp_path / "whole/episodes").find(Address.parse(alarms[0]["examples"][0])).truth["correct"] is False
     with pytest.raises(Interrupted):
         loop.start(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)
     loop.resume(recipe, tmp_path / "other", observer=resumed)

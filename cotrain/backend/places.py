@@ -1,0 +1,100 @@
+"""Which engines a run has, and who speaks through which: one process for all with the embedded engine, one for each set
+of weights with vLLM.
+
+Policies with the same weights share an engine of vLLM: adapters and frozen policies on one base. Policies that score
+instead of speaking have an embedded engine of their own, as vLLM does not run their heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cotrain.backend.engine_host import EngineHost
+from cotrain.backend.handles import Spec
+from cotrain.backend.vllm_host import VllmHost
+from cotrain.core.errors import ConfigError
+from cotrain.engine.vllm_engine import USUAL, VllmSettings
+from cotrain.models.load import model_directory
+
+ENGINE = "the engine's process"  # as messages name it
+LEAST_HEAD = 32  # of attention on a CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One engine in a process of its own."""
+
+    what: str  # as messages name it
+    host: type  # of its process
+    policies: tuple[str, ...]  # that it answers for
+    settings: tuple[Any, ...]  # arguments of the host
+    tested: bool  # is it asked at the start whether new weights arrive?
+
+
+Settled = Mapping[str, Spec]
+Placing = Callable[[Settled, int, str, int], list[Place]]  # (policies, seed, device, threads) → engines
+
+
+def embedded_alone(policies: Settled, seed: int, device: str, threads: int, *, tested: bool = False) -> list[Place]:
+    """One embedded engine for all."""
+    asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
+    settings = (policies, seed, device, threads)
+    return [Place(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByVllm:
+    """A ``Placing``: vLLM for whoever speaks."""
+
+    settings: VllmSettings = USUAL
+
+    def __call__(self, policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+        if device == "cpu":
+            for name, spec in policies.items():
+                if spec.speaks:
+                    refuse_heads(name, spec)
+        places = []
+        for names in self.groups(policies):
+            asked = {name: policies[name] for name in names}
+            what = f"the engine's process of {' and '.join(names)}"
+            settings = (asked, self.settings, device, threads)
+            places.append(Place(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
+        scoring = {name: spec for name, spec in policies.items() if spec.scores}
+        if scoring:
+            rest = embedded_alone(scoring, seed, device, threads)[0]
+            places.append(replace(rest, what=f"the engine's process of {' and '.join(scoring)}"))
+        return places
+
+    def groups(self, policies: Settled) -> list[tuple[str, ...]]:
+        """Policies that speak, by the weights that they speak with."""
+        found: dict[tuple[Any, ...], list[str]] = {}
+        for name, spec in policies.items():
+            if spec.speaks:
+                alone = spec.lora is None and (spec.trained or spec.follows is not None)
+                weights = (name,) if alone else (None, spec.model, *_loading(spec), _autocast(spec))
+                found.setdefault(weights, []).append(name)
+        return [tuple(names) for names in found.values()]
+
+
+def refuse_heads(name: str, spec: Any) -> None:
+    """Raises ConfigError for attention heads that vLLM does not run on a CPU; reads ``config.json`` alone."""
+    from transformers import AutoConfig
+
+    directory = model_directory(spec.model, trust_remote_code=spec.trust_remote_code)
+    config: Any = AutoConfig.from_pretrained(directory, trust_remote_code=spec.trust_remote_code).get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if size < LEAST_HEAD or size % 16:
+        raise ConfigError(
+            f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples "
+            f"of 16 from {LEAST_HEAD} on; take another model, or --engine embedded"
+        )
+
+
+def _loading(spec: Any) -> tuple[Any, ...]:
+    return tuple(spec.loading.values())
+
+
+def _autocast(spec: Any) -> bool:
+    return bool(spec.autocast)

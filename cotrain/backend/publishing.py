@@ -1,0 +1,173 @@
+"""Do new weights arrive? Asked of an engine that holds weights of its own, before a run begins.
+
+For each policy that changes: its weights are changed strongly and published, a prompt that the engine has answered
+before is answered again, and the engine's log-probabilities are held against the learner's. Then the weights are put
+back, bit for bit. Weak changes would hide what is wrong: an output layer that keeps its old weights moves
+log-probabilities of a run's first steps by 1e-4, less than rounding in bfloat16. A policy that does not change is asked
+once.
+
+Mean distances of log-probabilities over the answer's tokens: g₀ and g of engine and learner before and after the
+change, c of the learner before and after. Demanded are g₀ ≤ 0.2 nats, far above rounding, and g ≤ 4 g₀ + c / 200: what
+is left out of the new weights moves the engine as the learner was moved. The engine's other policies answer in the same
+batch, and the same is demanded of them. For a policy that stays there is g₀ alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cotrain.backend.handles import PolicyHandle
+from cotrain.core.address import Address, seed_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Completion, Sampling
+from cotrain.engine.contract import LimitedEngine, Request
+from cotrain.play.idle_loop import IdleLoop, together
+
+PROMPT, ANSWER = 256, 16  # tokens; several blocks of a prefix cache
+ANSWERS = 4
+STRENGTH = 0.3  # of the change: standard deviations of each tensor
+MULTIPLE, SHARE, STAYS = 4.0, 1 / 200, 0.2  # see above
+MODEL = "model."  # prefix of a learner's weights among its tensors
+Publish = Callable[[str, int], None]  # (policy, version): the engine has the learner's weights from here on
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """What the test of one policy found, in nats a token."""
+
+    policy: str
+    before: float  # g₀
+    after: float | None  # g; None for a policy that does not change
+    change: float | None  # c
+
+
+def check_publishing(policies: Sequence[PolicyHandle], engine: LimitedEngine, publish: Publish) -> list[Arrival]:
+    """``policies``: those of one engine. Raises ConfigError, one line, where weights do not arrive; the old ones are
+    back in any case but that of a lost process."""
+    for handle in (h for h in policies if h.changes):
+        publish(handle.name, handle.version)  # adapters have no weights there yet
+    starts = [_start(handle, engine) for handle in policies]
+    found = []
+    for handle, (old, before) in zip(policies, starts, strict=True):
+        arrival = Arrival(policy=handle.name, before=before, after=None, change=None)
+        others = [other for other in policies if other is not handle]
+        found.append(_changed(handle, others, old, before, engine, publish) if handle.changes else arrival)
+    return found
+
+
+def _start(handle: PolicyHandle, engine: LimitedEngine) -> tuple[list[Completion], float]:
+    """What it says with the weights of the start, and how far that is from what the learner believes."""
+    prompt = _prompt(handle, engine.context(handle.name))
+    said = _answers(handle, prompt, engine)
+    before = _distance(_told(said), _believed(handle, prompt, said))
+    if not before <= STAYS:
+        raise _refusal(handle, f"differ by {before:.3g} nats a token at the start; expected {STAYS} at most")
+    return said, before
+
+
+def _changed(
+    handle: PolicyHandle,
+    others: Sequence[PolicyHandle],
+    old: Sequence[Completion],
+    before: float,
+    engine: LimitedEngine,
+    publish: Publish,
+) -> Arrival:
+    prompt = _prompt(handle, engine.context(handle.name))
+    _answers(handle, prompt, engine)  # it may stay in a cache
+    state, kept, version = handle.state(), handle.tensors(), handle.version
+    handle.load(state, shaken(kept, handle.name))
+    try:
+        publish(handle.name, version)
+        new, *beside = _answers_of([handle, *others], prompt, engine)
+        shaken_believes = _believed(handle, prompt, new)
+        apart = {h: _distance(_told(s), _believed(h, prompt, s)) for h, s in zip(others, beside, strict=True)}
+    finally:
+        handle.load(state, kept)
+        publish(handle.name, version)
+    after, change = (_distance(x, shaken_believes) for x in (_told(new), _believed(handle, prompt, new)))
+    most = MULTIPLE * before + SHARE * change
+    for policy, distance in {handle: after, **apart}.items():
+        if not distance <= most:
+            raise _refusal(
+                policy,
+                f"differ by {distance:.3g} nats a token after a change of the weights of {handle.name!r}, which moved "
+                f"the learner's by {change:.3g}; expected {most:.2g} at most",
+            )
+    if _answers(handle, prompt, engine) != list(old):
+        raise _refusal(handle, "are others than before, once the weights were put back; expected the same bits")
+    return Arrival(policy=handle.name, before=before, after=after, change=change)
+
+
+def shaken(tensors: Tensors, name: str) -> dict[str, torch.Tensor]:
+    """The same tensors with other weights; the noise of each follows from the policy's and its own name."""
+    found = dict(tensors)
+    for key in sorted(tensors):
+        weight = tensors[key]
+        if key.startswith(MODEL) and weight.is_floating_point():
+            noise = torch.Generator().manual_seed(seed_of("shaken", name, key))
+            scale = float(weight.float().std(correction=0)) or float(weight.shape[-1] ** -0.5)  # zeros of adapters
+            drawn = torch.randn(weight.shape, generator=noise)
+            found[key] = (weight + STRENGTH * scale * drawn.to(weight)).contiguous()
+    return found
+
+
+def _prompt(handle: PolicyHandle, context: int) -> tuple[int, ...]:
+    """Tokens of a text, again and again; half of a short context."""
+    assert handle.renderer is not None
+    text = hashlib.sha256(handle.name.encode()).hexdigest() + " What is 12 + 30? Say how you found it. "
+    ids = handle.renderer.encode(text)
+    return (ids * PROMPT)[: min(PROMPT, context // 2)]
+
+
+def _answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: LimitedEngine) -> list[Completion]:
+    return _answers_of([handle], prompt, engine)[0]
+
+
+def _answers_of(
+    handles: Sequence[PolicyHandle], prompt: tuple[int, ...], engine: LimitedEngine
+) -> list[list[Completion]]:
+    """What each says to the prompt, several times; all are asked at once."""
+    asked = [
+        Request(
+            policy=handle.name,
+            prompt_ids=prompt,
+            sampling=Sampling(max_tokens=ANSWER),
+            stop_ids=(),
+            seed=seed_of("publishing", number),
+            address=Address(step=0, task=place, member=number, role="publishing", call=0),
+        )
+        for place, handle in enumerate(handles)
+        for number in range(ANSWERS)
+    ]
+    loop = IdleLoop()
+    try:
+        said = loop.run(together([engine.sample(request) for request in asked]), engine.advance)
+    finally:
+        loop.close()
+    return [list(said[i : i + ANSWERS]) for i in range(0, len(said), ANSWERS)]
+
+
+def _told(said: Sequence[Completion]) -> torch.Tensor:
+    return torch.tensor([value for one in said for value in one.logprobs])
+
+
+def _believed(handle: PolicyHandle, prompt: tuple[int, ...], said: Sequence[Completion]) -> torch.Tensor:
+    """The learner's present log-probabilities of the same tokens."""
+    return torch.cat(handle.logprobs([(prompt, one.token_ids) for one in said]))
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().mean())
+
+
+def _refusal(handle: PolicyHandle, how: str) -> ConfigError:
+    return ConfigError(
+        f"policy {handle.name!r}: log-probabilities of engine and learner {how}; weights do not arrive in the engine "
+        "as they are: take another version of it, or the embedded engine"
+    )

@@ -1,0 +1,63 @@
+"""Which policies share an engine, and a run with several engines of which some are lost."""
+
+from cotrain.backend.places import ByVllm, embedded_alone
+from cotrain.backend.several import LEARNERS, Several
+from cotrain.loop import run as loop
+from cotrain.loop.policies import adapter, critic, ema, frozen, reward_model, trainable
+from tests.backend.processes import Here
+from tests.backend.test_several import RECIPES, digest
+
+BASE = "embedded"
+
+
+def places(policies):
+    settled = {name: spec.settled(autocast=False) for name, spec in policies.items()}
+    return [(place.policies, place.host.__name__) for place in ByVllm()(settled, 0, "cpu", 1)]
+
+
+def test_each_set_of_weights_has_an_engine():
+    policies = {
+        "generator": trainable(BASE),
+        "verifier": trainable(BASE),
+        "teacher": ema(BASE, of="generator"),
+        "start": frozen(BASE),
+        "judge": frozen(BASE),
+        "critic": critic(BASE),
+        "scorer": reward_model(BASE),
+    }
+    assert places(policies) == [
+        (("generator",), "VllmHost"),
+        (("verifier",), "VllmHost"),
+        (("teacher",), "VllmHost"),
+        (("start", "judge"), "VllmHost"),
+        (("scorer",), "EngineHost"),
+    ]
+
+
+def test_adapters_and_frozen_policies_share_their_base():
+    policies = {"generator": adapter(BASE), "verifier": adapter(BASE), "start": frozen(BASE)}
+    assert places(policies) == [(("generator", "verifier", "start"), "VllmHost")]
+
+
+def apart(policies, seed, device, threads):
+    """An embedded engine for each policy."""
+    from dataclasses import replace
+
+    asked = [name for name, spec in policies.items() if spec.speaks]
+    return [
+        replace(embedded_alone({name: policies[name]}, seed, device, threads)[0], what=f"engine of {name}", tested=True)
+        for name in asked
+    ]
+
+
+def test_lost_engines_of_several_change_nothing(tmp_path):
+    """Also weights that are put back after the self-test are those of before."""
+    found = []
+    for number, losses in enumerate(
+        ((), (("engine of generator", "advance", 3), ("engine of verifier", "advance", 4)))
+    ):
+        launcher, out = Here(losses), tmp_path / str(number)
+        loop.start(RECIPES["separate policies"](), out, checkpoint_every=1, backend=Several(launcher, placing=apart))
+        assert launcher.lost == len(losses) and launcher.begun[LEARNERS] == 1
+        found.append(digest(out))
+    assert found[0] == found[1]

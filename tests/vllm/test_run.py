@@ -1,0 +1,77 @@
+"""Runs by the command, with Ray and vLLM in another Python."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.vllm.worker import PYTHON
+
+SMALL = [
+    *("--warmup", "0", "--ratio", "1", "1", "--tasks-per-step", "2", "--group-size", "2"),
+    *("--evaluation-tasks", "1", "--reviews", "2", "--steps", "2"),
+]
+
+
+def command(folder, *words):
+    cluster = folder / "cluster.toml"
+    cluster.write_text(f"[engine]\npython = {PYTHON!r}\ncache_mb = 256\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "cotrain", *words, "--cluster", str(cluster)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("flags", [[], ["--lora", "4"]], ids=["models", "adapters"])
+def test_tango_is_trained_and_the_same_twice(flags, tmp_path):
+    found = []
+    for number in "12":
+        out = tmp_path / number
+        command(tmp_path, "run", "tango", *SMALL, *flags, "--backend", "ray", "--engine", "vllm", "--out", str(out))
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        gaps = [value for row in rows for name, value in row.items() if name.endswith("sampler_trainer_diff")]
+        masked = [value for row in rows for name, value in row.items() if name.endswith("mismatch_masked")]
+        assert len(gaps) == len(masked) == 2 and max(gaps) < 1e-4 and set(masked) == {0.0}
+        found.append((out / "metrics.jsonl").read_bytes())
+    assert json.loads((out / "provenance.json").read_text())["backend"]["engine"] == "vllm"
+    assert found[0] == found[1]
+
+
+def test_killed_engines_change_nothing(tmp_path):
+    """SIGKILL of the generator's process, twice; weights, metrics and rollouts are those of an undisturbed run."""
+    from cotrain.backend.cluster_file import Cluster
+    from cotrain.backend.places import ByVllm
+    from cotrain.backend.several import Several
+    from cotrain.engine.vllm_engine import VllmSettings
+    from cotrain.learn.mismatch import LOOSE
+    from cotrain.loop import run as loop
+    from cotrain.recipes.tango import tango
+    from tests.backend.test_on_ray import Killing
+    from tests.backend.test_several import briefly, digest
+
+    cluster = Cluster(cpus=2, object_store_mb=200, deadline=600.0, pythons={"VllmHost": PYTHON})
+    sizes = {"tasks_per_step": 2, "group_size": 2, "reviews": 2, "evaluation_tasks": 1, "steps": 2}
+    found = []
+    for number, at in enumerate(((), (14, 24))):
+        recipe = briefly(tango(model="embedded", warmup=0, ratio=(1, 1), lora=4, **sizes))
+        launcher = Killing("the engine's process of generator and verifier and start", at, cluster)
+        placing = ByVllm(settings=VllmSettings(cache_mb=256))
+        backend = Several(launcher, placing=placing, kind="vllm", bounds=LOOSE)
+        loop.start(recipe, tmp_path / str(number), checkpoint_every=1, backend=backend)
+        assert launcher.killed == len(at)
+        found.append(digest(tmp_path / str(number)))
+    assert found[0] == found[1]
+
+
+def test_the_doctor_sees_that_weights_arrive(tmp_path):
+    said = command(tmp_path, "doctor")
+    assert "publishing    weights arrive" in said and "publishing    adapters arrive" in said
+    assert "vllm 0.32" in said and "WRONG" not in said
