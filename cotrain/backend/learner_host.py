@@ -36,11 +36,14 @@ class Opened:
 class LearnerHost:
     """All policies whose models this run holds."""
 
-    def __init__(self, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
-        """``policies``: all of the run, as the backend has settled them; ``threads``: of the CPU."""
+    def __init__(
+        self, policies: Mapping[str, Spec], seed: int, device: str, threads: int, room: type[Room] = Room
+    ) -> None:
+        """``policies``: all of the run, as the backend has settled them; ``threads``: of the CPU; ``room``: where they
+        are built."""
         torch.set_num_threads(threads)
-        room = Room(policies, seed, device)
-        self._handles: dict[str, PolicyHandle] = {n: room.handle(n) for n, spec in policies.items() if spec.head}
+        built = room(policies, seed, device)
+        self.handles: dict[str, PolicyHandle] = {n: built.handle(n) for n, spec in policies.items() if spec.head}
 
     def pid(self) -> int:
         return os.getpid()
@@ -48,37 +51,37 @@ class LearnerHost:
     def opened(self) -> dict[str, Opened]:
         return {
             name: Opened(renderer=handle.renderer, shape=handle.shape(), changes=handle.changes)
-            for name, handle in self._handles.items()
+            for name, handle in self.handles.items()
         }
 
     def update(self, policy: str, terms: Sequence[LossTerm]) -> tuple[UpdateReport, int]:
         """What the update did, and the version of the weights after it."""
-        report = self._handles[policy].update(terms)
-        return report, self._handles[policy].version
+        report = self.handles[policy].update(terms)
+        return report, self.handles[policy].version
 
     def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[Given]) -> list[Any]:
         """A numpy array ``[T]`` for each sequence."""
-        found = self._handles[policy].logprobs(sequences, temperature=temperature, given=given)
+        found = self.handles[policy].logprobs(sequences, temperature=temperature, given=given)
         return [values.numpy() for values in found]
 
     def follow(self, policy: str, source: str, planned: int) -> tuple[bool, int]:
         """Whether the weights of a following policy changed, and their version."""
-        changed = self._handles[policy].follow(self._handles[source], planned)
-        return changed, self._handles[policy].version
+        changed = self.handles[policy].follow(self.handles[source], planned)
+        return changed, self.handles[policy].version
 
     def weights(self, policy: str) -> Arrays:
-        return _arrays(dict(self._handles[policy].weights()))
+        return _arrays(dict(self.handles[policy].weights()))
 
     def state(self, policy: str) -> State:
-        return self._handles[policy].state()
+        return self.handles[policy].state()
 
     def tensors(self, policy: str) -> Arrays:
-        return _arrays(self._handles[policy].tensors())
+        return _arrays(self.handles[policy].tensors())
 
     def load(self, policy: str, state: State, arrays: Arrays) -> int:
         """Put back what ``state`` and ``tensors`` gave; the version of the weights."""
-        self._handles[policy].load(state, tensors_of(arrays))
-        return self._handles[policy].version
+        self.handles[policy].load(state, tensors_of(arrays))
+        return self.handles[policy].version
 
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:

@@ -68,6 +68,12 @@ class RayProcess:
             self.kill()
             raise ProcessLost(f"{self.what} is lost during {method}: {_line(error)}") from error
 
+    def done(self, reference: Any, seconds: float) -> bool:
+        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        import ray
+
+        return bool(ray.wait([reference], timeout=seconds, fetch_local=False)[0])
+
     def kill(self) -> None:
         """At once, whatever it does. Nothing where it is gone."""
         import ray
@@ -107,6 +113,14 @@ class Ray:
         self._ours = False  # did it begin or join Ray?
         self._named = ""  # as messages name the Python of vLLM, where there is to be one
 
+    @property
+    def here(self) -> bool:
+        return self.cluster.address is None
+
+    @property
+    def deadline(self) -> float:
+        return self.cluster.deadline
+
     def start(self) -> None:
         self._ours = start(self.cluster)
         _carry_user_code()
@@ -131,7 +145,7 @@ class Ray:
         actor: Any = ray.remote(Hosting).options(
             num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0, **elsewhere
         )
-        return RayProcess(what, actor.remote(host, settings), self.cluster.deadline, here=self.cluster.address is None)
+        return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def stop(self) -> None:
         import ray

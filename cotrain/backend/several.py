@@ -8,7 +8,8 @@
 A process that is lost takes what it held with it:
 
     engine     copies only. The play that it was lost in is played again, by a new one with the present weights
-    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again
+    learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again;
+               where they are several ranks (``learner_group.py``), the loss of one is the loss of all
 
 Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``:
 ``on_ray.py``.
@@ -27,6 +28,7 @@ import torch
 from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
 from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
 from cotrain.backend.hosted_engines import HostedEngines
+from cotrain.backend.learner_group import Group
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
 from cotrain.backend.places import ENGINE as ENGINE
@@ -44,6 +46,16 @@ LEARNERS = "the learners' process"  # as messages name it
 
 class Launcher(Protocol):
     """Begins processes, and carries what is said to them."""
+
+    @property
+    def here(self) -> bool:
+        """Are all processes on this machine?"""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each answer."""
+        ...
 
     def start(self) -> None:
         """Make ready. Raises ConfigError where that cannot be."""
@@ -70,13 +82,14 @@ class Several:
         launcher: Launcher,
         device: str = "cpu",
         *,
+        world: int = 1,
         placing: Placing = embedded_alone,
         kind: str = "embedded",
         bounds: Bounds | None = None,
     ) -> None:
-        """``placing``: which engines there are; ``kind``: as the run's provenance names them; ``bounds``: see
-        ``Backend``."""
-        self.bounds = bounds
+        """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``kind``: as the
+        run's provenance names them; ``bounds``: see ``Backend``."""
+        self.bounds, self.world = bounds, world
         self._launcher, self.device, self._placing, self._kind = launcher, device, placing, kind
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
@@ -168,7 +181,8 @@ class Several:
         self._present_learners()
 
     def describe(self) -> dict[str, Any]:
-        return {**self._launcher.describe(), "engine": self._kind, "device": self.device}
+        world = {"world": self.world} if self.world > 1 else {}
+        return {**self._launcher.describe(), "engine": self._kind, "device": self.device, **world}
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
@@ -197,6 +211,8 @@ class Several:
         return process
 
     def _begin_learners(self) -> Process:
+        if self.world > 1:
+            return Group(LEARNERS, self._launcher, self.world, self._settings())
         return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
 
     def _begin_engine(self, place: Place) -> Process:

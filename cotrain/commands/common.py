@@ -66,6 +66,12 @@ def add_backend(parser: argparse._ActionsContainer) -> None:
         choices=("embedded", "vllm"),
         help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: embedded)",
     )
+    parser.add_argument(
+        "--world",
+        type=whole(1),
+        metavar="N",
+        help="with --backend ray: ranks that hold the learners in shards (default: 1)",
+    )
 
 
 def backend_of(given: argparse.Namespace) -> Any:
@@ -74,23 +80,25 @@ def backend_of(given: argparse.Namespace) -> Any:
     if given.backend == "local":
         if given.engine != "embedded":
             raise ConfigError(f"--engine {given.engine} goes with --backend ray; give both, or neither")
-        if given.cluster is not None:
-            raise ConfigError("--cluster goes with --backend ray; give both, or neither")
+        for flag in ("cluster", "world"):
+            if getattr(given, flag) is not None:
+                raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
         return None
-    from cotrain.backend.cluster_file import LOCAL, read
+    from cotrain.backend.cluster_file import LOCAL, check_world, read
     from cotrain.backend.on_ray import Ray
     from cotrain.backend.several import Several
 
-    target, device = given.cluster or LOCAL, device_of(given.device)
+    target, device, world = given.cluster or LOCAL, device_of(given.device), given.world or 1
     cluster = read(target)
+    check_world(cluster, device, world)
     launcher = Ray(cluster)
     if given.engine == "embedded":
-        return Several(launcher, device)
+        return Several(launcher, device, world=world)
     from cotrain.backend.places import ByVllm
     from cotrain.learn.mismatch import LOOSE
 
     launcher.refuse_foreign(f"--cluster {target}")
-    return Several(launcher, device, placing=ByVllm(settings=cluster.vllm), kind="vllm", bounds=LOOSE)
+    return Several(launcher, device, world=world, placing=ByVllm(settings=cluster.vllm), kind="vllm", bounds=LOOSE)
 
 
 def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:

@@ -215,6 +215,12 @@ def resume(argv: Sequence[str]) -> int:
     recipe = api.rebuild(given.directory, say=notes.append)
     begun: Any = RunDirectory.open(given.directory).read("provenance.json")
     threads(given.threads or begun["threads"])
+    before, now = (begun.get("backend") or {}).get("world", 1), given.world or 1
+    if before != now:
+        notes.append(
+            f"note: this run was begun with --world {before} and goes on with --world {now}: sums may round "
+            "differently, so it is the same run but not bit for bit"
+        )
     return _watched(
         recipe,
         lambda watch: api.resume(

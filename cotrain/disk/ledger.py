@@ -19,10 +19,8 @@ Left out: columns (Parquet would be smaller still, at the price of a dependency 
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
-import sys
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
@@ -39,6 +37,7 @@ from cotrain.core.errors import StateError, UserError
 from cotrain.core.state import State, take
 from cotrain.core.types import Episode, Part, Reward, Trace
 from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, write_all
+from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.jsonl import check_json
 
 NAME = "episodes.jsonl.gz"
@@ -373,25 +372,6 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
         signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
         **dict(zip(_PLAIN, plain, strict=True)),
     )
-
-
-def encode_floats(values: Sequence[float]) -> str:
-    """Bits in base64, little-endian: float32 where that loses nothing, float64 where it would."""
-    exact = array("d", values)
-    short = array("f", values)
-    kind, bits = ("f4", short) if array("d", short).tobytes() == exact.tobytes() else ("f8", exact)
-    if sys.byteorder == "big":
-        bits.byteswap()
-    return f"{kind}:{base64.b64encode(bits.tobytes()).decode('ascii')}"
-
-
-def decode_floats(text: str) -> tuple[float, ...]:
-    """The inverse of ``encode_floats``. Raises ValueError."""
-    bits = array({"f4:": "f", "f8:": "d"}.get(text[:3], "?"))
-    bits.frombytes(base64.b64decode(text[3:], validate=True))
-    if sys.byteorder == "big":
-        bits.byteswap()
-    return tuple(bits)
 
 
 def _line(episode: Episode, advantages: Advantages) -> bytes:

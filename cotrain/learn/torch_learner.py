@@ -8,9 +8,9 @@ Weights are changed in place, so an embedded engine that shares them has them at
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
-Left out: data-parallel and sharded training, learning-rate decay (a run ends at its planned rate), gradient scaling
-(bfloat16 needs none). On a GPU the split of seconds into forward and backward is the time
-of launching, not of computing.
+Learners whose ranks hold shards: ``sharded_learner.py``. Left out: learning-rate decay (a run ends at its planned rate)
+and gradient scaling (bfloat16 needs none). On a GPU the split of seconds into forward and backward is the time of
+launching, not of computing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import nn
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take
 from cotrain.learn.collate import Sequences, collate, move
-from cotrain.learn.contract import LossTerm, UpdateReport
+from cotrain.learn.contract import Loss, LossTerm, Normaliser, UpdateReport
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.spoken import Given, woven
 from cotrain.learn.update_plan import PlannedTerm, plan_update
@@ -37,6 +37,7 @@ from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optim
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
 NON_FINITE = "non-finite"
+Gradients = Sequence[torch.Tensor | None]  # of each trained parameter
 
 
 class TorchLearner:
@@ -57,6 +58,7 @@ class TorchLearner:
         head: str = "lm",
         term_norms: bool | None = None,
         activate: Callable[[], object] | None = None,
+        scorer: Callable[..., Scorer] = Scorer,
     ) -> None:
         """
         Args:
@@ -74,6 +76,7 @@ class TorchLearner:
                 the gradients for each term but the last); None: when an update has several terms, roles that share
                 weights.
             activate: called before each pass, to select the adapter of this policy on a shared base.
+            scorer: called as ``Scorer``.
 
         Raises ConfigError, ModelError.
         """
@@ -92,10 +95,11 @@ class TorchLearner:
             )
         self.model = model
         self.head = head
-        self.scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
+        self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
         self._updates = 0
+        self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
     @property
     def updates(self) -> int:
@@ -144,14 +148,14 @@ class TorchLearner:
         metrics: dict[str, float] = {}
         try:
             apart = len(plan) > 1 if self._term_norms is None else self._term_norms
-            sums: list[list[torch.Tensor | None]] = []  # the gradients after each term but the last
+            sums: list[Gradients] = []  # the gradients after each term but the last
             for place, planned in enumerate(plan):
                 metrics |= self._term(planned)
                 if apart and place < len(plan) - 1:
                     sums.append([None if p.grad is None else p.grad.clone() for p in self._trained.values()])
             if apart:
                 metrics |= _compared([planned.term.name for planned in plan], self.products(sums))
-            norm = float(nn.utils.clip_grad_norm_(self._trained.values(), self._clip_norm or math.inf))
+            norm = self.clip(self._clip_norm or math.inf)
             finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
             multiplier = min(1.0, (self._updates + 1) / self._warmup) if self._warmup else 1.0
             if finite:
@@ -171,23 +175,26 @@ class TorchLearner:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
 
-    def products(self, sums: Sequence[Sequence[torch.Tensor | None]]) -> torch.Tensor:
+    # -- what a learner overrides that has only a part of it all
+
+    def passes(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
+        """The micro-batches to run here, and whether each counts."""
+        return ((indices, True) for indices in planned.batches)
+
+    def joined(self, sums: dict[str, float]) -> dict[str, float]:
+        """Sums over all micro-batches of a term, from those over the ones run here."""
+        return sums
+
+    def clip(self, most: float) -> float:
+        """Scale the gradients down to this global norm; the norm that they had."""
+        return float(nn.utils.clip_grad_norm_(self._trained.values(), most))
+
+    def products(self, sums: Sequence[Gradients]) -> torch.Tensor:
         """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
 
-        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters. A
-        learner that holds shards overrides this: products of shards add up to those of the whole.
+        ``sums``: the gradients after each term but the last; those after the last one stand in the parameters.
         """
-        count = len(sums) + 1
-        found = torch.zeros(count, count, dtype=torch.float64, device=self.scorer.device)
-        for place, parameter in enumerate(self._trained.values()):
-            stages = [None, *(one[place] for one in sums), parameter.grad]
-            parts = [
-                torch.zeros_like(parameter) if new is None else new if old is None else new - old
-                for old, new in pairwise(stages)
-            ]
-            for i, j in combinations_with_replacement(range(count), 2):
-                found[i, j] += (parts[i] * parts[j]).sum(dtype=torch.float64)
-        return found
+        return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them
@@ -202,7 +209,10 @@ class TorchLearner:
         return self.scorer.logprobs(samples, temperature=temperature, given=given)
 
     def state(self) -> State:
-        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))}
+        fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
+        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | (
+            {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
+        )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies of trained weights ``model.<parameter>`` and of moments ``optimizer.<parameter>:<field>``."""
@@ -212,7 +222,8 @@ class TorchLearner:
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
-        updates, moments = take("learner", state, "updates", "optimizer")
+        state = {"micro_tokens": self._micro_tokens, **state}
+        updates, moments, micro_tokens = take("learner", state, "updates", "optimizer", "micro_tokens")
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if missing or unknown:
@@ -229,7 +240,7 @@ class TorchLearner:
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
-        self._updates = int(updates)
+        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
 
     def _term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""
@@ -238,23 +249,40 @@ class TorchLearner:
         zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
-        for indices in planned.batches:
+        for indices, counts in self.passes(planned):
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
             loss = term.algorithm.loss_of(predictions, entropies, move(batch, self.scorer.device), normaliser)
             middle = perf_counter()
-            (loss.value * term.weight).backward()
-            sums["loss"] = sums["loss"] + loss.value.detach().double()
-            for name, value in loss.sums.items():
-                sums[name] = sums[name] + value.double() / normaliser.tokens
+            (loss.value * (term.weight if counts else 0.0)).backward()
+            for name, value in {"loss": loss.value.detach().double(), **_shares(loss, normaliser)}.items():
+                sums[name] = sums[name] + (value if counts else 0.0)
             forward, backward = forward + middle - began, backward + perf_counter() - middle
-        return {f"{term.name}/{name}": float(value) for name, value in sums.items()} | {
+        whole = self.joined({name: float(value) for name, value in sums.items()})
+        return {f"{term.name}/{name}": value for name, value in whole.items()} | {
             f"{term.name}/samples": normaliser.sequences,
             f"{term.name}/tokens": normaliser.tokens,
             f"{term.name}/forward_seconds": forward,
             f"{term.name}/backward_seconds": backward,
         }
+
+
+def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.Tensor:
+    """``[K, K]`` float64, upper half, of K gradients that were added up one after the other: ``stages`` are the sums
+    after each."""
+    found = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=device)
+    for sums in zip(*stages, strict=True):  # of one parameter
+        parts = [new if old is None or new is None else new - old for old, new in pairwise([None, *sums])]
+        for (i, one), (j, other) in combinations_with_replacement(enumerate(parts), 2):
+            if one is not None and other is not None:
+                found[i, j] += (one * other).sum(dtype=torch.float64)
+    return found
+
+
+def _shares(loss: Loss, normaliser: Normaliser) -> dict[str, torch.Tensor]:
+    """Of a micro-batch in the term's means over tokens."""
+    return {name: value.double() / normaliser.tokens for name, value in loss.sums.items()}
 
 
 def _compared(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:

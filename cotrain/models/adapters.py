@@ -149,6 +149,15 @@ class AdapterBase:
                     weight.requires_grad = name == policy
         self._active[:] = wanted
 
+    def reread(self) -> None:
+        """Take the weights anew from the module, whose parameters others have been put in the place of
+        (``learn/sharded.py``)."""
+        present = dict(self.module.named_parameters())
+        for policy, weights in self._weights.items():
+            mark = f".{_key(policy)}."
+            own = {SAVED_PREFIX + name.replace(mark, "."): p for name, p in present.items() if mark in name}
+            self._weights[policy] = {name: own[name] for name in weights}
+
     def save(self, policy: str, path: str | os.PathLike[str]) -> None:
         """Write an adapter as PEFT does: ``PeftModel.from_pretrained(base, path)`` reads it. Raises UnknownName."""
         if policy not in self._weights or self._peft is None:

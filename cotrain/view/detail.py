@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.notes import PROBLEM
-from cotrain.disk.ledger import decode_floats
+from cotrain.disk.floats import decode_floats
 from cotrain.view.rollouts import Json, Weights, address_of
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"

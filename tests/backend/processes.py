@@ -6,11 +6,17 @@ others.
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
+import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from cotrain.core.errors import ProcessLost
 
@@ -21,6 +27,8 @@ class Here:
 
     def __init__(self, losses: Iterable[tuple[str, str, int]] = ()) -> None:
         self.losses, self.asked, self.begun, self.lost = set(losses), Counter(), Counter(), 0
+
+    here, deadline = True, 60.0
 
     def start(self) -> None: ...
 
@@ -46,7 +54,7 @@ class One:
 
     def send(self, method: str, *arguments: Any) -> Any:
         """The answer itself, or its error."""
-        arguments = tuple(self.wait(a, method) if isinstance(a, Lost) else a for a in arguments)
+        arguments = tuple(self.wait(a, method) if isinstance(a, Lost) else a for a in fetched(arguments, method))
         if self._host is None:
             return Lost(self.what)
         self._launcher.asked[self.what, method] += 1
@@ -78,3 +86,116 @@ def carried(value: Any) -> Any:
     from ray import cloudpickle  # here: ``on_ray.Ray`` sets what Ray reads when it is imported
 
     return pickle.loads(cloudpickle.dumps(value))  # noqa: S301  made here
+
+
+class Apart:
+    """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
+    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions),
+    which it no longer hears."""
+
+    here, deadline = True, 120.0
+
+    def __init__(self, kills: Iterable[tuple[int, str, int]] = ()) -> None:
+        self.kills, self.asked, self.begun, self.killed = set(kills), Counter(), 0, 0
+        self.processes: list[Other] = []
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> Other:
+        self.begun += 1
+        self.processes.append(Other(self, what, host, settings))
+        return self.processes[-1]
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "apart"}
+
+
+class Other:
+    """Implements ``learner_group.Rank``."""
+
+    def __init__(self, launcher: Apart, what: str, host: type, settings: tuple[Any, ...]) -> None:
+        from ray import cloudpickle
+
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.backend.preloaded"])
+        self._launcher, self.what = launcher, what
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=served, args=(theirs, host, cloudpickle.dumps(settings)), daemon=True)
+        self.process.start()
+        theirs.close()
+        self._number, self._answers = 0, {}
+
+    def send(self, method: str, *arguments: Any) -> Any:
+        from ray import cloudpickle
+
+        arguments = fetched(arguments, method)
+        self._number += 1
+        name = str(arguments[0]) if method == "call" else method
+        rank = int(self.what.partition("(rank ")[2].partition(" ")[0] or -1)
+        self._launcher.asked[rank, name] += 1
+        if (rank, name, self._launcher.asked[rank, name]) in self._launcher.kills:
+            self._launcher.killed += 1
+            self.kill()
+        with suppress(OSError):  # it is gone, as ``wait`` will tell
+            self._pipe.send_bytes(cloudpickle.dumps((method, arguments)))
+        return Reference(self, self._number)
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        return self.wait(self.send(method, *arguments), method)
+
+    def done(self, reference: Reference, seconds: float) -> bool:
+        """Also where it is gone."""
+        until = time.monotonic() + seconds
+        while reference.number not in self._answers and self._pipe.poll(max(0.0, until - time.monotonic())):
+            try:
+                self._answers[len(self._answers) + 1] = pickle.loads(self._pipe.recv_bytes())  # noqa: S301  made here
+            except (EOFError, OSError):
+                return True
+        return reference.number in self._answers
+
+    def wait(self, reference: Reference, method: str) -> Any:
+        if not self.done(reference, Apart.deadline) or reference.number not in self._answers:
+            raise ProcessLost(f"{self.what} is lost during {method}")
+        answer, error = self._answers[reference.number]
+        if error is not None:
+            raise error
+        return answer
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An answer that is to come."""
+
+    process: Other
+    number: int
+
+
+def fetched(arguments: tuple[Any, ...], method: str) -> tuple[Any, ...]:
+    """With answers in the place of what stands for them."""
+    return tuple(a.process.wait(a, method) if isinstance(a, Reference) else a for a in arguments)
+
+
+def served(pipe: Any, host: type, settings: bytes) -> None:
+    """What the other process does."""
+    from ray import cloudpickle
+
+    torch.set_num_threads(1)
+    made = host(*pickle.loads(settings))  # noqa: S301  made here
+    while True:
+        try:
+            method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301  made here
+        except EOFError:
+            return
+        try:
+            told = getattr(made, method)(*arguments), None
+        except Exception as error:  # noqa: BLE001  told to whoever asked
+            told = None, error
+        pipe.send_bytes(cloudpickle.dumps(told))

@@ -1,8 +1,9 @@
 """What a cluster file may say, and what is said of one that is wrong: one line, before anything is loaded."""
 
 import pytest
+import torch
 
-from cotrain.backend.cluster_file import Cluster, read
+from cotrain.backend.cluster_file import Cluster, check_world, read
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.engine.vllm_engine import VllmSettings
@@ -36,7 +37,7 @@ def test_a_whole_file(tmp_path):
         cpus=8,
         object_store_mb=4096,
         deadline=90.0,
-        gpus={"LearnerHost": 1.0, "EngineHost": 0.5, "VllmHost": 0.5},
+        gpus={"LearnerHost": 1.0, "RankHost": 1.0, "EngineHost": 0.5, "VllmHost": 0.5},
         pythons={"VllmHost": "/env/bin/python"},
         vllm=VllmSettings(cache_mb=512, context=4096, rows=256),
     )
@@ -76,4 +77,48 @@ def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_pa
     assert "--cluster goes with --backend ray" in capsys.readouterr().err
     assert main(["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "no.toml"), "--out", str(out)]) == 2
     assert "no such file or directory" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "device", "world", "said"),
+    [
+        (Cluster(cpus=2), "cpu", 3, "--world 3: there are 2 CPUs here for as many ranks; give --world 2 or fewer"),
+        (Cluster(cpus=8), "cuda", 2, "each rank needs a GPU of its own, and the --cluster file gives it 0"),
+        (
+            Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}),
+            "cuda",
+            2,
+            "learners and engine want 3 GPUs, and there are 2 here",
+        ),
+    ],
+)
+def test_more_ranks_than_there_is_room_for_are_refused(cluster, device, world, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=said) as told:
+        check_world(cluster, device, world)
+    assert "\n" not in str(told.value)
+
+
+def test_as_many_ranks_as_there_is_room_for_are_not(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    check_world(Cluster(cpus=2), "cpu", 2)
+    check_world(Cluster(cpus=1), "cpu", 1)
+    check_world(Cluster(cpus=1, address="10.0.0.1:6379"), "cpu", 9)
+    check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}), "cuda", 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--world", "2"], "--world goes with --backend ray"),
+        (["--backend", "ray", "--world", "0"], "--world"),
+        (["--backend", "ray", "--world", "999"], "--world 999: there are"),
+    ],
+)
+def test_a_wrong_number_of_ranks_ends_the_command_before_anything_is_written(flags, said, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["run", "grpo", "--device", "cpu", *flags, "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
     assert not out.exists()

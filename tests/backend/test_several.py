@@ -27,7 +27,9 @@ def briefly(recipe):
 RECIPES = {
     "separate policies": lambda: briefly(tango(warmup=0, ratio=(1, 1), reviews=2, tasks=EASY, **SMALL)),
     "adapters": lambda: briefly(tango(warmup=0, ratio=(1, 1), reviews=2, lora=4, tasks=EASY, **SMALL)),
-    "EMA teacher": lambda: briefly(co_rewarding(variant="II", rate=0.3, tasks=EASY, **SMALL)),
+    "EMA teacher": lambda: briefly(
+        co_rewarding(variant="II", rate=0.3, tasks=EASY, **{**SMALL, "tasks_per_step": 3, "group_size": 4})
+    ),
 }
 
 

@@ -96,6 +96,23 @@ def test_memory_that_runs_out_again_is_divided_again():
     assert (weights(model) - weights(whole)).abs().max() < 1e-12
 
 
+def test_a_learner_that_is_loaded_goes_on_in_the_smaller_batches_to_the_same_bits():
+    """In float32, where the size shows in the bits."""
+    model, other = tiny_model(torch.float32), tiny_model(torch.float32)
+    learner, loaded = learner_of(model), learner_of(other)
+    assert "micro_tokens" not in learner.state()
+    early = learner.state(), learner.tensors()
+    Short(model, "forward", n=1, times=2)
+    learner.update(terms())
+    assert learner.state()["micro_tokens"] == 6
+    loaded.load(learner.state(), learner.tensors())
+    for made in (learner, loaded):
+        made.update(terms(3))
+    assert torch.equal(weights(model), weights(other))
+    loaded.load(*early)  # of a time when there was enough
+    assert "micro_tokens" not in loaded.state()
+
+
 def test_one_sequence_that_does_not_fit_is_said_and_nothing_has_changed():
     model = tiny_model()
     before = weights(model)

@@ -105,6 +105,7 @@ def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, 
     out, tags = str(tmp_path / "run"), str(tmp_path / "tags")
     words = ["run", "grpo", "--model", other, "--steps", "2", "--operations", "2", "2", "--tasks-per-step", "2"]
     words += ["--set", "evaluation.tasks=2", "--set", "roles.solver.sampling.max_tokens=96"]
+    words += ["--set", "evaluation.group_size=1", "--set", "evaluation.greedy=false", "--set", "evaluation.splits=[]"]
     (tmp_path / "ask.txt").write_text(SOLVE)
     words += ["--prompt", str(tmp_path / "ask.txt")]
     assert main([*words, "--answer", "<answer>(.*)</answer>", "--out", out]) == 0

@@ -372,8 +372,7 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
         ("solver/reward/outcome", 0, 1),
     ]
     assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])}." in text[0]
-    found = Ledger(tmp_path / "whole" / "episodes").find(Address.parse(alarms[0]["examples"][0]))
-    assert found.truth["correct"] is False
+    assert Ledger(tmp_path / "whole/episodes").find(Address.parse(alarms[0]["examples"][0])).truth["correct"] is False
     with pytest.raises(Interrupted):
         loop.start(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)
     loop.resume(recipe, tmp_path / "other", observer=resumed)

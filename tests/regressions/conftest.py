@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,9 @@ class Asker:
             pytest.fail(f"the pool has died ({self._process.wait()})")
         return json.loads(line)
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def close(self) -> None:
         self._process.communicate(timeout=120)  # it may have a hundred thousand directories to remove
         with suppress(OSError):
@@ -104,7 +108,8 @@ def _user(pid: int) -> int | None:
         return None
 
 
-def impossible(who: str, kind: str) -> str | None:
+@cache
+def reason_against(who: str, kind: str) -> str | None:
     """Why this way cannot be tried on this machine; None where it can."""
     if sys.platform != "linux":
         return "Linux only"
@@ -117,6 +122,7 @@ def impossible(who: str, kind: str) -> str | None:
     return "no namespaces here" if kind in ("namespaces", "bubblewrap") and not namespaces(who) else None
 
 
+@cache
 def namespaces(who: str) -> bool:
     """Whether this machine lets root, or a user, make namespaces and mount in them."""
     words = [
@@ -135,12 +141,24 @@ def namespaces(who: str) -> bool:
     return tried.returncode == 0
 
 
+@pytest.fixture(scope="session")
+def askers():
+    """The pools so far, by way: they are slow to start, and each file of tests asks in all of them."""
+    started: dict[tuple[str, str], Asker] = {}
+    yield started
+    for asker in started.values():
+        asker.close()
+
+
 @pytest.fixture(scope="session", params=WAYS, ids=lambda way: "-".join(way).replace(" ", "-"))
-def cell(request):
+def cell(request, askers):
     """A pool that runs programs in one kind of cell."""
-    if reason := impossible(*request.param):
-        pytest.skip(reason)
-    asker = Asker(*request.param)
-    asker.warm()
-    yield asker
-    asker.close()
+    way = request.param
+    if way not in askers:
+        if reason := reason_against(*way):
+            pytest.skip(reason)
+        askers[way] = Asker(*way)
+        askers[way].warm()
+    yield askers[way]
+    if askers[way].has_ended():  # a test that failed took it along: the next one gets another
+        askers.pop(way).close()

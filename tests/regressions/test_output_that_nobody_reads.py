@@ -8,11 +8,14 @@ import sys
 
 import pytest
 
+from cotrain.cli import main
 from tests.helpers import TINY
 
 COTRAIN = [sys.executable, "-m", "cotrain.cli"]
 RUN = [*COTRAIN, "run", "grpo", "--model", TINY, "--steps", "3", "--tasks-per-step", "2", "--group-size", "2"]
 RUN += ["--evaluation-tasks", "1", "--threads", "1", "--set", "evaluation.splits=[]", "--out"]
+
+HOW = {"stdout": "strict", "stderr": "backslashreplace"}  # what Python does with characters that the encoding lacks
 
 
 def environment(encoding):
@@ -42,15 +45,32 @@ def test_a_run_without_any_output_goes_on_to_its_end(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_no_encoding_ends_a_command(encoding, tmp_path):
-    """The line that says that the start is measured has an ellipsis, and the wrong model's name a block."""
+def test_no_encoding_ends_a_command(encoding, tmp_path, monkeypatch):
+    """The line that says that the start is measured has an ellipsis, and the wrong model's name a block. Streams as
+    Python makes them for a console of this encoding."""
     commands = {
         "ascii": [*RUN, str(tmp_path / "run")],
         "latin-1": [*COTRAIN, "list"],
         "cp1252": [*COTRAIN, "run", "grpo", "--model", "█", "--out", str(tmp_path / "run")],
     }
-    done = subprocess.run(commands[encoding], env=environment(encoding), capture_output=True, check=False)
-    assert done.returncode == (2 if encoding == "cp1252" else 0), done.stderr
-    assert b"Traceback" not in done.stderr and b"UnicodeEncodeError" not in done.stderr
-    assert (rb"\u2026" in done.stdout) == (encoding == "ascii")
-    assert (rb"\u2588" in done.stderr) == (encoding == "cp1252")
+    files = {name: (tmp_path / name).open("w", encoding=encoding, errors=errors) for name, errors in HOW.items()}
+    for name, file in files.items():
+        monkeypatch.setattr(sys, name, file)
+    monkeypatch.setattr(sys, "argv", commands[encoding][len(COTRAIN) - 1 :])
+    code = main()
+    for name in HOW:
+        getattr(sys, name).flush()
+    stdout, stderr = ((tmp_path / name).read_bytes() for name in HOW)
+    for file in files.values():
+        file.close()
+    assert code == (2 if encoding == "cp1252" else 0), stderr
+    assert b"Traceback" not in stderr and b"UnicodeEncodeError" not in stderr
+    assert (rb"\u2026" in stdout) == (encoding == "ascii")
+    assert (rb"\u2588" in stderr) == (encoding == "cp1252")
+
+
+@pytest.mark.whole
+def test_no_encoding_ends_the_process(tmp_path):
+    command = [*COTRAIN, "run", "grpo", "--model", "█", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, env=environment("cp1252"), capture_output=True, check=False)
+    assert done.returncode == 2 and rb"\u2588" in done.stderr and b"Traceback" not in done.stderr

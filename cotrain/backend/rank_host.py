@@ -1,0 +1,115 @@
+"""One of the N processes that hold the learners of a run together, each its shard of all models (``learn/sharded.py``).
+
+All ranks are asked the same and work together; the first one answers, the others answer None. Knows no Ray.
+
+    Meeting: the first rank opens a port, the others come to it. A rank that is lost, or fails alone, ends the group
+    (``learner_group.py``): what the others wait for never comes.
+
+Policies that follow another one are whole on every rank. Left out: groups of ranks for some of the policies.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from cotrain.backend.handles import LearnerHandle, ModelHandle, Spec
+from cotrain.backend.learner_host import Arrays, LearnerHost
+from cotrain.backend.local import Room
+from cotrain.learn.sharded import Sharded, ShardedScorer
+from cotrain.learn.sharded_learner import ShardedLearner
+from cotrain.text.render import Rendering
+
+HERE = "127.0.0.1"
+Address = tuple[str, int]  # host and port of the first rank
+
+
+class RankHost:
+    """Rank ``rank`` of ``world``. Nothing is loaded before ``join``."""
+
+    def __init__(self, rank: int, world: int, here: bool, patience: float) -> None:
+        """``here``: all ranks are on this machine; ``patience``: seconds that a rank waits for the others."""
+        self._rank, self._world, self._here = rank, world, here
+        self._patience = timedelta(seconds=patience)
+        self._store: dist.TCPStore | None = None
+        self._weights: Arrays = {}
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def address(self) -> Address:
+        """Where the others find the first rank."""
+        host = HERE if self._here else socket.gethostbyname(socket.gethostname())
+        self._store = dist.TCPStore(
+            host, 0, self._world, is_master=True, wait_for_workers=False, timeout=self._patience
+        )
+        return host, self._store.port
+
+    def join(self, address: Address, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
+        """Meet the others, then build what ``LearnerHost`` builds, and keep this rank's shards of it."""
+        if self._here:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        host, port = address
+        store = self._store or dist.TCPStore(host, port, self._world, is_master=False, timeout=self._patience)
+        on_gpu = device.startswith("cuda")
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", store=store, rank=self._rank, world_size=self._world, timeout=self._patience
+        )
+        self._host = LearnerHost(policies, seed, device, threads, ShardedRoom)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What ``LearnerHost`` answers, on the first rank."""
+        answer = getattr(self._host, method)(*arguments)
+        return answer if self._rank == 0 else None
+
+    def gather(self, policy: str) -> None:
+        """Bring a policy's weights to the first rank, where ``weights`` fetches them."""
+        self._weights = {}
+        for name, tensor in self._host.handles[policy].weights():
+            if self._rank == 0:
+                self._weights[name] = tensor.detach().cpu().numpy()
+
+    def weights(self) -> Arrays:
+        """Those of the last ``gather``; they are let go."""
+        found, self._weights = self._weights, {}
+        return found
+
+
+class ShardedRoom(Room):
+    """Where models are put into shards as they are built."""
+
+    def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
+        super().__init__(policies, seed, device)
+        self._mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
+        self._sharded: dict[nn.Module, Sharded] = {}
+        for base in self._bases.values():
+            self._shards_of(base.module)
+            base.reread()
+
+    def learning(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
+        sharded = self._shards_of(model.to(self.device).requires_grad_(True))
+        return LearnerHandle(name, spec, renderer, model, ShardedLearner(sharded, **spec.optimising))
+
+    def adapted(self, name: str, spec: Any) -> LearnerHandle:
+        model, renderer, activate, base = self.adapter(name, spec)
+        learner = ShardedLearner(self._shards_of(model), **spec.optimising, activate=activate)
+        return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
+
+    def frozen(self, name: str, spec: Any) -> ModelHandle:
+        handle = super().frozen(name, spec)
+        handle.make_scorer = partial(ShardedScorer, sharded=self._shards_of(handle.model))
+        return handle
+
+    def _shards_of(self, model: nn.Module) -> Sharded:
+        if model not in self._sharded:
+            self._sharded[model] = Sharded(model, self._mesh)
+        return self._sharded[model]

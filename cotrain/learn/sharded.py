@@ -1,0 +1,164 @@
+"""A model in shards: each rank of a group of processes holds a share of every weight (torch's FSDP2, ``fully_shard``).
+
+A layer's weights are whole only while it computes, forward or backward: they are gathered before it and dropped behind
+it. Embeddings, norms and output layer are gathered once for a pass. What a pass does not go through stays in shards.
+
+    call(work)            ``work()`` with the whole model; every rank calls it equally often, or the others wait
+    deal(count)           which of so many micro-batches run here
+
+Micro-batches are dealt by turns, and each is computed as it would be on one process: log-probabilities have the same
+bits on any number of ranks. Gradients are summed over ranks, never averaged, as the loss is divided by totals of the
+whole update already.
+
+Left out: loading a model in shards (each rank loads all of it, then keeps its share), tensor parallelism, and smaller
+micro-batches after memory ran out: one rank cannot change the plan that the others work on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from cotrain.core.errors import ConfigError, ModelError
+from cotrain.learn.collate import Rows, Sequences, move, rows_of
+from cotrain.learn.scorer import Scorer
+from cotrain.learn.spoken import Given, woven
+from cotrain.models.memory import out_of_memory
+
+Made = TypeVar("Made")
+
+
+class Sharded(nn.Module):
+    """Puts a model into shards, in place: its parameters become DTensors under their old names."""
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
+        """``model``: whole, on the mesh's kind of device, and the same on every rank. Raises ModelError where there are
+        no layers to be gathered one by one."""
+        super().__init__()
+        self.model, self.mesh = model, mesh
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        if not layers:
+            raise ModelError(f"{type(model).__name__} has no layers of transformers to be sharded; use --world 1")
+        for module in [*reversed(layers), self]:
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        for module in self.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
+                module.set_gradient_divide_factor(1.0)
+
+    @property
+    def rank(self) -> int:
+        return self.mesh.get_rank()
+
+    @property
+    def world(self) -> int:
+        return self.mesh.size()
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def call(self, work: Callable[[], Made]) -> Made:
+        """``work()``, which returns tensors, with the whole model."""
+        made: Made = self(work)
+        return made
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Around calls without a backward pass, in which FSDP would forget what it keeps of each."""
+        yield
+        self._fsdp.reset_iter_state()
+
+    @property
+    def _fsdp(self) -> FSDPModule:
+        assert isinstance(self, FSDPModule)  # ``fully_shard`` has made it one
+        return self
+
+    def deal(self, count: int) -> list[tuple[int, bool]]:
+        """Of ``count`` micro-batches those of this rank, and whether they count here: ranks that have one less make
+        the first once more, for nothing, as every rank must make equally many passes."""
+        mine = [turn * self.world + self.rank for turn in range(math.ceil(count / self.world))]
+        return [(place, True) if place < count else (0, False) for place in mine]
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks; the same bits on each."""
+        moved = values.to(self.mesh.device_type)
+        dist.all_reduce(moved, group=self.mesh.get_group())
+        return moved
+
+    def gather(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each tensor whole, one after the other, on every rank."""
+        for name in sorted(tensors):
+            yield name, whole(tensors[name])
+
+    def scatter(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of a whole tensor, cut as ``like`` is; nothing is sent."""
+        if not isinstance(like, DTensor) or like.shape != tensor.shape:
+            return tensor
+        moved = tensor.to(like.device)
+        return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that may lie in shards; every rank must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's share of it, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class ShardedScorer(Scorer):
+    """A scorer over a sharded model. All ranks are asked the same, and answer the same."""
+
+    def __init__(self, model: nn.Module, *, sharded: Sharded, **settings: Any) -> None:
+        """``settings``: of ``Scorer``."""
+        self.sharded = sharded
+        super().__init__(model, **settings)
+
+    def predict(self, rows: Rows, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.sharded.call(partial(super().predict, rows, entropy=entropy))
+
+    def halve(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+        if not out_of_memory(error):
+            raise error
+        raise ConfigError(
+            f"rank {self.sharded.rank} of {self.sharded.world} has too little memory for a pass of {self.micro_tokens} "
+            "tokens; set micro_tokens lower or gradient_checkpointing=true for this policy, or give more ranks"
+        ) from error
+
+    def _split(self) -> None:
+        with torch.no_grad(), self.sharded.unrecorded():
+            self.sharded.call(super()._split)
+
+    def _logprobs_of(self, sequences: Sequences, temperature: float, given: Sequence[Given]) -> list[torch.Tensor]:
+        between = given or [()] * len(sequences)
+        plan = self.plan([(p, woven(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
+        ends = torch.tensor([0, *(len(t) for _, t in sequences)]).cumsum(0).tolist()
+        found = torch.zeros(ends[-1])
+        self.model.eval()
+        with torch.no_grad(), self.sharded.unrecorded():
+            for place, counts in self.sharded.deal(len(plan)):
+                indices = plan[place]
+                own = [between[i] for i in indices]
+                rows = rows_of(
+                    [sequences[i] for i in indices], [temperature] * len(indices), given=own, shared=self.shared
+                )
+                predictions = self.predict(move(rows, self.device))[0].float().cpu()
+                for b, i in enumerate(indices if counts else ()):
+                    found[ends[i] : ends[i + 1]] = predictions[b, : ends[i + 1] - ends[i]]
+        bits = self.sharded.sum(
+            found.view(torch.int32)
+        ).cpu()  # each place is set on one rank: as numbers −0 would be 0
+        return [part.clone() for part in bits.view(torch.float32).split(torch.tensor(ends).diff().tolist())]

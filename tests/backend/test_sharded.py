@@ -1,0 +1,115 @@
+"""Learners in shards against the plain learner: equal bits on one rank, equal but for rounding on several."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from cotrain.core.errors import ModelError
+from cotrain.learn.sharded import Sharded
+from tests.backend.processes import Apart
+from tests.backend.sharded_trials import TRIALS, Trial
+
+NARROW = 1e-12  # relative, of float64
+CASES = {
+    "full": ("full", {}),
+    "untied": ("full", {"tie": False}),
+    "two terms": ("full", {"two": True}),
+    "recomputed": ("full", {"recompute": True}),
+    "fewer micro-batches than ranks": ("fewer", {}),
+    "adapters by turns": ("adapters", {}),
+    "not finite": ("refused", {}),
+    "critic": ("value", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def on():
+    """A trial on so many ranks, or with the plain learner on none: the first rank's figures."""
+    torch.set_num_threads(1)
+    launcher, groups, known = Apart(), {}, {}
+
+    def ranks(world):
+        if world not in groups:
+            made = [
+                launcher.begin(f"(rank {rank} of {world})", Trial, (rank, world, True, 60.0)) for rank in range(world)
+            ]
+            address = made[0].ask("address")
+            for reference in [rank.send("join", address, {}, 0, "cpu", 1) for rank in made]:
+                reference.process.wait(reference, "join")
+            groups[world] = made
+        return groups[world]
+
+    def trial(world, name, settings):
+        key = (world, name, repr(settings))
+        if key not in known or "saved" in settings:
+            if world:
+                asked = [rank.send("try_out", name, settings) for rank in ranks(world)]
+                known[key], *others = [reference.process.wait(reference, name) for reference in asked]
+                for other in others:  # all ranks decide alike
+                    assert_equal(other["metrics"], known[key]["metrics"], but=("forward", "backward"))
+                    assert_equal(other["logprobs"], known[key]["logprobs"])
+            else:
+                known[key] = TRIALS[name](None, **settings)
+        return known[key]
+
+    yield trial
+    launcher.stop()
+
+
+def flat(value, path=""):
+    """(path, tensor or number) of everything in a trial's answer."""
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in flat(value[key], f"{path}/{key}")]
+    if isinstance(value, list):
+        return [leaf for place, one in enumerate(value) for leaf in flat(one, f"{path}/{place}")]
+    return [(path, value)]
+
+
+def assert_equal(found, wanted, but=()):
+    for (path, one), (other_path, other) in zip(flat(found), flat(wanted), strict=True):
+        assert path == other_path
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, (path, one, other)
+
+
+def distance(found, wanted):
+    """The largest difference, relative to the largest number of its tensor."""
+    worst = 0.0
+    for (path, one), (other_path, other) in zip(flat(found), flat(wanted), strict=True):
+        assert path == other_path
+        if isinstance(one, torch.Tensor):
+            assert one.shape == other.shape and one.dtype == other.dtype, path
+            gap = float((one.double() - other.double()).abs().max()) / max(1e-3, float(other.abs().max()))
+        else:
+            gap = abs(one - other) / max(1e-3, abs(other))
+        assert math.isfinite(gap), path
+        worst = max(worst, gap)
+    return worst
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_rank_has_the_bits_of_one_process(case, on):
+    assert_equal(on(1, *CASES[case]), on(0, *CASES[case]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_differ_by_rounding(case, on):
+    found, wanted = on(2, *CASES[case]), on(0, *CASES[case])
+    print(case, distance(found, wanted))
+    assert distance(found, wanted) < (1e-4 if case == "critic" else NARROW)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 0), (0, 2)])
+def test_what_some_ranks_save_others_go_on_from(before, after, on):
+    saved = on(before, "full", {})["tensors"][0]
+    names = sorted(name.removeprefix("optimizer.") for name in saved if name.startswith("optimizer."))
+    held = {"saved": ({"updates": 3, "optimizer": names}, saved)}
+    found, wanted = on(after, "loaded", held), on(0, "loaded", held)
+    assert_equal(on(after, "kept", held)["tensors"], [saved])
+    assert distance(found, wanted) < NARROW
+
+
+def test_a_model_without_layers_that_are_known_is_refused():
+    with pytest.raises(ModelError, match="Linear has no layers of transformers to be sharded; use --world 1"):
+        Sharded(nn.Linear(2, 2), None)
