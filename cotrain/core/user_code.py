@@ -10,13 +10,21 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 
 PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
+
+
+class _AsItStands(SourceFileLoader):
+    """Reads the file each time: byte code is told from its source by size and whole seconds, which an edit may keep."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def load_file(path: str, where: str) -> ModuleType:
@@ -25,7 +33,9 @@ def load_file(path: str, where: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{where}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"{PREFIX}{file.stem}", file.resolve())
+    name = f"{PREFIX}{file.stem}"
+    loader = _AsItStands(name, str(file.resolve())) if file.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(name, file.resolve(), loader=loader) if loader else None
     if spec is None or spec.loader is None:
         raise ConfigError(f"{where}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
