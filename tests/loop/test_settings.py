@@ -184,7 +184,7 @@ def test_a_source_of_ones_own_is_made_again_by_its_class(saved):
     [
         (lambda file: file.unlink(), "there is no file"),
         (lambda file: file.write_text(SOURCE.replace("Mine", "Other")), "unknown class 'Mine'"),
-        (lambda file: file.write_text(SOURCE.replace('"mine"', '"ours"')), "describes itself as"),
+        (lambda file: file.write_text(SOURCE.replace('"mine"', '"others"')), "describes itself as"),
         (lambda file: file.write_text(SOURCE.replace("operations=(2, 2)", "sizes=(2, 2)")), "cannot be made with"),
         (lambda file: file.write_text("1 / 0\n" + SOURCE), "line 1: ZeroDivisionError"),
         (lambda file: file.write_text("class Mine:\n    def __init__(self, operations): pass\n"), "has no 'name'"),
