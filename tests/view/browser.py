@@ -128,8 +128,7 @@ class Browser:
         """Click the first element of a selector that holds these words, as soon as it is there."""
         found = f"[...document.querySelectorAll({json.dumps(selector)})]"
         one = f"{found}.find((e) => e.textContent.includes({json.dumps(words)}))"
-        self.wait(f"!!{one}")
-        self.run(f"{one}.click()")
+        self.wait(f"(() => {{ const one = {one}; one?.click(); return !!one; }})()")  # at once: a page is drawn anew
 
     def key(self, name: str) -> None:
         for kind in ("keyDown", "keyUp"):
