@@ -30,7 +30,7 @@ GOOD = "def twice(x):\n    return 2 * x\n"
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"
 LATEST_S = 4 * DEADLINE_S + 0.5  # for a program that waits: four times the deadline by the clock, and half a second
 SERVER = 8  # processes of a pool with one worker, at most
-SOON_S = 20.0  # far more than it takes, for a busy machine
+SOON_S = 10.0  # hostile processes stay for 20
 OTHERS = """
 import os
 def is_mine(pid):
