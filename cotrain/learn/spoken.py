@@ -47,6 +47,8 @@ def spoken(trace: Trace) -> tuple[Trace, Given]:
 
 def woven(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, ...], list[int]]:
     """Sampled tokens [N] with what was given between them [T], and the places [N] where the sampled ones stand."""
+    if not given:
+        return token_ids, list(range(len(token_ids)))
     ids: list[int] = []
     places: list[int] = []
     at = dict(given)

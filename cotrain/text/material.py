@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from cotrain.text.parsers import MAX_CHARS, outside_of_blocks
@@ -79,6 +80,7 @@ def guarded(template: str, fields: Mapping[str, Any], words: Sequence[str] = ())
     return {n: safe(n, v) if n in FIELDS and isinstance(v, str) else v for n, v in fields.items()}
 
 
+@lru_cache(maxsize=256)  # a run has few templates, and asks at every prompt
 def labels_of(template: str) -> tuple[str, ...]:
     """The short lines of a template that end in a colon, without it: "Review"."""
     lines = [line.strip() for text in literals_of(template) for line in text.split("\n")]
