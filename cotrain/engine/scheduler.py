@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 
@@ -328,9 +328,10 @@ class Scheduler:
         training = [module for module in self._modules if module.training]
         for module in training:
             module.training = False
-        cast, copies = nullcontext(), self._copies.in_place() if self._copies else nullcontext()
+        cast: AbstractContextManager[object] = nullcontext()
         if self.autocast:
-            cast = torch.autocast(self.device.type, self.autocast, cache_enabled=self.casts_kept)  # type: ignore[assignment]
+            cast = torch.autocast(self.device.type, self.autocast, cache_enabled=self.casts_kept)
+        copies = self._copies.in_place() if self._copies else nullcontext()
         try:
             with cast, copies:
                 yield

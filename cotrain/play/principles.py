@@ -156,6 +156,20 @@ def note_kept(task: Task, solution: Turn) -> None:
     solution.note(KEPT, compliance(task.prompt, in_tags(solution)))
 
 
+async def _revised(task: Task, roles: Roles, draft: Turn) -> tuple[str, Turn]:
+    """The drawn principle, and the revision that follows a critique under it."""
+    name = drawn(draft)
+    [critique] = await criticise(task, roles, draft, name)
+    fields = _fields(roles, "reviser", task, draft, name, review=critique.text.strip())
+    return name, await roles.reviser(parent=draft, **fields)
+
+
+def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
+    """Whether the revision keeps the principle, where the draft did not."""
+    if not keeps(name, task.prompt, in_tags(draft)):
+        revision.note(MENDED, keeps(name, task.prompt, in_tags(revision)))
+
+
 async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions") -> None:
     """A draft, a critique of it under a drawn principle, a revision, and the role ``student``, who says the revision as
     an answer to the problem alone. ``learned`` "drafts": the draft in its place."""
@@ -163,15 +177,11 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions"
         note_kept(task, draft)
         if not draft.parsed.ok:
             continue
-        name = drawn(draft)
-        [critique] = await criticise(task, roles, draft, name)
-        fields = _fields(roles, "reviser", task, draft, name, review=critique.text.strip())
-        revision = await roles.reviser(parent=draft, **fields)
+        name, revision = await _revised(task, roles, draft)
         if await examine(task, roles, revision) is None:
             continue
         note_kept(task, revision)
-        if not keeps(name, task.prompt, in_tags(draft)):
-            revision.note(MENDED, keeps(name, task.prompt, in_tags(revision)))
+        _note_mended(task, name, draft, revision)
         told = draft if learned == "drafts" else revision
         if told.parsed.ok:
             await roles.student(problem=task.prompt, said=in_tags(told))
@@ -209,11 +219,8 @@ async def solve_and_criticise(task: Task, roles: Roles) -> None:
         note_kept(task, solution)
         if not solution.parsed.ok:
             continue
-        name = drawn(solution)
-        [critique] = await criticise(task, roles, solution, name)
-        fields = _fields(roles, "reviser", task, solution, name, review=critique.text.strip())
-        revision = await roles.reviser(parent=solution, **fields)
-        if revision.parsed.ok and not keeps(name, task.prompt, in_tags(solution)):
-            revision.note(MENDED, keeps(name, task.prompt, in_tags(revision)))
-        elif not revision.parsed.ok:
+        name, revision = await _revised(task, roles, solution)
+        if revision.parsed.ok:
+            _note_mended(task, name, solution, revision)
+        else:
             revision.show(FAILURE, revision.parsed.reason)
