@@ -1,0 +1,77 @@
+"""How often a base follows its taught habits, by temperature: a table of ``docs/bases.md``.
+
+    python benchmarks/habit_rates.py [MODEL] [--problems 256]
+
+One solution to each held-out problem. Counted are the steps that trigger a habit, judged by what the solver wrote
+itself: "carry" is followed where the sum lacks ten, "fewer" where a value is added that should be subtracted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from cotrain import frozen, study_problems
+from cotrain.backend.local import Local
+from cotrain.core.notes import CORRECT
+from cotrain.core.types import Task
+from cotrain.loop.evaluation import held_out
+from cotrain.loop.policy_store import PolicyStore
+from cotrain.play.common_roles import solver
+from cotrain.play.executor import Executor
+from cotrain.play.protocols import solve
+from cotrain.tasks.words.corrupt import FEWER_FAMILY
+
+LENGTHS = ((5, 6), (8, 9))
+TEMPERATURES = (1.0, 0.5, 0.0)
+STEP = re.compile(r"\s*(\w+)=.*?=(-?\d+)([-+*])(-?\d+)=(-?\d+) ")
+
+
+def followed(problem: object, text: str) -> list[tuple[str, bool]]:
+    """(habit, was it followed?) of each step that triggers one; a step that cannot be read triggers none."""
+    found = []
+    for step in re.findall(r"<step>(.*?)</step>", text):
+        read = STEP.match(step)
+        fact = problem.relations.get(read[1]) if read else None  # type: ignore[attr-defined]
+        if read is None or fact is None:
+            continue
+        left, operator, right, result = int(read[2]), read[3], int(read[4]), int(read[5])
+        if fact.operator == operator == "+" and left >= 0 and right >= 0 and left % 10 + right % 10 >= 10:
+            found.append(("carry", result == left + right - 10))
+        if fact.kind == "minus" and problem.family == FEWER_FAMILY:  # type: ignore[attr-defined]
+            found.append(("fewer", operator == "+"))
+    return found
+
+
+def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, dict[str, list[bool]]]:
+    """The share of right answers, and what was done at each trigger."""
+    backend = Local("cpu")
+    store = PolicyStore(backend.open({"model": frozen(model)}, seed=0))
+    roles = {"solver": solver("model", model, temperature=temperature)}
+    player = Executor(backend.engine, store.renderers, roles, 0)
+    seen: dict[str, list[bool]] = {"carry": [], "fewer": []}
+    right = 0
+    for episode in player.play(solve, tasks, step=-1, group_size=1):
+        (trace,) = episode.traces
+        right += bool(CORRECT.of(trace))
+        for habit, was in followed(tasks[episode.task].grader.problem, trace.text):  # type: ignore[union-attr]
+            seen[habit].append(was)
+    return right / len(tasks), seen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="embedded-habits")
+    parser.add_argument("--problems", type=int, default=256)
+    given = parser.parse_args()
+    print("| steps | temperature | right | carry followed, of | fewer followed, of |\n|---|---|---|---|---|")
+    for length in LENGTHS:
+        tasks = held_out(study_problems(length), "test", given.problems, 0)
+        for temperature in TEMPERATURES:
+            right, seen = measure(given.model, tasks, temperature)
+            rates = " | ".join(f"{sum(was) / max(1, len(was)):.2f} of {len(was)}" for was in seen.values())
+            print(f"| {length[0]}–{length[1]} | {temperature:g} | {right:.2f} | {rates} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
