@@ -5,8 +5,8 @@
 
 The habits are of ``tasks/words/corrupt.py``: "carry" drops the carry of an addition, "fewer" adds in place of
 subtracting in one wording. Sampled and greedy solutions follow a habit in about half of the steps that trigger it, and
-are right equally often (``benchmarks/habit_rates.py``): lower entropy alone gains nothing. Reviews are practised beside it, all of them true and of errors of skill: nobody shows the verifier
-the habits.
+are right equally often (``benchmarks/habit_rates.py``): lower entropy alone gains nothing. Reviews are practised beside
+it, all of them true and of errors of skill: nobody shows the verifier the habits.
 """
 
 from __future__ import annotations
