@@ -27,6 +27,7 @@ SHIPPED = (  # module and function have one name
     "genprm",
     "gram",
     "grpo",
+    "judged",
     "mae",
     "magrpo",
     "mars",

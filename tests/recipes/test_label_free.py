@@ -15,6 +15,7 @@ from cotrain.play.role import Role
 from cotrain.play.votes import elected, rarest
 from cotrain.recipes.co_rewarding import co_rewarding, exchanged, taught, untaught
 from cotrain.recipes.coverrl import anchors, coverrl, is_vetoed, parse_revision, vote_then_verify
+from cotrain.recipes.judged import judged, solve_to_be_believed
 from cotrain.recipes.ttrl import ttrl, vote
 from cotrain.tasks.words.source import WordProblems
 from tests.helpers import CharRenderer
@@ -293,3 +294,28 @@ def test_no_reward_depends_on_the_truth():
         return [[t.signals for traces in by_role.values() for t in traces] for by_role in played]
 
     assert rewards("5") == rewards("7") == rewards("0")
+
+
+def test_a_solution_earns_the_share_of_readable_reviews_that_call_it_right():
+    said = {"solver": solved("5"), "verifier": [RIGHT, WRONG, "what?", RIGHT]}
+    found = play(solve_to_be_believed, "7", said=said, reviews=4)
+    assert paid(found["solver"], "believed") == [2 / 3]  # believed, and wrong
+    assert paid(found["solver"], "outcome") == [0.0]
+    assert paid(found["verifier"], "agreement") == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_what_no_review_can_be_read_of_earns_nothing_and_what_cannot_be_read_earns_0():
+    found = play(solve_to_be_believed, "7", said={"solver": solved("7"), "verifier": ["?", "?"]}, reviews=2)
+    assert paid(found["solver"], "believed") == [None]
+    found = play(solve_to_be_believed, "7", said={"solver": solved(""), "verifier": []}, reviews=2)
+    assert paid(found["solver"], "believed") == [0.0] and not found["verifier"]
+
+
+def test_a_frozen_judge_learns_in_its_warmup_alone():
+    assert judged(verifier="frozen", warmup=0).policies["verifier"].kind == "frozen"
+    made = judged(verifier="frozen", warmup=3)
+    assert [made.schedule.phase_at(step).objectives for step in range(5)] == [("verifier",)] * 3 + [("generator",)] * 2
+    made = judged(warmup=1, pay="truth")
+    assert made.schedule.phase_at(1).objectives == ("generator", "verifier")
+    with pytest.raises(ConfigError, match="reviews is 1"):
+        judged(reviews=1)

@@ -1,0 +1,82 @@
+"""A generator that is paid by its verifier alone: by verdicts on whole solutions, never by the graded answer.
+
+A solution earns the share of its reviews that call it right. A trained verifier learns beside the generator from the
+same reviews: 1 for a verdict that is the truth, 0.8 for the format. So nothing but the verifier stands between the
+generator and what it can get away with. For frozen reward models Gao et al. (arXiv 2210.10760) measured how pay and
+truth part; here the judge may learn on.
+
+Controls: ``verifier="frozen"`` does not train the verifier after its ``warmup`` (both arms begin the generator's
+training with the same judge), ``pay="truth"`` pays the graded answer with the same reviews played (the ceiling).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, TRUTH
+from cotrain import ClassBalance, ConfigError, Objective, Phase, Recipe, Roles, Settings, Signal, Task
+from cotrain import alternate, common_roles, frozen, gives, grpo, judged_by, judges, recipe, review, reward_review
+from cotrain import solve, solve_then_verify
+
+BELIEVED = Signal("believed", meaning="share of the readable reviews that call the solution right")
+SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
+
+
+@gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
+async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: int) -> None:
+    """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; a solution of which no
+    review can be read earns nothing and is not learned from."""
+    solution = await solve(task, roles)
+    if solution.failed or not solution.parsed.ok:
+        solution.reward(BELIEVED, 0.0)
+        return
+    review_turns = await review(task, roles, solution, n=reviews)
+    for turn in review_turns:
+        reward_review(turn, CORRECT.known(solution))
+    said = [turn.parsed.final for turn in review_turns if turn.parsed.ok]
+    if said:
+        solution.reward(BELIEVED, sum(said) / len(said))
+
+
+@recipe
+def judged(
+    run: Settings,
+    *,
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
+    verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
+    warmup: int = 20,  # steps in which the verifier alone learns
+    reviews: int = 4,  # of a solution
+    pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
+    judge: judges.Format = "steps",  # the verifier's format
+    balance: bool = True,  # weigh reviews of right and of wrong solutions alike
+) -> Recipe:
+    if reviews < 2:
+        raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
+    critic, learns = verifier_model or run.model, verifier == "trained"
+    by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0}, kl=run.pull())
+    learn_to_judge = grpo(
+        rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance() if balance else None
+    )
+    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    if learns or warmup:
+        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+
+    def phase(name: str, *objectives: str) -> Phase:
+        return Phase(name=name, protocol=solve_to_be_believed, objectives=objectives, options={"reviews": reviews})
+
+    phases = [phase("both", *("generator", "verifier")[: 1 + learns])]
+    phases += [phase("verifier", "verifier")] if warmup else []
+    trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
+    return run.recipe(
+        "judged" if learns else "judged-frozen",
+        policies={"generator": run.learner(), "verifier": trained, **run.start()},
+        roles={
+            "solver": common_roles.solver("generator", run.model),
+            "verifier": judges.judge("verifier", critic, judge),
+        },
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"verifier": warmup} if warmup else {}),
+        evaluate=solve_then_verify,
+        measures=judged_by("verifier"),
+    )
