@@ -25,6 +25,7 @@ SHIPPED = (  # module and function have one name
     "demo",
     "dsm",
     "gar",
+    "generator_verifier_critic",
     "genprm",
     "gram",
     "grpo",
@@ -38,9 +39,11 @@ SHIPPED = (  # module and function have one name
     "self_verify",
     "spin",
     "spiral",
+    "ssp",
     "stepwiser",
     "tango",
     "ttrl",
+    "two_agents_split",
 )
 
 
