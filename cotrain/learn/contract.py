@@ -36,6 +36,7 @@ class Needs:
     scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
+    beside: tuple[str, ...] = ()  # roles that are compared with and not learned from: any policy may play them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ and a token answers for every step that ends at it or later. ``over_batch`` may 
 0.8 · format: ``rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True`` adds up the per-answer values before anything is
 compared. A sample without steps (its review could not be read) has process advantage 0, and its outcome advantage keeps
 the factor 1 − α; the steps of a group are one pool, so samples of many steps weigh more in it. A sample that lacks a
-per-answer reward is dropped and counted.
+per-answer reward is dropped and counted. Roles in ``beside`` are in the groups and in these metrics, and are learned
+from by nobody here: so two policies can share one mean and deviation.
 
 Left out: length penalties, dynamic resampling until enough groups have spread, several epochs over a batch.
 """
@@ -71,6 +72,7 @@ class PolicyGradient:
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: Kl | None = None
     entropy: float = 0.0
+    beside: tuple[str, ...] = ()  # roles that answers are only compared with, whoever plays them
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -113,6 +115,7 @@ class PolicyGradient:
             group=1 if self.advantage is None else 2,
             reference=self.kl.reference if self.kl else None,
             entropy=self.entropy != 0.0,
+            beside=self.beside,
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
@@ -138,7 +141,11 @@ class PolicyGradient:
         if self.baseline is not None:
             memory["baselines"] = {key: list(seen) for key, seen in sorted(baselines.items())}
 
-        learned = [replace(sample, advantages=mine) for sample, mine in zip(samples, mixed, strict=True)]
+        learned = [
+            replace(sample, advantages=mine)
+            for sample, mine in zip(samples, mixed, strict=True)
+            if sample.role not in self.beside
+        ]
         for change in self.after:
             learned, left_out = change(learned)
             dropped |= left_out

@@ -205,6 +205,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable"
         )
     for role in objective.roles:
+        if role in needs.beside and role != objective.on:
+            continue
         player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
         if needs.on_policy and player != objective.policy:
             raise ConfigError(

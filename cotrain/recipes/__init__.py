@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.loop.recipe import Recipe
 
 SHIPPED = (  # module and function have one name
+    "at_grpo",
     "co_rewarding",
     "constitutional",
     "cooper",
@@ -24,6 +25,7 @@ SHIPPED = (  # module and function have one name
     "demo",
     "dsm",
     "gar",
+    "generator_verifier_critic",
     "genprm",
     "gram",
     "grpo",
@@ -38,9 +40,11 @@ SHIPPED = (  # module and function have one name
     "self_verify",
     "spin",
     "spiral",
+    "ssp",
     "stepwiser",
     "tango",
     "ttrl",
+    "two_agents_split",
 )
 
 

@@ -1,10 +1,8 @@
-"""A proposer writes problems and a solver learns from them: R-Zero, Absolute Zero and Search Self-Play in one file.
+"""A proposer writes problems and a solver learns from them: R-Zero and Absolute Zero in one file.
 
     azr     Zhao et al. 2025, arXiv 2505.03335: one model; the proposer sees a problem of the pool; a program checks
             what it writes and knows the answer; it is paid 1 − p, and 0 where all or no solvers are right; both roles
             in one update, whitened by role (task-relative REINFORCE++)
-    ssp     Lu et al. 2025, arXiv 2510.18821: one model; the proposer is told an answer and must write a problem that
-            has it; it is paid 1 − p without a baseline, and learns before the solver does
     rzero   Huang et al. 2025, arXiv 2508.05004: two models, in turn; nothing is shown and nothing is checked; the label
             is the solvers' majority; the proposer is paid min(s, 1 − s) for its share s, minus the share of recent
             problems of the same shape; the solver learns where 0.3 ≤ s ≤ 0.8
@@ -15,10 +13,10 @@ where a proposal is none, the solvers get one of the pool again. The reader also
 ``proposer/truth/valid``, ``label_right``.
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems; ``gate=False``
-pays for whatever is written; ``invalid=-0.1`` is the penalty that makes SSP collapse (its authors chose 0). Every model
-is first taught to write problems by a program (``warmup``), so nothing here is learned from zero data; where it is the
-solver too, it learns answers of its start beside them, so that it forgets less. Left out: search tools and passages
-(SSP), programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
+pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp`` says what it did there). Every
+model is first taught to write problems by a program (``warmup``), so nothing here is learned from zero data; where it
+is the solver too, it learns answers of its start beside them, so that it forgets less. Left out: programs as problems
+and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from typing import Any, Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
 from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
-from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.play.proposals import LEARNABLE, Pay, demonstrate, propose_and_solve, write_problem
 from cotrain.play.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
@@ -42,7 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "band": (0.0, 1.0),
         "repeats": 0.0,
     },
-    "ssp": {"shown": "answer", "labels": "program", "pay": "hard", "gate": True, "band": (0.0, 1.0), "repeats": 0.0},
     "rzero": {
         "shown": "nothing",
         "labels": "vote",
@@ -58,7 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def proposer_solver(
     run: Settings,
     *,
-    variant: Literal["azr", "rzero", "ssp"] = "azr",  # which method
+    variant: Literal["azr", "rzero"] = "azr",  # which method
     proposer: Literal["trained", "frozen", "uniform"] = "trained",  # "uniform": problems as the source draws them
     proposer_lr: float = 2e-4,  # learning rate of a proposer with weights of its own
     proposals: int = 4,  # of rzero: problems that are compared with each other
@@ -98,12 +94,10 @@ def proposer_solver(
         "generator": Objective(policy="generator", on="solver", by=by_role(rewards={OUTCOME: 1.0}, kl=run.pull()))
     }
     if learns:
-        worth = {LEARNABLE: 1.0}
-        pays = PolicyGradient(rewards=worth, advantage=None) if variant == "ssp" else by_role(rewards=worth)
-        objectives["proposer"] = Objective(policy=writer, on="proposer", by=pays)
+        objectives["proposer"] = Objective(policy=writer, on="proposer", by=by_role(rewards={LEARNABLE: 1.0}))
     options = own | {"samples": run.group_size, "target": target, "invalid": invalid, "reuse": reuse}
 
-    def phase(name: str, *due: str, group_size: int = 1, in_turn: tuple[str, ...] = ()) -> Phase:
+    def phase(name: str, *due: str, group_size: int = 1) -> Phase:
         return Phase(
             name=name,
             protocol=propose_and_solve,
@@ -111,15 +105,13 @@ def proposer_solver(
             group_size=group_size,
             options=options,
             stores=("pool",),
-            in_turn=in_turn,
         )
 
     steps: tuple[int, ...]
     if variant == "rzero" and learns:
         phases, steps = [phase("propose", "proposer", group_size=proposals), phase("solve", "generator")], ratio
     else:
-        first = ("proposer", "generator") if variant == "ssp" and learns else ()
-        phases, steps = [phase("solve", *(name for name in objectives), in_turn=first)], (1,)
+        phases, steps = [phase("solve", *(name for name in objectives))], (1,)
     if writer != "author":
         one = writer == "generator"  # which learns to write and shall not forget how to solve
         objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one else (), by=Sft())

@@ -29,8 +29,10 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.table import documented
 from cotrain.play.protocols import solve
+from cotrain.recipes.at_grpo import at_grpo
 from cotrain.recipes.constitutional import constitutional
 from cotrain.recipes.debate import debate
+from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.mae import mae
 from cotrain.recipes.magrpo import magrpo
@@ -38,7 +40,9 @@ from cotrain.recipes.proposer_solver import proposer_solver
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.spin import spin
 from cotrain.recipes.spiral import spiral
+from cotrain.recipes.ssp import ssp
 from cotrain.recipes.tango import tango
+from cotrain.recipes.two_agents_split import two_agents_split
 from tests.helpers import EASY, TINY, RandomLatency
 
 pytestmark = pytest.mark.whole
@@ -84,14 +88,20 @@ CASTS = {
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
+    "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
+    "three": lambda tasks: briefly(generator_verifier_critic(steps=3, verifier_by="dpo", tasks=tasks, **SMALL)),
+    "split": lambda tasks: briefly(two_agents_split(steps=3, finishes=2, tasks=tasks, **SMALL)),
     "mae": lambda tasks: briefly(mae(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
     "spiral": lambda tasks: briefly(spiral(steps=4, warmup=1, pool=2, pool_every=1, **SMALL)),
+    "ssp": lambda tasks: briefly(
+        ssp(steps=5, warmup=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SMALL)
+    ),
     "tango": alternating,
     "tango-lora": lambda tasks: briefly(
         tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cotrain.tasks.halves import Halves
 from tests.helpers import EASY, TINY, RandomLatency
 
 pytestmark = pytest.mark.whole
+LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
@@ -25,6 +27,9 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "gar": {"critic_lr": 1e-3, "reviews": 2},
     "gar: frozen": {"critic": "frozen", "kl": 0.0, "reviews": 1},
     "gar: unbalanced": {"critic_lr": 1e-3, "balance": False, "slice_weight": 0.5, "reviews": 2},
+    "generator_verifier_critic": {"critic_lr": 1e-3, "verifier_lr": 1e-3},
+    "generator_verifier_critic: dpo": {"verifier_by": "dpo", "kl": 0.01, "tasks_per_step": 5},
+    "generator_verifier_critic: two roles": {"critic": "none", "verifier_by": "grpo", "alpha": 0.0},
     "genprm": {"seed": 3, "tasks_per_step": 5, "reviews": 6, "rollouts": 4},
     "genprm: unfiltered": {"consensus": False, "balance": False, "rollouts": 2, "labels": "absolute"},
     "gram": {"unlabelled": 1, "warmup": 6, "judge_lr": 1e-2, "tasks_per_step": 6, "steps": 9},
@@ -35,6 +40,10 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
         "warmup": 0,
         "tasks_per_step": 6,
     },
+    "at_grpo": {"rounds": 2},
+    "at_grpo: global": {"group": "global", "kl": 0.01},
+    "at_grpo: dr_mas": {"variant": "dr_mas", "steps": 4},
+    "at_grpo: dr_mas, shared": {"variant": "dr_mas", "weights": "shared", "group": "global", "local": 0.5},
     "co_rewarding": {"rate": 0.5},
     "co_rewarding: I": {"variant": "I", "kl": 0.01},
     "co_rewarding: III, frozen": {"variant": "III", "teacher": "frozen"},
@@ -81,7 +90,6 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "prime: frozen": {"seed": 1, "prm": "frozen", "warmup": 1},
     "prime: none": {"prm": "none", "steps": 2},
     "proposer_solver": {"warmup": 2, "steps": 4},
-    "proposer_solver: ssp": {"variant": "ssp", "warmup": 2, "steps": 4},
     "proposer_solver: rzero": {
         "variant": "rzero",
         "gate": True,
@@ -107,11 +115,18 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "spin: sft": {"control": "sft"},
     "spiral": {"tasks": Games("kuhn"), "warmup": 1, "pool": 2, "pool_every": 1, "steps": 5, "group_size": 8},
     "spiral: no baseline": {"tasks": Games("nim"), "warmup": 1, "baseline": False, "kl": 0.01},
+    "ssp": {"tasks": LIBRARY, "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
+    "ssp: noise": {"tasks": LIBRARY, "warmup": 2, "steps": 4, "invalid": -0.1, "kl": 0.01},
+    "ssp: frozen": {"tasks": LIBRARY, "proposer": "frozen", "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
     "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
     "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
     "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},
     "tango: rloo": {"estimator": "rloo", "step_scale": "one", "alpha": 0.5, "warmup": 1, "reviews": 4},
     "tango: reinforce++": {"estimator": "reinforce++", "alpha": 0.5, "warmup": 1, "reviews": 4},
+    "two_agents_split": {"finishes": 3, "starter_lr": 1e-3},
+    "two_agents_split: dpo": {"solver_by": "dpo", "tasks_per_step": 5},
+    "two_agents_split: shared": {"weights": "shared", "solver_by": "grpo", "kl": 0.01},
+    "two_agents_split: starter alone": {"train": "starter"},
     "ttrl": {"votes": 8},
     "ttrl: truth": {"votes": 8, "labels": "truth", "kl": 0.0},
     "tango: clip higher": {"clip_high": 0.28, "warmup": 1, "reviews": 4},

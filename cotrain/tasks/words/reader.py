@@ -56,6 +56,16 @@ def read_problem(text: str, *, max_value: int = 99) -> Problem | ParseFailure:
     return ParseFailure(reason="not read")
 
 
+def facts_in(text: str) -> tuple[Fact, ...]:
+    """The facts among the sentences of a text, each in any wording; other sentences are passed over."""
+    found = []
+    for sentence in (part.strip() for part in _SENTENCE.findall(text)):
+        said = next((read for style in EVERY.values() if (read := _read(style, sentence)) is not None), None)
+        if said is not None and said[0] != "question":
+            found.append(_fact(*said))
+    return tuple(found)
+
+
 def signature(problem: Problem) -> str:
     """What makes two problems one: their facts, with nouns by the order in which they appear, in any wording."""
     names: dict[str, int] = {}

@@ -1,0 +1,176 @@
+"""Search Self-Play: what a search finds, which questions are kept, what each side earns, and that the check fails
+closed."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Sampling
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.common_roles import parse_search, parse_solution
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.play.searching import (
+    Trail,
+    aim,
+    begun_with,
+    broken_rule,
+    library,
+    missing,
+    say_search,
+    search_and_play,
+    truth_of,
+    write_question,
+)
+from cotrain.play.stores import TaskPool
+from cotrain.recipes.ssp import ssp
+from cotrain.tasks.games.source import Games
+from cotrain.tasks.words.reader import read_problem, task_of
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import EASY, TINY, spoken
+
+TEXT = (
+    "There are 5 apples. There are 4 more pears than apples. There are 2 times as many nuts as pears. "
+    "How many nuts are there?"
+)
+TASK = task_of(read_problem(TEXT), "mine")  # 18 nuts
+NOUN, AIM, STEP = aim(TASK)
+QUESTION = write_question({"about": NOUN, "step": STEP, "problem": TEXT}, random.Random(0))
+LIBRARY = replace(EASY, operations=(1, 2))
+SMALL = {"model": TINY, "tasks": LIBRARY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2}
+
+
+def played(answers, *, question=QUESTION, read=str(AIM), seek=say_search, pool=None, task=TASK, **options):
+    """One question, and solvers that give these answers in turn: the traces by role, and the episode."""
+    left = iter(answers)
+    programs = {
+        "seeker": seek,
+        "searcher": say_search,
+        "proposer": lambda fields, rng: question,
+        "reader": lambda fields, rng: f"<step>x</step><answer>{read}</answer>",
+        "solver": lambda fields, rng: f"<step>x</step><answer>{next(left)}</answer>",
+    }
+    searches, writes = Sampling(max_tokens=99), Sampling(max_tokens=99)
+    roles = {
+        name: Role(policy=name, prompt="{question} Plan:", parse=parse_search, sampling=searches)
+        for name in ("seeker", "searcher")
+    }
+    roles["proposer"] = Role(policy="proposer", prompt="{hint}", sampling=writes)
+    for name in ("reader", "solver"):
+        roles[name] = Role(policy=name, prompt="{problem} Solve:", parse=parse_solution, sampling=writes)
+    executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
+    options = {"samples": len(answers), "pool": TaskPool() if pool is None else pool} | options
+    [episode] = executor.play(search_and_play, [task], step=0, group_size=1, **options)
+    assert episode.failure is None, episode.failure
+    return {name: [t for t in episode.traces if t.role == name] for name in roles}, episode
+
+
+def values(traces):
+    return [t.signals[0].value for t in traces]
+
+
+def prompts(traces):
+    return [ByteRenderer().decode(t.prompt_ids) for t in traces]
+
+
+def test_a_search_finds_the_sentence_that_defines_a_noun():
+    assert library(TEXT)["pears"] == "There are 4 more pears than apples." and len(library(TEXT)) == 3
+    assert missing("There are 4 more pears than apples.") == "apples"
+    assert missing("There are 5 apples. There are 4 more pears than apples.") is None
+    assert truth_of(TEXT, QUESTION).answer == AIM == 18 + STEP and NOUN == "nuts"
+    trail = Trail("x", found=["There are 4 more pears than apples.", "There are 5 apples."])
+    assert trail.passages == "There are 5 apples. There are 4 more pears than apples."
+
+
+def test_programs_search_until_nothing_is_missing():
+    shown, asked = begun_with(TASK), []
+    for _ in range(4):
+        said = say_search({"question": shown}, random.Random(0)).split()[1].removesuffix("</search>")
+        asked.append(said)
+        shown += " " + library(TEXT).get(said, "")
+    assert asked == ["nuts", "pears", "apples", "nothing"]
+
+
+def test_the_proposers_side_earns_what_solvers_fail():
+    found, episode = played([AIM, AIM, 0, AIM])
+    assert values(found["seeker"]) == [0.25] * 4 and values(found["proposer"]) == [0.25]  # 1 − 3/4
+    assert values(found["solver"]) == [1.0, 1.0, 0.0, 1.0]
+    assert found["proposer"][0].truth == {"valid": True, "kept": True, "solved": 0.75}
+    assert {t.group for t in found["solver"]} == {str(found["proposer"][0].address)}
+    assert len({t.group for t in found["searcher"]}) == 1 and not any(t.signals for t in found["reader"])
+    [item] = TaskPool().after([episode], step=2).items
+    assert (item.problem, item.answer, item.solved) == (f"{TEXT}\n{QUESTION}", str(AIM), 0.75)
+
+
+def test_all_turns_of_a_solver_earn_what_its_answer_earns():
+    found, _ = played([AIM, 0])
+    assert values(found["searcher"]) == [1.0, 0.0] * 4  # in turn: nuts, pears, apples, nothing
+    assert found["solver"][0].truth["gathered"] == 1.0 and found["solver"][0].truth["correct"] is True
+    assert all(TEXT.split(" How")[0] in text for text in prompts(found["solver"]))  # put in order
+    hidden, _ = played([AIM], turns=2)
+    assert "There are 5 apples." not in prompts(hidden["solver"])[0] and hidden["solver"][0].truth["gathered"] < 1.0
+
+
+def test_the_reader_sees_noise_and_nothing_else_of_the_library():
+    found, _ = played([AIM], noise=4)
+    [text] = set(prompts(found["reader"]))
+    assert all(sentence in text for sentence in library(TEXT).values()) and QUESTION in text
+    plain, _ = played([AIM], noise=0)
+    assert len(text) > len(prompts(plain["reader"])[0])
+    skipped, _ = played([AIM], verify=False, read="?")
+    assert not skipped["reader"] and values(skipped["solver"]) == [1.0]
+
+
+def test_what_is_not_read_back_is_not_kept_and_an_old_question_takes_its_place():
+    pool = TaskPool().after([played([AIM])[1]], step=0)
+    found, episode = played([AIM, 0], read="1", pool=pool, invalid=-0.1)
+    assert values(found["proposer"]) == [-0.1] and found["proposer"][0].parsed["failure"] == "not verified"
+    assert found["proposer"][0].truth == {"valid": True, "kept": False}
+    assert values(found["solver"]) == [1.0, 0.0]
+    after = pool.after([episode], step=1)
+    assert [(item.played, item.solved, item.born) for item in after.items] == [(2, 0.5, 0)]
+    nobody, _ = played([AIM], read="unreadable </answer>")
+    assert not nobody["solver"] and values(nobody["proposer"]) == [0.0]
+
+
+@pytest.mark.parametrize(
+    "question, queries, reason",
+    [
+        ("Nonsense.", ["nuts", "pears"], "no question"),
+        (QUESTION + " How many?", ["nuts", "pears"], "no question"),
+        (QUESTION, [], "nothing found"),
+        (QUESTION, ["nuts"], "one search"),
+        (QUESTION, ["nuts", "nuts"], "searched twice"),
+        (f"There are {AIM} cats. How many nuts are there?", ["nuts", "pears"], "tells the answer"),
+        (QUESTION, ["nuts", "pears"], None),
+    ],
+)
+def test_rules(question, queries, reason):
+    trail = Trail("", found=["x"] * len(queries), queries=queries)
+    assert broken_rule(question, str(AIM), trail) == reason
+
+
+def test_a_run_learns_its_formats_and_its_pool_is_in_its_state():
+    made = ssp(steps=4, warmup=2, verify=False, **SMALL)
+    trainer = CoTrainer(made)
+    rows = [trainer.step().row for _ in range(3)]
+    assert rows[0]["generator/updates"] == 1 and rows[1]["generator/updates"] == 2
+    other = CoTrainer(made)
+    other.load(trainer.state(), trainer.policies.tensors())
+    assert other.stores == trainer.stores
+
+
+def test_controls_and_refusals():
+    made = ssp(**SMALL)
+    assert made.schedule.phases[0].in_turn == ("proposer", "generator") and made.roles["reader"].policy == "start"
+    made = ssp(proposer="frozen", **SMALL)
+    assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
+    assert made.objectives["format"].policy == "proposer" and made.objectives["search"].policy == "generator"
+    with pytest.raises(ConfigError, match="games:kuhn is no library"):
+        ssp(tasks=Games())
+    with pytest.raises(ConfigError, match="cannot write questions"):
+        ssp(warmup=0)
+    with pytest.raises(ConfigError, match="expected at least 1, 1 and 0"):
+        ssp(turns=0)
