@@ -95,6 +95,7 @@ class Several:
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
         self._learners: Process | None = None
         self._engine_processes: dict[str, Process] = {}  # by place
+        self._limits: dict[str, int] = {}  # tokens of a pass, by policy, where a rank's memory ran out
         self._published: dict[str, tuple[int, Any]] | None = None  # version and weights by policy, where they are kept
 
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
@@ -136,9 +137,9 @@ class Several:
     def _begin(self) -> dict[str, Opened]:
         """Both processes, which load at once, and what the learners tell of the policies."""
         for tried in range(1, TRIES + 1):
-            self._learners = self._begin_learners()
-            self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
             try:
+                self._learners = self._begin_learners()
+                self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
                 opened: dict[str, Opened] = self._learners.ask("opened")
                 self._engine = HostedEngines(
                     {
@@ -237,7 +238,7 @@ class Several:
 
     def _begin_learners(self) -> Process:
         if self.world > 1:
-            return Group(LEARNERS, self._launcher, self.world, self._settings())
+            return Group(LEARNERS, self._launcher, self.world, self._settings(), self._limits)
         return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
 
     def _begin_engine(self, place: Place) -> Process:

@@ -45,6 +45,7 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.core.address import rng_of
+from cotrain.core.errors import ProcessLost
 from cotrain.loop import run as loop
 from cotrain.loop.guard import Diverged
 from tests.backend.processes import Apart
@@ -181,8 +182,8 @@ def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def attempt(case: tuple[str, int, int], folder: Path, plan: Sequence[tuple[float, str, float]]) -> None:
-    """The command, in a process of its own: begins the run or goes on with it. Exit code 3: lost too often in one
-    step."""
+    """The command, in a process of its own: begins the run or goes on with it. Exit code 3: it lost processes three
+    times in one step, or as it began, and ended with the reason."""
     name, world, lag = case
     os.setsid()
     forkserver._forkserver.ensure_running = lambda: None  # the parent's serves
@@ -197,7 +198,7 @@ def attempt(case: tuple[str, int, int], folder: Path, plan: Sequence[tuple[float
         else:
             loop.start(in_parts(name), out, checkpoint_every=1, backend=backend, observer=watch, lag=lag)
         code = 0
-    except Diverged:
+    except (Diverged, ProcessLost):
         code = 3
     except BaseException:  # noqa: BLE001  told to the parent
         (folder / "error.txt").write_text(traceback.format_exc())
