@@ -39,11 +39,17 @@ def run(
     device: str = "cpu",
     backend: Backend | None = None,
     observer: Observer | None = None,
+    lag: int = 0,
 ) -> Outcome:
     """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
-    this process, on ``device``."""
-    how: dict[str, Any] = {"checkpoint_every": checkpoint_every, "keep_every": keep_every, "backend": backend}
+    this process, on ``device``. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
+    how: dict[str, Any] = {
+        "checkpoint_every": checkpoint_every,
+        "keep_every": keep_every,
+        "backend": backend,
+        "lag": lag,
+    }
     try:
         outcome = loop.start(recipe, out, **how, device=device, observer=observer)
     except (Interrupted, Diverged):

@@ -43,6 +43,11 @@ class Backend(Protocol):
         """The weights of a policy have changed; whoever samples from it from here on samples from the new ones."""
         ...
 
+    def ahead(self) -> bool:
+        """May requests be answered while policies are updated? Asked once, where a run wants that: from then on they
+        are answered with the weights that were published last, also by a new engine."""
+        ...
+
     def remember(self, traces: Iterable[Trace]) -> None:
         """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is
         answered with them and not asked again."""

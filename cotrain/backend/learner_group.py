@@ -8,7 +8,7 @@
 
 The group lives and dies as one. A rank that is killed, silent or fails alone leaves the others waiting for it, so all
 are killed, and the run goes back to its newest checkpoint with a new group, as it does where one process held them all
-(``several.py``).
+(``several.py``). So it is where a rank has too little memory for a pass; the passes of the next group are smaller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from cotrain.backend.hosted import Process
 from cotrain.backend.rank_host import RankHost
-from cotrain.core.errors import ProcessLost
+from cotrain.core.errors import ProcessLost, RankShort
 
 GLANCE = 0.2  # seconds between looks at the other ranks while one is waited for
 LOSS = 10.0  # seconds in which a lost rank shows after another one has lost its connection
@@ -54,15 +54,18 @@ class Ranks(Protocol):
 class Group:
     """Implements ``hosted.Process``."""
 
-    def __init__(self, what: str, launcher: Ranks, world: int, settings: tuple[Any, ...]) -> None:
-        """``settings``: of ``LearnerHost``. The ranks need not stand yet."""
-        self.what, self._deadline = what, launcher.deadline
+    def __init__(
+        self, what: str, launcher: Ranks, world: int, settings: tuple[Any, ...], limits: dict[str, int]
+    ) -> None:
+        """``settings``: of ``LearnerHost``; ``limits``: tokens of a pass by policy, of those for whose passes a rank
+        has had too little memory, which is added to. The ranks need not stand yet."""
+        self.what, self._deadline, self._limits = what, launcher.deadline, limits
         self._ranks: list[Rank] = [
             launcher.begin(f"{what} (rank {rank} of {world})", RankHost, (rank, world, launcher.here, self._deadline))
             for rank in range(world)
         ]
         address = self._ranks[0].send("address")
-        self._joining: list[Any] | None = [rank.send("join", address, *settings) for rank in self._ranks]
+        self._joining: list[Any] | None = [rank.send("join", address, dict(limits), *settings) for rank in self._ranks]
 
     def ask(self, method: str, *arguments: Any) -> Any:
         return self._together("call", method, *arguments)
@@ -104,7 +107,9 @@ class Group:
                         f"{self.what}: rank {left[0]} did not answer {method} within {self._deadline:g} seconds; all "
                         "were killed"
                     )
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RankShort):
+                self._limits[error.policy] = error.micro_tokens
             self.kill()
             raise
         return found

@@ -73,6 +73,10 @@ class Local:
     def publish(self, policy: str, version: int) -> None:
         self.engine.publish(policy, version)
 
+    def ahead(self) -> bool:
+        """The engine's weights are the learners'."""
+        return False
+
     def remember(self, traces: Iterable[Trace]) -> None:
         remember(self._handles, traces)
 

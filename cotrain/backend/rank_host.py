@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from cotrain.backend.handles import LearnerHandle, ModelHandle, Spec
 from cotrain.backend.learner_host import Arrays, LearnerHost
 from cotrain.backend.local import Room
+from cotrain.core.errors import RankShort
 from cotrain.learn.sharded import Sharded, ShardedScorer
 from cotrain.learn.sharded_learner import ShardedLearner
 from cotrain.text.render import Rendering
@@ -54,8 +55,17 @@ class RankHost:
         )
         return host, self._store.port
 
-    def join(self, address: Address, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
-        """Meet the others, then build what ``LearnerHost`` builds, and keep this rank's shards of it."""
+    def join(
+        self,
+        address: Address,
+        limits: Mapping[str, int],
+        policies: Mapping[str, Spec],
+        seed: int,
+        device: str,
+        threads: int,
+    ) -> None:
+        """Meet the others, then build what ``LearnerHost`` builds, and keep this rank's shards of it. ``limits``: of
+        the tokens of a pass, by policy, where memory ran out before."""
         if self._here:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         host, port = address
@@ -65,10 +75,19 @@ class RankHost:
             "nccl" if on_gpu else "gloo", store=store, rank=self._rank, world_size=self._world, timeout=self._patience
         )
         self._host = LearnerHost(policies, seed, device, threads, ShardedRoom)
+        for name, tokens in limits.items():
+            handle = self._host.handles[name]
+            if isinstance(handle, LearnerHandle) and isinstance(handle.learner, ShardedLearner):
+                handle.learner.limit(tokens)
+            elif isinstance(handle, ModelHandle):
+                handle.micro_tokens = min(handle.micro_tokens, tokens)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What ``LearnerHost`` answers, on the first rank."""
-        answer = getattr(self._host, method)(*arguments)
+        """What ``LearnerHost`` answers, on the first rank. Raises RankShort."""
+        try:
+            answer = getattr(self._host, method)(*arguments)
+        except RankShort as short:
+            raise RankShort(short.rank, short.world, short.micro_tokens, str(arguments[0])) from None
         return answer if self._rank == 0 else None
 
     def gather(self, policy: str) -> None:

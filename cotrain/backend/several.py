@@ -95,6 +95,8 @@ class Several:
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
         self._learners: Process | None = None
         self._engine_processes: dict[str, Process] = {}  # by place
+        self._limits: dict[str, int] = {}  # tokens of a pass, by policy, where a rank's memory ran out
+        self._published: dict[str, tuple[int, Any]] | None = None  # version and weights by policy, where they are kept
 
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
         self._policies, self._seed = settled(policies, self.device), seed
@@ -135,9 +137,9 @@ class Several:
     def _begin(self) -> dict[str, Opened]:
         """Both processes, which load at once, and what the learners tell of the policies."""
         for tried in range(1, TRIES + 1):
-            self._learners = self._begin_learners()
-            self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
             try:
+                self._learners = self._begin_learners()
+                self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
                 opened: dict[str, Opened] = self._learners.ask("opened")
                 self._engine = HostedEngines(
                     {
@@ -159,6 +161,8 @@ class Several:
         for tried in range(1, TRIES + 1):
             learners = self._present_learners()
             weights = learners.send("weights", policy)
+            if self._published is not None:
+                self._published[policy] = version, weights
             try:
                 self._engine.bring(policy, version, weights)
                 return
@@ -166,6 +170,21 @@ class Several:
                 learners.wait(weights, "weights")  # raises ProcessLost when it is the learners that are lost
                 if tried == TRIES:
                     raise
+
+    def ahead(self) -> bool:
+        """The weights that were published last are kept where they are on their way, in Ray's store."""
+        self._published = {}
+        for tried in range(1, TRIES + 1):
+            try:
+                for handle in self._handles.values():
+                    if handle.changes and handle.renderer is not None:
+                        self.publish(handle.name, handle.version)
+                break
+            except ProcessLost:
+                if tried == TRIES:
+                    raise
+                self.renew()
+        return True
 
     def remember(self, traces: Iterable[Trace]) -> None:
         remember(self._handles, traces)
@@ -175,6 +194,7 @@ class Several:
         if self._learners is not None:
             self._learners.kill()
         self._learners = None
+        self._published = None if self._published is None else {}
         for handle in self._handles.values():
             if isinstance(handle, HostedPolicy):
                 handle.begin_again()
@@ -202,17 +222,23 @@ class Several:
         for handle in (self._handles[name] for name in place.policies if name in self._handles):
             if handle.changes and handle.renderer is not None:
                 learners = self._present_learners()
-                weights = learners.send("weights", handle.name)
+                version, weights = self._weights(handle, learners)
                 try:
-                    process.ask("publish", handle.name, handle.version, weights, [])
+                    process.ask("publish", handle.name, version, weights, [])
                 except ProcessLost as lost:
                     learners.wait(weights, "weights")
                     raise EngineLost(str(lost)) from lost
         return process
 
+    def _weights(self, handle: PolicyHandle, learners: Process) -> tuple[int, Any]:
+        """Version and weights for a new engine: those published last where an update may be going on."""
+        if self._published is not None and handle.name in self._published:
+            return self._published[handle.name]
+        return handle.version, learners.send("weights", handle.name)
+
     def _begin_learners(self) -> Process:
         if self.world > 1:
-            return Group(LEARNERS, self._launcher, self.world, self._settings())
+            return Group(LEARNERS, self._launcher, self.world, self._settings(), self._limits)
         return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
 
     def _begin_engine(self, place: Place) -> Process:

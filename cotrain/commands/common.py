@@ -74,6 +74,17 @@ def add_backend(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_lag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
+    usual = "as the run was begun" if default is None else "0: first one, then the other"
+    parser.add_argument(
+        "--lag",
+        type=int,
+        choices=(0, 1),
+        default=default,
+        help=f"1: the next step is played beside the update of this one, by the weights before it (default: {usual})",
+    )
+
+
 def backend_of(given: argparse.Namespace) -> Any:
     """The backend that ``--backend``, ``--cluster`` and ``--engine`` mean; None for this process. Raises
     ConfigError."""

@@ -15,6 +15,7 @@ from cotrain.commands.common import (
     add_answers,
     add_backend,
     add_device,
+    add_lag,
     add_threads,
     answered,
     backend_of,
@@ -58,6 +59,7 @@ def run(argv: Sequence[str]) -> int:
     quiet()
     from cotrain import api
     from cotrain.loop.directory import RunDirectory
+    from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.override import override
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
@@ -70,6 +72,7 @@ def run(argv: Sequence[str]) -> int:
             )
         arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
     recipe = override(make(target, arguments), given.set)
+    check_lag(recipe, given.lag)
     backend = backend_of(given)
     if given.json and not given.dry_run:
         parser.error("--json goes with --dry-run; add it")
@@ -88,9 +91,11 @@ def run(argv: Sequence[str]) -> int:
             device=device_of(given.device),
             backend=backend,
             observer=watch,
+            lag=given.lag,
         ),
         out=given.out,
         trackers=trackers(given.tracker),
+        notes=[IN_TURN] if given.lag and backend is None else [],
     )
 
 
@@ -124,6 +129,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     )
     add_device(how)
     add_backend(how)
+    add_lag(how)
     add_threads(how)
     how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     data.add_argument(
@@ -152,7 +158,7 @@ def dry_run(recipe: Any, given: argparse.Namespace, flags: Sequence[str]) -> int
 
     device = device_of(given.device)
     seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every)
-    saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every)
+    saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every, lag=given.lag)
     if given.json:
         print(json.dumps(saved | {"estimate": seen.json()}, indent=2, ensure_ascii=False))
         return 0
@@ -199,10 +205,13 @@ def resume(argv: Sequence[str]) -> int:
     add_device(parser)
     add_threads(parser, "as the run was begun")
     add_backend(parser)
+    add_lag(parser, None)
     given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
+    from cotrain.loop.lag import refuse_other_lag
 
     quiet()
+    refuse_other_lag(given.directory, given.lag)
     if given.steps is not None:
         from cotrain.loop.lengthen import lengthen
 

@@ -14,8 +14,7 @@ from typing import BinaryIO
 
 from cotrain.core.errors import UserError
 from cotrain.core.pace import clock_of
-from cotrain.loop.stopping import stop_on_signal
-from cotrain.loop.trainer import Interrupted
+from cotrain.loop.stopping import Interrupted, stop_on_signal
 
 POLL_SECONDS = 0.2
 TOLD_SECONDS = 30.0  # between lines that say how far the runs are

@@ -66,6 +66,21 @@ class EngineLost(ProcessLost):
     """The process of an engine is lost. It held nothing but copies of weights: the play can be made again at once."""
 
 
+class RankShort(ProcessLost):
+    """A rank had too little memory for a pass, in which the others wait for it: all begin again with smaller ones."""
+
+    def __init__(self, rank: int, world: int, micro_tokens: int, policy: str = "") -> None:
+        """``micro_tokens``: of a pass from now on; ``policy``: whose passes, "" where it is not known yet."""
+        super().__init__(rank, world, micro_tokens, policy)
+        self.rank, self.world, self.micro_tokens, self.policy = rank, world, micro_tokens, policy
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} of {self.world} had too little memory for a pass of policy {self.policy!r}; all go on "
+            f"with passes of {self.micro_tokens} tokens"
+        )
+
+
 SHOWN = 32  # names that a message lists before it only counts them
 
 

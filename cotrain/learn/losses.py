@@ -9,10 +9,12 @@
 
     L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
 
-Old log-probabilities are those of the sampler: one update is made from each batch, so the policy that samples is the
-policy that learns, and r = 1 up to rounding. ``sampler_trainer_diff`` measures that rounding, and shows at once when a
-sampler uses stale weights; what is too far off is left out where an engine holds its own (``mismatch.py``). Not done:
-several epochs over one batch, and recomputing old log-probabilities before the update.
+Old log-probabilities are those of the sampler. One update is made from each batch, so the policy that samples is the
+policy that learns, and r = 1 up to rounding, but with a lag of one, where an update lies between the two
+(``loop/lag.py``): then r corrects for it, and a loss without r is refused. ``sampler_trainer_diff`` measures the
+distance of the two, and shows at once when a sampler uses stale weights; what is too far off is left out where an
+engine holds its own (``mismatch.py``). Not done: several epochs over one batch, and recomputing old log-probabilities
+before the update.
 """
 
 from __future__ import annotations
@@ -165,6 +167,14 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
         raise ConfigError("normalise='constant' and constant=<tokens per sequence> belong together")
     if constant is not None and not constant > 0.0:
         raise ConfigError(f"constant is {constant}, expected tokens per sequence, such as max_tokens")
+
+
+def weighs(loss: TokenLoss) -> bool:
+    """Does it weigh samples by how much likelier they are to the learner than to whoever drew them? A user's own is
+    taken to."""
+    if isinstance(loss, Shaped):
+        return weighs(loss.otherwise)
+    return not (isinstance(loss, ScoreFunction) and loss.cap is None)
 
 
 def policy_loss(

@@ -36,7 +36,7 @@ from cotrain.learn.after import After, drop_flat_groups
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.estimators import Baselines, Estimator, RunningMean, z_score
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, weighs
 from cotrain.learn.mixing import weight_at
 from cotrain.learn.samples import (
     Placed,
@@ -112,6 +112,7 @@ class PolicyGradient:
     def needs(self) -> Needs:
         return Needs(
             reads=(*self.rewards, *([self.balance.label] if self.balance else [])),
+            ratio=weighs(self.loss),
             group=1 if self.advantage is None else 2,
             reference=self.kl.reference if self.kl else None,
             entropy=self.entropy != 0.0,

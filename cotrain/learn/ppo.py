@@ -22,7 +22,7 @@ from cotrain.functional.credit import whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, weighs
 from cotrain.learn.mixing import weight_at
 from cotrain.learn.samples import (
     RewardWeights,
@@ -57,7 +57,13 @@ class Ppo:
 
     def needs(self) -> Needs:
         reference = self.kl.reference if self.kl else None
-        return Needs(reads=tuple(self.rewards), values=self.values, reference=reference, entropy=self.entropy != 0.0)
+        return Needs(
+            reads=tuple(self.rewards),
+            ratio=weighs(self.loss),
+            values=self.values,
+            reference=reference,
+            entropy=self.entropy != 0.0,
+        )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable(batch.samples, self.rewards)

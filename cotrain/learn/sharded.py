@@ -10,8 +10,11 @@ Micro-batches are dealt by turns, and each is computed as it would be on one pro
 bits on any number of ranks. Gradients are summed over ranks, never averaged, as the loss is divided by totals of the
 whole update already.
 
-Left out: loading a model in shards (each rank loads all of it, then keeps its share), tensor parallelism, and smaller
-micro-batches after memory ran out: one rank cannot change the plan that the others work on.
+Where one rank has too little memory for a pass, the others wait for it within theirs. So it raises RankShort, with the
+smaller micro-batches that all are to have, which are those of one process; whoever asked the ranks begins all of them
+again with these (``learner_group.py``).
+
+Left out: loading a model in shards (each rank loads all of it, then keeps its share), and tensor parallelism.
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from cotrain.core.errors import ConfigError, ModelError
+from cotrain.core.errors import ModelError, RankShort
 from cotrain.learn.collate import Rows, Sequences, move, rows_of
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.spoken import Given, woven
-from cotrain.models.memory import out_of_memory
+from cotrain.models.memory import SHORT
 
 Made = TypeVar("Made")
 
@@ -131,12 +134,9 @@ class ShardedScorer(Scorer):
         return self.sharded.call(partial(super().predict, rows, entropy=entropy))
 
     def halve(self, sequences: Sequence[Sequences], error: BaseException) -> None:
-        if not out_of_memory(error):
-            raise error
-        raise ConfigError(
-            f"rank {self.sharded.rank} of {self.sharded.world} has too little memory for a pass of {self.micro_tokens} "
-            "tokens; set micro_tokens lower or gradient_checkpointing=true for this policy, or give more ranks"
-        ) from error
+        """Raises RankShort as well."""
+        super().halve(sequences, error)
+        raise RankShort(self.sharded.rank, self.sharded.world, self.micro_tokens) from error
 
     def _split(self) -> None:
         with torch.no_grad(), self.sharded.unrecorded():
@@ -149,15 +149,18 @@ class ShardedScorer(Scorer):
         found = torch.zeros(ends[-1])
         self.model.eval()
         with torch.no_grad(), self.sharded.unrecorded():
-            for place, counts in self.sharded.deal(len(plan)):
-                indices = plan[place]
-                own = [between[i] for i in indices]
-                rows = rows_of(
-                    [sequences[i] for i in indices], [temperature] * len(indices), given=own, shared=self.shared
-                )
-                predictions = self.predict(move(rows, self.device))[0].float().cpu()
-                for b, i in enumerate(indices if counts else ()):
-                    found[ends[i] : ends[i + 1]] = predictions[b, : ends[i + 1] - ends[i]]
+            try:
+                for place, counts in self.sharded.deal(len(plan)):
+                    indices = plan[place]
+                    own = [between[i] for i in indices]
+                    rows = rows_of(
+                        [sequences[i] for i in indices], [temperature] * len(indices), given=own, shared=self.shared
+                    )
+                    predictions = self.predict(move(rows, self.device))[0].float().cpu()
+                    for b, i in enumerate(indices if counts else ()):
+                        found[ends[i] : ends[i + 1]] = predictions[b, : ends[i + 1] - ends[i]]
+            except SHORT as error:
+                self.halve([[sequences[i] for i in indices] for indices in plan], error)
         bits = self.sharded.sum(
             found.view(torch.int32)
         ).cpu()  # each place is set on one rank: as numbers −0 would be 0

@@ -7,6 +7,8 @@
 Whatever is decided is decided from sums over all ranks, so that all decide alike. On one rank the bits are those of
 ``TorchLearner``; on several, sums over micro-batches are taken in another order, and differ by rounding.
 
+A rank that has too little memory for a pass raises RankShort (``sharded.py``); ``limit`` is how the next group is told.
+
 What is saved and loaded is whole, so that any number of ranks, one process too, goes on from it.
 """
 
@@ -31,6 +33,7 @@ class ShardedLearner(TorchLearner):
     def __init__(self, sharded: Sharded, **settings: Any) -> None:
         """``settings``: of ``TorchLearner``."""
         self.sharded = sharded
+        self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
         super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
 
     def passes(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
@@ -68,6 +71,13 @@ class ShardedLearner(TorchLearner):
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         super().load(state, {name: self._share(name, tensor) for name, tensor in tensors.items()})
+        if self._most is not None:
+            self.limit(self._most)
+
+    def limit(self, micro_tokens: int) -> None:
+        """No pass has more tokens from here on, whatever is loaded."""
+        self._most = micro_tokens
+        self.scorer.micro_tokens = min(self.scorer.micro_tokens, micro_tokens)
 
     def _share(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's part of a saved tensor."""

@@ -195,7 +195,7 @@ def _staging(name: str) -> str:
     return f".{name}.staging"
 
 
-def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0) -> dict[str, Any]:
+def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, lag: int = 0) -> dict[str, Any]:
     """The recipe as saved: how to build it again, and all settings as they were resolved. ``keep_every``: checkpoints
     of which steps are never deleted, 0 for none. Raises ConfigError for a number that is not finite, which no JSON
     holds, and for steps to keep that have no checkpoint."""
@@ -222,7 +222,7 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0) -
         "keep_every": keep_every,
         "origin": origin,
         "settings": settings,
-    }
+    } | ({"lag": lag} if lag else {})
 
 
 def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:

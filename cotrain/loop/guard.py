@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from cotrain.core.errors import CotrainError, EngineLost, ProcessLost
+from cotrain.core.errors import CotrainError, EngineLost, ProcessLost, RankShort
 from cotrain.metrics.starved import MARK
 
 MOST, AMONG = 3, 20  # skipped updates of a policy, and the updates that they are counted among
@@ -38,7 +38,10 @@ class Losses:
         self._furthest, self._count = -1, 0
 
     def add(self, finished: int, lost: ProcessLost) -> None:
-        """One more, when so many steps were finished. Raises Diverged when it is enough."""
+        """One more, when so many steps were finished. Raises Diverged when it is enough. A rank that had too little
+        memory does not count: passes get smaller each time, until one sequence does not fit."""
+        if isinstance(lost, RankShort):
+            return
         self._count = 1 if finished > self._furthest else self._count + 1
         self._furthest = max(self._furthest, finished)
         if isinstance(lost, EngineLost) or self._count >= LOSSES:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from cotrain.backend.handles import PolicyHandle
+from cotrain.backend.handles import SCORING_SHORT, PolicyHandle
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.state import State, take
+from cotrain.loop.shortage import SHORT
 from cotrain.text.render import Renderer, Rendering
 
 
@@ -44,6 +45,16 @@ class PolicyStore:
     def versions(self) -> dict[str, int]:
         """Of every policy that changes and is asked: what the engine is told."""
         return {h.name: h.version for h in self if h.changes and h.renderer is not None}
+
+    def outside(self) -> dict[str, float]:
+        """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
+        counts = [(key, value) for handle in self for key, value in handle.counts().items()]
+        return {key: value for key, value in counts if not key.endswith(SCORING_SHORT)}
+
+    def scoring_short(self) -> dict[str, float]:
+        """How often memory ran out while a policy scored, by its key in a row; a learner reports its own."""
+        counts = [(handle.name, handle.counts()) for handle in self]
+        return {name + SHORT: own.get(f"{name}/{SCORING_SHORT}", 0.0) for name, own in counts}
 
     def refuse_foreign(self, objective: str, speaker: str, others: Iterable[str]) -> None:
         """Raise ConfigError if one of these policies does not read the tokens that ``speaker`` samples."""

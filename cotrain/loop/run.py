@@ -41,6 +41,7 @@ from cotrain.loop.figures import curve_row, final_figures, last_measured, rows_o
 from cotrain.loop.fitting import look
 from cotrain.loop.flops import flops_of
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
+from cotrain.loop.lag import AHEAD
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
@@ -74,17 +75,18 @@ def start(
     backend: Backend | None = None,
     observer: Observer | None = None,
     wrap: Callable[[Any], Any] | None = None,
+    lag: int = 0,
 ) -> Outcome:
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal.
 
-    ``backend``: who runs the policies; None: this process, on ``device``.
+    ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
     """
-    saved = recipe_json(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every)
+    saved = recipe_json(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     check_problems(recipe)
     check_due(recipe)
     with RunDirectory.begin(out) as directory:
         backend = backend or Local(device)
-        build = _builder(recipe, backend, wrap)
+        build = _builder(recipe, backend, wrap, lag)
         made = provenance(recipe, _weights(recipe), torch.get_num_threads(), backend.describe())
         observer = Logged(observer or Silent(), directory.path)
         grown: dict[str, Written] = {}
@@ -124,7 +126,7 @@ def resume(
         return _continue(
             directory,
             recipe,
-            _builder(recipe, backend or Local(device), wrap),
+            _builder(recipe, backend or Local(device), wrap, int(saved.get("lag", 0))),
             int(saved["checkpoint_every"]),
             observer,
         )
@@ -133,9 +135,9 @@ def resume(
 Build = Callable[[Callable[[], int]], CoTrainer]
 
 
-def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None) -> Build:
+def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None, lag: int) -> Build:
     stop: list[Callable[[], int]] = [lambda: 0]
-    trainer = CoTrainer(recipe, backend=backend, stopping=lambda: stop[0](), wrap=wrap)
+    trainer = CoTrainer(recipe, backend=backend, stopping=lambda: stop[0](), wrap=wrap, lag=lag)
 
     def build(stopping: Callable[[], int]) -> CoTrainer:
         stop[0] = stopping
@@ -198,8 +200,7 @@ def _continue(
                     _save(directory, trainer, record)
             observer.message(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is "
-                "lost. "
-                f"Go on with: cotrain resume {directory.path}"
+                f"lost. Go on with: cotrain resume {directory.path}"
             )
             raise
         finally:
@@ -254,7 +255,7 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | No
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
     if saved is not None:
         tensors, documents = saved.load()
-        trainer.load(documents["state"], tensors)
+        trainer.load(documents["state"], tensors, documents.get(AHEAD))
         observer.message(
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
@@ -273,11 +274,8 @@ def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, obse
     saved = seal.newest(directory)
     todo = "lower the learning rate, or look at the rewards"
     if saved is None or trainer.retries:
-        what = (
-            "there is no checkpoint to go back to"
-            if saved is None
-            else "and so it was after going back to a checkpoint"
-        )
+        again = "and so it was after going back to a checkpoint"
+        what = "there is no checkpoint to go back to" if saved is None else again
         kept = "" if saved is None else f"; {saved.checkpoint.path} is kept"
         raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {todo}{kept}") from error
     observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {todo}")
@@ -298,7 +296,8 @@ def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> N
     for policy, group in tensors.items():
         if not all(bool(tensor.isfinite().all()) for tensor in group.values()):
             raise NotFinite(f"policy {policy!r} has weights that are not finite")
-    documents = {"state": trainer.state(), seal.RECORD: record.json()}
+    ahead = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
+    documents = {"state": trainer.state(), seal.RECORD: record.json(), **ahead}
     saved: Any = directory.read("recipe.json")
     keep_every = int(saved.get("keep_every", 0))
     transaction.save(directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every)

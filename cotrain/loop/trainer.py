@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.handles import SCORING_SHORT
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.state import State, take
@@ -29,13 +28,11 @@ from cotrain.loop.clock import Clock
 from cotrain.loop.drawing import train_task
 from cotrain.loop.evaluation import evaluate, evaluation_seed, greedy_names, held_out
 from cotrain.loop.flops import Meter, Sequences, flops_of
-from cotrain.loop.guard import NotFinite
+from cotrain.loop.lag import Played, Plays, StoppableEngine, Work, check_lag, updates_behind
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.refusals import refuse_idleness, refuse_lonely, refuse_mass_failure, refuse_silence
 from cotrain.loop.schedule import Phase
-from cotrain.loop.shortage import SHORT
-from cotrain.loop.stopping import Interrupted
 from cotrain.metrics.starved import MARK
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor
@@ -60,22 +57,6 @@ class StepResult:
     advantages: Worth  # of the samples that were learned from
 
 
-class StoppableEngine:
-    """Any engine, with a question asked before each advance: which signal asks the run to stop, if any?"""
-
-    def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
-        self.engine, self.stopping = engine, stopping
-        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
-
-    def advance(self) -> bool:
-        if asked := self.stopping():
-            raise Interrupted(asked)
-        try:
-            return self.engine.advance()
-        except FloatingPointError as error:
-            raise NotFinite(str(error)) from error
-
-
 class CoTrainer:
     """Holds the policies of one run through a backend, and carries them from step to step."""
 
@@ -86,13 +67,16 @@ class CoTrainer:
         backend: Backend | None = None,
         stopping: Callable[[], int] = lambda: 0,
         wrap: Callable[[Any], Any] | None = None,
+        lag: int = 0,
     ) -> None:
         """
         Args:
             backend: who runs the policies; None: this process, on its CPU.
             stopping: the number of the signal that asks the run to stop, 0 while none does.
             wrap: puts something around the engine (a test's random latency, a recorder).
+            lag: 1 plays the next step beside the update of this one (``lag.py``).
         """
+        check_lag(recipe, lag)
         self.recipe = recipe
         self.backend: Backend = backend or Local()
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
@@ -102,6 +86,7 @@ class CoTrainer:
         self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
         self.retries = 0  # how often it went back to a checkpoint, to go on with other draws
         self.executor = self.player(self.seed, engine=self._training)
+        self.plays = Plays(self._played, self._stoppable, lag, apart=bool(lag) and self.backend.ahead())
         self.watch: Watch | None = None  # of what is played on held-out problems
         self.judge = self.player(evaluation_seed(recipe.seed))
         self.finished = 0  # steps done
@@ -134,6 +119,7 @@ class CoTrainer:
 
     def close(self) -> None:
         """Let go of what the backend holds: processes, connections."""
+        self.plays.close()
         self._loop.run(self.backend.close())
         self._loop.close()
 
@@ -146,6 +132,7 @@ class CoTrainer:
         """Draw and sample from now on as at this attempt."""
         self.retries = retries
         self.executor = self.player(self.seed, engine=self._training)
+        self.plays.load(None)
 
     def begin_again(self) -> None:
         """Go on from the start, where the backend has the policies again."""
@@ -168,37 +155,37 @@ class CoTrainer:
         update."""
         step, clock = self.finished, Clock()
         phase = self.recipe.schedule.phase_at(step)
-        tasks = self.draw(phase, step)
-        group_size = phase.group_size or self.recipe.group_size
-        before, asked, short = self.engine.counts(), self._outside(), self._shortages()
-        options = {**phase.options, **{name: self.stores[name] for name in phase.stores}}
-        episodes = self.executor.play(phase.protocol, tasks, step=step, group_size=group_size, **options)
+        played, short = self.plays.of(step), self.policies.scoring_short()
         clock.lap("play")
-        spent = {k: v - before[k] for k, v in self.engine.counts().items() if k.endswith("/seconds")}
+        episodes = played.episodes
         refuse_mass_failure(step, episodes, self.executor.set_aside)
-        outside = {key: value - asked[key] for key, value in self._outside().items()}
-        refuse_silence(step, self.policies, outside)
+        refuse_silence(step, self.policies, played.outside)
         self.meter.spoken(episodes)
         refuse_idleness(phase, episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         gap = reward_gap(episodes)
         if gap is not None:
             row["gap"] = gap
-        spent |= {key: value for key, value in outside.items() if key.endswith("/seconds")}
-        row |= {key: value for key, value in outside.items() if not key.endswith("/seconds")}
+        row |= played.outside
         skipped: list[dict[str, Any]] = []
         worth: Worth = {}
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        for due in batches:
-            row |= self._learn(due, episodes, clock, skipped, worth)
+        changed: list[str] = []  # policies with new weights
+        with self.plays.beside(step + 1, until=self.recipe.steps):
+            clock.lap("play")
+            for due in batches:
+                row |= self._learn(due, episodes, clock, skipped, worth, changed)
+        clock.lap("play")
+        self._publish(dict.fromkeys(changed))
+        clock.lap("update")
         for name, store in self.stores.items():
             self.stores[name] = store.after(episodes, step)
             row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
         speaking = {handle.name for handle in self.policies if handle.spec.speaks}
         self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
-        for key, count in self._shortages().items():
-            if count > short[key]:
-                row[key] = float(row.get(key, 0.0)) + count - short[key]
+        for key, count in self.policies.scoring_short().items():
+            if ran_out := count - short[key] + played.shortages.get(key, 0.0):
+                row[key] = float(row.get(key, 0.0)) + ran_out
         row |= {"tokens": self.tokens, **self.meter.row()}
         self.flops += flops_of(row)
         self.seconds += sum(clock.laps.values())
@@ -206,11 +193,25 @@ class CoTrainer:
         return StepResult(
             row=row,
             seconds=clock.laps,
-            engine_seconds=spent,
+            engine_seconds=played.seconds,
             episodes=episodes,
             skipped=tuple(skipped),
             advantages=worth,
         )
+
+    def _played(self, step: int) -> Played:
+        """Draw and play a step, by the policies that are published."""
+        phase = self.recipe.schedule.phase_at(step)
+        tasks = self.draw(phase, step)
+        work = Work(self.engine, self.policies)
+        episodes = self.executor.play(
+            phase.protocol,
+            tasks,
+            step=step,
+            group_size=phase.group_size or self.recipe.group_size,
+            **{**phase.options, **{name: self.stores[name] for name in phase.stores}},
+        )
+        return work.done(episodes)
 
     def _learn(
         self,
@@ -219,18 +220,22 @@ class CoTrainer:
         clock: Clock,
         skipped: list[dict[str, Any]],
         worth: Worth,
+        changed: list[str],
     ) -> MetricsRow:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those
-        that were not finite are added to ``skipped``, what tokens were worth to ``worth``."""
+        that were not finite are added to ``skipped``, what tokens were worth to ``worth``, who has new weights to
+        ``changed``."""
         row: MetricsRow = {}
         terms: dict[str, list[LossTerm]] = {}
         for name in due:
             objective = self.recipe.objectives[name]
             spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
             refuse_lonely(name, objective, spoken, len(episodes))
+            policy = objective.policy
+            if self.plays.lag:
+                row |= updates_behind(spoken, policy, self.policies[policy].version)
             before = self._samples(name, spoken)
             clock.lap("annotate")
-            policy = objective.policy
             batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
             told(worth, name, credit.samples)
@@ -248,7 +253,7 @@ class CoTrainer:
                 self.meter.learned(policy, term.samples)
             if report.stepped:
                 followers = self.policies.followers(policy)
-                self._publish([policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))])
+                changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
             row |= learner_keys(policy, report.metrics)
             row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
             if report.skipped:
@@ -315,18 +320,6 @@ class CoTrainer:
         row: MetricsRow = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
         return row | ({f"{name}/scored/scores": scores} if scores else {})
 
-    def _outside(self) -> dict[str, float]:
-        """What the policies count that answer from outside: ``{policy}/remote/answers`` and so on."""
-        counts = [(key, value) for handle in self.policies for key, value in handle.counts().items()]
-        return {key: value for key, value in counts if not key.endswith(SCORING_SHORT)}
-
-    def _shortages(self) -> dict[str, float]:
-        """How often memory ran out while a policy spoke or scored; a learner reports its own. Of each policy."""
-        counts, names = self.engine.counts(), [handle.name for handle in self.policies]
-        return {
-            name + SHORT: counts.get(name + SHORT, 0.0) + counts.get(f"{name}/{SCORING_SHORT}", 0.0) for name in names
-        }
-
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
@@ -375,7 +368,13 @@ class CoTrainer:
             "algorithms": dict(self.memory),
         } | ({"stores": {name: store.state() for name, store in self.stores.items()}} if self.stores else {})
 
-    def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> None:
+    def load(
+        self,
+        state: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Any]],
+        ahead: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``ahead``: what ``plays.state`` gave."""
         kept: Mapping[str, Any] = {}
         if self.stores:
             finished, tokens, retries, policies, algorithms, kept = take("run", state, *STATE, "stores")
@@ -389,6 +388,7 @@ class CoTrainer:
         self.finished, self.tokens = int(finished), int(tokens)
         self.meter = Meter(self.policies)  # a step that was given up may have counted
         self.retry(int(retries))
+        self.plays.load(ahead)
         self._publish(self.policies.versions())
 
     def _publish(self, policies: Iterable[str]) -> None:

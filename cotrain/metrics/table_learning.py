@@ -82,6 +82,10 @@ LEARNING = (
     ),
     Metric(key="{policy}/updates", unit=COUNT, meaning="optimiser steps so far"),
     Metric(
+        key="{policy}/lag", unit=COUNT,
+        meaning="with `--lag 1`: optimiser steps between what the policy said and what it learns from it, on average",
+    ),
+    Metric(
         key="{policy}/skipped", unit=COUNT, healthy=(0, 0),
         meaning="1 where the step made none: nothing to learn from, or a gradient that is not finite",
     ),

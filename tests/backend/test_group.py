@@ -141,7 +141,7 @@ class Odd:
     def address(self):
         return "here", 0
 
-    def join(self, address): ...
+    def join(self, address, limits): ...
 
     def call(self, what):
         if what == "fail" and self.rank == 1:
@@ -165,7 +165,7 @@ def test_one_rank_alone_ends_the_group(what, error, said, monkeypatch):
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     monkeypatch.setattr(learner_group, "LOSS", 0.5)
     launcher = Apart()
-    group = Group("the learners", launcher, 2, ())
+    group = Group("the learners", launcher, 2, (), {})
     assert group.ask("answer") == "answer"
     group._deadline = 1.5
     with pytest.raises(error, match=said):
