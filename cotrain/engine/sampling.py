@@ -69,9 +69,9 @@ def draw(
         some_cut = bool(((top_p < 1) & ~greedy).any())
     if some_cut:
         logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut(logp, top_p))
+    logp.clamp_(min=_LEAST)  # what is impossible adds 0 to the entropy, and not 0 times infinity
     p = logp.exp()
-    # what is impossible adds nothing; in float64, so that the order of the sum is not to be seen
-    entropies = -(p * logp.clamp(min=_LEAST)).sum(-1, dtype=torch.float64).float()
+    entropies = -(p * logp).sum(-1)
     total = p.mul_(_SCALE).to(torch.int64).cumsum(-1)  # [B, V]
     mass = total[:, -1]
     target = torch.minimum((uniform * mass).to(torch.int64), mass - 1)

@@ -74,6 +74,10 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
             "[...document.querySelectorAll('.rollout .tokens .token')].slice(0, 2).map((one) => one.style.background)"
         )
         browser.wait(f"({shades})[0].includes('--a') && ({shades})[1].includes('--b')")  # worth more, worth less
+        browser.click(".rollout .chips button", "entropy")
+        browser.wait(f"({shades})[0].includes('--b') && !({shades})[1]")  # one nat, none
+        told = browser.run("document.querySelector('.rollout .tokens .token').title")
+        assert "token 3" in told and "entropy 1 nats" in told
         title = browser.wait("document.querySelector('.rollout h2')?.textContent")
         browser.reload()
         browser.wait(
