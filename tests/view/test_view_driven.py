@@ -124,3 +124,22 @@ def test_seeds_of_one_recipe_are_bands_over_any_cost(tmp_path: Path) -> None:
             assert browser.errors == []
         server.shutdown()
         thread.join()
+
+
+@needs_browser
+def test_a_folder_is_read_on_a_phone(tmp_path: Path) -> None:
+    for name in ("first", "a-rather-long-name/of-a-run-within-another-folder"):
+        write_fake_run(tmp_path / "runs" / name, steps=4, episodes=1)
+    root = tmp_path / "runs"
+    with Viewer(find_places(root), root) as viewer, listen(viewer, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        with Browser(tmp_path / "profile", 390, 844) as browser:
+            browser.open(f"http://{HOST}:{server.server_address[1]}/{viewer.token}/")
+            browser.wait("document.querySelectorAll('.folder a').length > 1")
+            assert browser.run("document.documentElement.scrollWidth") <= 390
+            heights = browser.run("[...document.querySelectorAll('.folder tbody tr')].map((one) => one.offsetHeight)")
+            assert max(heights) < 120, heights  # not one letter a line
+            assert browser.errors == []
+        server.shutdown()
+        thread.join()

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { html, link, Text, number, plain, finite } from "view/words";
 import { kindOf } from "view/measures";
-import { Row } from "view/rollouts";
+import { Heading, Row } from "view/rollouts";
 import * as source from "view/source";
 
 const TRUTH = { true: ["ok", "✓", "right"], false: ["bad", "✗", "wrong"], null: ["open", "·", "not judged"] };
@@ -41,7 +41,7 @@ function Screen({ found, at, group, table, list }) {
     ${found.problem ? html`<div class="problem"><${Text} of=${found.problem} /></div>` : null}
     ${speeches.length > 1 ? html`<p class="chips">${speeches.map((one) => html`<a class="kind" aria-current=${one === speech} href=${link(one.address)}><${Text} of=${one.address.split(":").slice(3).join(" ")} /></a>`)}</p>` : null}
     ${speech ? html`<${Speech} key=${speech.address} speech=${speech} reviews=${found.traces.filter((trace) => trace.parent === speech.address)} />` : null}
-    <h3>The group, by reward</h3><table class="rows"><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
+    <h3>The group, by reward</h3><table class="rows"><${Heading} /><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
   </section>`;
 }
 
