@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
-from cotrain.backend.handles import PolicyHandle
+from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
 from cotrain.core.state import take
+from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
+from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
@@ -42,10 +44,18 @@ class Exported:
     tokens: int  # sampled in training, of all roles
     updates: Mapping[str, int]  # of every trained policy
 
+    @property
+    def size(self) -> int:
+        """Bytes of its weights, about."""
+        weights = self.handle.model.parameters() if isinstance(self.handle, ModelHandle) else ()
+        return sum(one.numel() * one.element_size() for one in weights)
 
-def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = False) -> Path:
+
+def export(
+    directory: Path | str, role: str, out: Path | str, *, merged: bool = False, say: Say = lambda text: None
+) -> Path:
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base.
+    those of an adapter within its base. ``say``: what is told of reading and writing that takes long.
 
     Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a
     critic, or one without an adapter that is to be ``merged``.
@@ -65,23 +75,30 @@ def export(directory: Path | str, role: str, out: Path | str, *, merged: bool = 
         raise ConfigError(
             f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
         )
-    exported = trained_policy(directory, recipe, policy)
+    exported = trained_policy(directory, recipe, policy, say=say)
     target.mkdir(parents=True, exist_ok=True)
-    exported.handle.save(target, merged=merged)
+    with growing(target, exported.size, f"{target}: {{}} MB written", say):
+        exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
     replace_file(target / CARD, card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
 
-def trained_policy(directory: Path | str, recipe: Recipe, policy: str) -> Exported:
+def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
     fit."""
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
-    saved = seal.newest(RunDirectory(directory))
+    run = RunDirectory(directory)
+    held = transaction.steps(run.checkpoints)
+    newest = run.checkpoints / transaction.step_name(held[-1]) if held else None
+    mine = newest / f"{policy}.safetensors" if newest else None
+    total = (size_of(newest) if newest else 0) + (mine.stat().st_size if mine and mine.is_file() else 0)
+    files = Watched(Megabytes(total, f"checkpoint of step {held[-1] if held else 0}: {{}} MB read", say).add)
+    saved = seal.newest(run, files=files)
     if saved is None:
         return Exported(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
-    tensors, documents = saved.load(only=[policy])
+    tensors, documents = saved.load(only=[policy], files=files)
     finished, tokens, _, states, _ = take("run", documents["state"], *STATE)
     if handle.changes:
         handle.load(states[policy], tensors[policy])

@@ -161,8 +161,8 @@ async def _solve(task: Task, roles: Roles) -> None:
         return
 
 
-def cell(drawn: Drawn, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What one verifier makes of one generator."""
+def cell(drawn: Drawn, outcomes: Sequence[Outcome], names: Sequence[str] = SHOWN) -> dict[str, Any]:
+    """What one verifier makes of one generator; ``names``: of the figures in ``CELLS``."""
     by_problem: dict[int, list[tuple[Outcome, bool]]] = {}
     for outcome, right in zip(outcomes, drawn.right, strict=True):
         by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
@@ -174,7 +174,7 @@ def cell(drawn: Drawn, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         best[problem] = {"best": float(won), "problems": 1.0}
     total = sum(map(len, by_problem.values()))
     shown = [outcome for outcome in outcomes if not outcome.refused]
-    named: dict[str, Statistic] = {name: CELLS[name] for name in SHOWN}
+    named: dict[str, Statistic] = {name: CELLS[name] for name in names}
     return {
         **{name: _json(figure(counts, statistic, len(shown)) if total else None) for name, statistic in named.items()},
         "best_of_n": _json(figure(best, BEST, len(best)) if best else None),

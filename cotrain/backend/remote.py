@@ -228,6 +228,7 @@ class RemoteHandle(PolicyHandle):
         return Completion(
             token_ids=trace.token_ids,
             logprobs=trace.logprobs,
+            entropies=trace.entropies,
             finish=trace.finish,
             policy=self.name,
             version=trace.version,

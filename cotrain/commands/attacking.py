@@ -8,8 +8,10 @@ import json
 from collections.abc import Callable, Sequence
 
 from cotrain.attack import play, tables
+from cotrain.attack import reviewed as on_rollouts
 from cotrain.attack import xplay as cross
 from cotrain.commands.common import add_device, add_threads, device_of, threads
+from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, whole
 
 
@@ -52,8 +54,12 @@ def xplay(argv: Sequence[str]) -> int:
     parser.add_argument("--every", type=whole(1), default=25, metavar="N", help="steps between those that play (25)")
     parser.add_argument("--problems", type=whole(1), default=64, metavar="N", help="held-out ones (default: 64)")
     parser.add_argument("--samples", type=whole(1), default=4, metavar="N", help="solutions of each (default: 4)")
+    parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
+    parser.add_argument("--rollouts", type=whole(1), default=128, metavar="N", help="of each step, then (default: 128)")
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
     given = _read(parser, argv)
+    if given.on_rollouts:
+        return _reviewed(given)
     found = cross.xplay(
         given.directories,
         every=given.every,
@@ -66,6 +72,22 @@ def xplay(argv: Sequence[str]) -> int:
         say=_said(given.json),
     )
     print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(cross.lines_of(found)))
+    return 0
+
+
+def _reviewed(given: argparse.Namespace) -> int:
+    if len(given.directories) > 1:
+        raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
+    found = on_rollouts.reviewed(
+        given.directories[0],
+        every=given.every,
+        role=given.role,
+        rollouts=given.rollouts,
+        device=device_of(given.device),
+        out=given.out,
+        say=_said(given.json),
+    )
+    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(on_rollouts.lines_of(found)))
     return 0
 
 

@@ -8,7 +8,17 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from cotrain.commands.common import add_answers, add_device, add_threads, device_of, figure, prompt_of, quiet, threads
+from cotrain.commands.common import (
+    add_answers,
+    add_device,
+    add_threads,
+    device_of,
+    figure,
+    prompt_of,
+    quiet,
+    say,
+    threads,
+)
 from cotrain.core.flags import Parser, real, whole, words_of
 
 
@@ -145,7 +155,7 @@ def export(argv: Sequence[str]) -> int:
     quiet()
     from cotrain.export import export as write
 
-    print(f"written to {write(given.directory, given.role, given.out, merged=given.merged)}")
+    print(f"written to {write(given.directory, given.role, given.out, merged=given.merged, say=say)}")
     return 0
 
 

@@ -132,6 +132,7 @@ class Completion:
     version: int  # with which weights
     score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
     failure: str | None = None  # why there is no answer, where "finish" is "failed": a remote server's fault
+    entropies: bytes = b""  # [T] of the distribution of each token, as levels (``core/entropy.py``); b"" where unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,7 @@ class Trace:
     parent: str | None = None  # address of the trace this one judges, if any
     score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
     turns: tuple[Part, ...] = ()  # where each turn stands; () where one turn is all of token_ids
+    entropies: bytes = b""  # [T] as of a Completion, 0 where given; b"" where an engine does not tell them
 
     @property
     def mask(self) -> tuple[bool, ...]:

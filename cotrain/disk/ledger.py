@@ -10,7 +10,8 @@ episodes alone (no time, no name), so a run cut back by ``truncate_after`` and r
 Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f4:" before float32, 4 bytes per token
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
 ``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
-[start, end, finish], where they are not all. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
+[start, end, finish], where they are not all. ``entropies`` has a character a token (``core/entropy.py``), where the
+engine tells them. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
 list. NaN and infinities there, and in signals, are Python's JSON literals. ``advantages``, for readers of the file, are
 what was learned from: objective → [advantage, tokens] over the sampled tokens, to four digits.
 
@@ -30,6 +31,7 @@ from types import TracebackType
 from typing import Any
 
 from cotrain.core.address import Address
+from cotrain.core.entropy import as_text, from_text
 from cotrain.core.errors import StateError, UserError
 from cotrain.core.state import State, take
 from cotrain.core.types import Episode, Part, Reward, Trace
@@ -270,7 +272,7 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 _ADDRESS = ("step", "task", "member", "role", "call")
 _PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns", "entropies")
 
 
 def trace_to_json(trace: Trace) -> State:
@@ -278,6 +280,7 @@ def trace_to_json(trace: Trace) -> State:
     at = trace.address
     check_json(trace.parsed, f"trace {at}: parsed", finite=False)
     check_json(trace.truth, f"trace {at}: truth", finite=False)
+    told = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
     return {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in _PLAIN},
@@ -286,16 +289,17 @@ def trace_to_json(trace: Trace) -> State:
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
         "turns": [[turn.start, turn.end, turn.finish] for turn in trace.turns],
+        **told,
     }
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
     """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
     missing and unknown fields."""
-    state = {"score": None, "turns": (), **state}
+    state = {"score": None, "turns": (), "entropies": "", **state}
     for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
         state.pop(name, None)
-    address, prompt_ids, token_ids, logprobs, signals, turns = take(
+    address, prompt_ids, token_ids, logprobs, signals, turns, entropies = take(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
     plain = take("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
@@ -305,6 +309,7 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
         turns=tuple(Part(start=start, end=end, finish=finish) for start, end, finish in turns),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
+        entropies=from_text(entropies),
         signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
         **dict(zip(_PLAIN, plain, strict=True)),
     )

@@ -74,12 +74,13 @@ class Held(Rows):
         super().__init__(device)
         self._speaker = speaker
 
-    def note(self, first: int, tokens: Tensor, logprobs: Tensor) -> None:
+    def note(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Append a token to every row from ``first`` on that has not finished."""
         state = self._state[first:]
         live = (state[:, DRAWN] == 0) | ~self._done()[first:]
         at = state[:, DRAWN : DRAWN + 1].clamp(max=self._tokens.shape[1] - 1)
-        for store, new in ((self._tokens[first:], tokens), (self._logprobs[first:], logprobs)):
+        stores = (self._tokens, tokens), (self._logprobs, logprobs), (self._entropies, entropies)
+        for store, new in ((all_rows[first:], new) for all_rows, new in stores):
             store.scatter_(1, at, torch.where(live[:, None], new[:, None], store.gather(1, at)))
         state[:, LAST] = torch.where(live, tokens, state[:, LAST])
         state[:, DRAWN] += live
@@ -98,9 +99,11 @@ class Held(Rows):
         finished = [i for i, flag in enumerate(flags[0]) if flag]
         if finished:
             counts: list[int] = self._state[done, DRAWN].tolist()
-            drawn = (x[done, : max(counts)].tolist() for x in (self._tokens, self._logprobs))
-            for i, count, ids, values in zip(finished, counts, *drawn, strict=True):
-                self._take(i, stopped.get(i, count), ids, values)
+            drawn = (
+                x[:, : max(counts)].tolist() for x in (self._tokens[done], self._logprobs[done], self._levels(done))
+            )
+            for i, count, *told in zip(finished, counts, *drawn, strict=True):
+                self._take(i, stopped.get(i, count), *told)
         return finished
 
 
@@ -241,8 +244,7 @@ class StaticScheduler(Scheduler):
         asked = [row.request.sampling for row in self.running.items[first:]]
         greedy = any(sampling.temperature == 0 for sampling in asked)
         cut = any(sampling.top_p < 1 and sampling.temperature > 0 for sampling in asked)
-        tokens, logprobs = draw(logits, *self.running.settings(first), some_greedy=greedy, some_cut=cut)
-        self.running.note(first, tokens, logprobs)
+        self.running.note(first, *draw(logits, *self.running.settings(first), some_greedy=greedy, some_cut=cut))
 
     @contextmanager
     def _speaking(self, activate: bool = True) -> Iterator[None]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from cotrain.core.entropy import MOST, PER_ROOT
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
@@ -27,20 +28,23 @@ def complete(model: nn.Module, request: Request, version: int = 0) -> Completion
     top_p, seed = torch.tensor([sampling.top_p], device=device), torch.tensor([request.seed], device=device)
     token_ids: list[int] = []
     logprobs: list[float] = []
+    levels: list[int] = []
     stopped = False
     while len(token_ids) < sampling.max_tokens and not stopped:
         ids = torch.tensor([[*request.prompt_ids, *token_ids]], device=device)
         logits = model(input_ids=ids, use_cache=False).logits[:, -1]
         uniform = uniforms(seed, torch.tensor([len(token_ids)], device=device))
-        token, logprob = draw(logits, uniform, temperature, top_p)
+        token, logprob, entropy = draw(logits, uniform, temperature, top_p)
         token_ids.append(int(token))
         logprobs.append(float(logprob))
+        levels.append(min(MOST, round(PER_ROOT * max(0.0, float(entropy)) ** 0.5)))
         stopped = token_ids[-1] in request.stop_ids
         if sampling.stop and request.decode:
             stopped = stopped or stop_in(request.decode(token_ids), sampling.stop) is not None
     return Completion(
         token_ids=tuple(token_ids),
         logprobs=tuple(logprobs),
+        entropies=bytes(levels),
         finish="stop" if stopped else "length",
         policy=request.policy,
         version=version,

@@ -64,6 +64,7 @@ class ReplayEngine:
                 Completion(
                     token_ids=trace.token_ids,
                     logprobs=trace.logprobs,
+                    entropies=trace.entropies,
                     finish=trace.finish,
                     policy=trace.policy,
                     version=trace.version,
@@ -89,6 +90,7 @@ def turns_of(trace: Trace) -> list[Trace]:
             prompt_ids=(*trace.prompt_ids, *trace.token_ids[: turn.start]),
             token_ids=trace.token_ids[turn.start : turn.end],
             logprobs=trace.logprobs[turn.start : turn.end],
+            entropies=trace.entropies[turn.start : turn.end],
             finish=turn.finish,
             turns=(),
         )

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cotrain.core import entropy
 from cotrain.core.types import Completion
 from cotrain.engine.cache import fill
 from cotrain.engine.contract import Request
@@ -32,6 +33,7 @@ class Row:
     future: asyncio.Future[Completion]
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    entropies: bytes = b""
     score: float | None = None
     watch: StopWatch | None = None  # for stop strings
 
@@ -57,6 +59,7 @@ class Rows:
         self._stops = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, S], padded with _NO_TOKEN
         self._tokens = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, largest max_tokens]
         self._logprobs = torch.zeros(0, 0, device=device)  # [R, largest max_tokens]
+        self._entropies = torch.zeros(0, 0, device=device)  # [R, largest max_tokens]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -89,14 +92,16 @@ class Rows:
         self._stops = _stacked(self._stops, torch.tensor(padded, dtype=torch.int64))
         self._tokens = _stacked(self._tokens, torch.zeros(len(rows), most, dtype=torch.int64))
         self._logprobs = _stacked(self._logprobs, torch.zeros(len(rows), most))
+        self._entropies = _stacked(self._entropies, torch.zeros(len(rows), most))
         self.items += rows
 
-    def note(self, first: int, tokens: Tensor, logprobs: Tensor) -> None:
+    def note(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Append a token to every row from ``first`` on."""
         state = self._state[first:]
         at = state[:, DRAWN : DRAWN + 1]
         self._tokens[first:].scatter_(1, at, tokens[:, None])
         self._logprobs[first:].scatter_(1, at, logprobs[:, None])
+        self._entropies[first:].scatter_(1, at, entropies[:, None])
         state[:, LAST] = tokens
         state[:, DRAWN] += 1
 
@@ -108,9 +113,9 @@ class Rows:
         found = done.nonzero()[:, 0]
         finished: list[int] = found.tolist()
         if finished:
-            drawn = (x[found].tolist() for x in (self._state[:, DRAWN], self._tokens, self._logprobs))
-            for i, count, ids, values in zip(finished, *drawn, strict=True):
-                self._take(i, stopped.get(i, count), ids, values)
+            drawn = (self._state[found, DRAWN], self._tokens[found], self._logprobs[found], self._levels(found))
+            for i, count, *told in zip(finished, *(x.tolist() for x in drawn), strict=True):
+                self._take(i, stopped.get(i, count), *told)
         return finished
 
     def stopped(self) -> dict[int, int]:
@@ -128,9 +133,19 @@ class Rows:
                 found[i] = end
         return found
 
-    def _take(self, i: int, count: int, ids: list[int], values: list[float]) -> None:
+    def _take(self, i: int, count: int, ids: list[int], values: list[float], levels: list[int]) -> None:
         """Give a row that has finished its first ``count`` tokens."""
-        self.items[i].token_ids, self.items[i].logprobs = tuple(ids[:count]), tuple(values[:count])
+        row = self.items[i]
+        row.token_ids, row.logprobs, row.entropies = tuple(ids[:count]), tuple(values[:count]), bytes(levels[:count])
+
+    def _levels(self, rows: Tensor) -> Tensor:
+        """[r, largest max_tokens] uint8: the entropies of these rows as levels."""
+        return (
+            (self._entropies[rows].clamp(min=0).sqrt() * entropy.PER_ROOT)
+            .round()
+            .clamp(max=entropy.MOST)
+            .to(torch.uint8)
+        )
 
     def _done(self) -> Tensor:
         """[R] bool: has as many tokens as it may, or a stop token."""
@@ -146,7 +161,7 @@ class Rows:
     def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         fill(self.items, holes, movers, keep)
-        for name in ("_state", "_sampling", "_stops", "_tokens", "_logprobs"):
+        for name in ("_state", "_sampling", "_stops", "_tokens", "_logprobs", "_entropies"):
             values = getattr(self, name)
             if holes:
                 values[holes] = values[movers]

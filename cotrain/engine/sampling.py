@@ -20,6 +20,7 @@ from torch import Tensor
 _MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_LEAST = -1e9  # a log-probability below which is none
 _SCALE = 2.0**50  # of probabilities as integers; sums stay below 2**51, where float64 is exact
 
 
@@ -47,7 +48,7 @@ def draw(
     *,
     some_greedy: bool | None = None,
     some_cut: bool | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Draw one token per row.
 
     Args:
@@ -58,9 +59,9 @@ def draw(
         some_greedy, some_cut: may a row be greedy, and may another's ``top_p`` be below 1? None looks, which on a GPU
             waits for it.
 
-    Returns tokens [B] int64 and their log-probabilities [B] float32 under the distribution that was sampled from
-    (divided by the temperature, cut and renormalised); greedy tokens under the plain softmax. Rows with a logit that
-    is not a number give a log-probability that is not a number.
+    Returns tokens [B] int64, their log-probabilities [B] float32 under the distribution that was sampled from (divided
+    by the temperature, cut and renormalised), and its entropy [B] float32 in nats; of greedy tokens those of the plain
+    softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
     greedy = temperature == 0
     logp = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperature)[:, None], dim=-1)  # [B, V]
@@ -68,7 +69,10 @@ def draw(
         some_cut = bool(((top_p < 1) & ~greedy).any())
     if some_cut:
         logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut(logp, top_p))
-    total = logp.exp().mul_(_SCALE).to(torch.int64).cumsum(-1)  # [B, V]
+    logp.clamp_(min=_LEAST)  # what is impossible adds 0 to the entropy, and not 0 times infinity
+    p = logp.exp()
+    entropies = -(p * logp).sum(-1)
+    total = p.mul_(_SCALE).to(torch.int64).cumsum(-1)  # [B, V]
     mass = total[:, -1]
     target = torch.minimum((uniform * mass).to(torch.int64), mass - 1)
     tokens = torch.searchsorted(total, target[:, None], right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
@@ -76,7 +80,7 @@ def draw(
         some_greedy = bool(greedy.any())
     if some_greedy:
         tokens = torch.where(greedy, logp.argmax(-1), tokens)
-    return tokens, logp.gather(1, tokens[:, None]).squeeze(1)
+    return tokens, logp.gather(1, tokens[:, None]).squeeze(1), entropies
 
 
 def _cut(logp: Tensor, top_p: Tensor) -> Tensor:

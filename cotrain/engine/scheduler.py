@@ -164,6 +164,7 @@ class Scheduler:
         return Completion(
             token_ids=row.token_ids,
             logprobs=row.logprobs,
+            entropies=row.entropies,
             finish=row.finish,
             policy=self.policy,
             version=self.version,
@@ -179,7 +180,7 @@ class Scheduler:
         waiting = {id(row) for row in self.waiting}
         self.waiting += [row for row in self.running.items if id(row) not in waiting]
         for row in self.waiting:
-            row.token_ids, row.logprobs = (), ()
+            row.token_ids, row.logprobs, row.entropies = (), (), b""
             if row.watch is not None and row.request.decode is not None:
                 row.watch = StopWatch(row.request.sampling.stop, row.request.decode)
         counts = self.counts
@@ -301,14 +302,14 @@ class Scheduler:
 
     def _draw(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it."""
-        tokens, logprobs = draw(logits, *self.running.settings(first))
+        tokens, logprobs, entropies = draw(logits, *self.running.settings(first))
         wrong = logprobs.isnan()
         if bool(wrong.any()):
             address = self.running.items[first + int(wrong.nonzero()[0])].request.address
             raise FloatingPointError(
                 f"policy {self.policy!r} (version {self.version}) computes logits that are not numbers for {address}"
             )
-        self.running.note(first, tokens, logprobs)
+        self.running.note(first, tokens, logprobs, entropies)
         self.counts.sampled_tokens += len(tokens)
 
     def _leave(self, gone: set[int]) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import ledger, transaction
-from cotrain.disk.files import Growing, Written, written_in
+from cotrain.disk.files import REAL_FILES, Files, Growing, Written, written_in
 from cotrain.loop.directory import AFTER, SEAL, RunDirectory
 
 if TYPE_CHECKING:
@@ -85,16 +85,18 @@ class Saved:
         """Newer ones that were passed over."""
         return self.checkpoint.damaged
 
-    def load(self, *, only: Collection[str] | None = None) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    def load(
+        self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
+    ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """See ``Checkpoint.load``."""
-        return self.checkpoint.load(only=only)
+        return self.checkpoint.load(only=only, files=files)
 
 
-def newest(directory: RunDirectory) -> Saved | None:
+def newest(directory: RunDirectory, *, files: Files = REAL_FILES) -> Saved | None:
     """The newest checkpoint of a run that was verified, None where there is none yet. Raises RunDirectoryError where it
     is another run's, or metrics or ledger are not those that it was saved with; and what ``transaction.latest``
     raises."""
-    checkpoint = transaction.latest(directory.checkpoints)
+    checkpoint = transaction.latest(directory.checkpoints, files=files)
     if checkpoint is None:
         return None
     _, documents = checkpoint.load(only=())

@@ -331,7 +331,7 @@ def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Tr
         return first
     start = len(first.prompt_ids)
     token_ids = (*last.prompt_ids, *last.token_ids)[start:]
-    logprobs = [0.0] * len(token_ids)
+    logprobs, levels = [0.0] * len(token_ids), bytearray(len(token_ids))
     parts: list[Part] = []
     signals: list[Reward] = []
     text = ""
@@ -340,6 +340,7 @@ def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Tr
         end = at + len(turn.token_ids)
         text += decode(token_ids[parts[-1].end if parts else 0 : at]) + turn.text
         logprobs[at:end] = turn.logprobs
+        levels[at:end] = turn.entropies or bytes(end - at)
         parts.append(Part(start=at, end=end, finish=turn.finish))
         for signal in turn.signals:
             low, high = signal.tokens or (0, end - at)
@@ -349,6 +350,7 @@ def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Tr
         version=min(turn.version for turn in turns),
         token_ids=token_ids,
         logprobs=tuple(logprobs),
+        entropies=bytes(levels) if all(turn.entropies for turn in turns) else b"",
         text=text,
         finish=last.finish,
         signals=tuple(signals),

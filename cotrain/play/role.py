@@ -201,6 +201,7 @@ class Turn:
                 prompt_ids=self.prompt_ids,
                 token_ids=self.completion.token_ids,
                 logprobs=self.completion.logprobs,
+                entropies=self.completion.entropies,
                 text=self.text,
                 finish=self.completion.finish,
                 signals=tuple(self._signals),

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.entropy import from_text, nats
 from cotrain.core.notes import PROBLEM
 from cotrain.disk.floats import decode_floats
 from cotrain.view.rollouts import Json, Weights, address_of
@@ -46,11 +47,22 @@ def _trace(trace: Json, models: Mapping[str, str], weights: Weights, tokens: boo
     if tokens:
         logprobs = decode_floats(str(trace["logprobs"]))
         found["logprobs"] = [round(value, 3) if value == value and abs(value) < 1e6 else None for value in logprobs]
+        found["entropies"] = _entropies(trace)
+        found["ids"] = trace["token_ids"]
         found["tokens"] = _pieces(trace["token_ids"], models.get(str(trace.get("policy")), ""))
         found["advantages"] = {
             str(objective): _in_place(trace, runs) for objective, runs in trace.get("advantages", {}).items()
         }
     return found
+
+
+def _entropies(trace: Json) -> list[float] | None:
+    """In nats, of each token; None where the engine did not tell them."""
+    try:
+        levels = from_text(str(trace.get("entropies", "")))
+    except ValueError:
+        return None
+    return [round(nats(level), 3) for level in levels] or None
 
 
 def _in_place(trace: Json, runs: Sequence[Sequence[float]]) -> list[float | None]:

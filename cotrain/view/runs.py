@@ -21,7 +21,7 @@ from cotrain.view.places import RECIPE
 from cotrain.view.rollouts import Json, Rollouts
 
 MOST_ALARMS = 40
-TRIED = ("attack", "xplay")  # NAME.json, written by other commands
+TRIED = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
 
 
 class Run:

@@ -77,6 +77,11 @@ def _trace(trace: dict[str, Any]) -> list[str]:
     masked = trace["token_count"] - sampled
     ended = terminal(trace["finish"], 60)
     learned = f"no: {terminal(trace['failure'], 200)}" if trace["failure"] else "yes, unless its phase trains another"
+    if spread := _sampled(trace, trace.get("entropies") or []):
+        mean, most = sum(spread) / len(spread), max(range(len(spread)), key=spread.__getitem__)
+        lines.append(
+            f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {spread[most]:.3g} at sampled token {most}"
+        )
     for objective, told in trace.get("advantages", {}).items():
         known = [value for value in told if value is not None]
         if known:
@@ -89,3 +94,9 @@ def _trace(trace: dict[str, Any]) -> list[str]:
         f"{INDENT}truth: {terminal(json.dumps(trace['truth'], ensure_ascii=False))}",
     ]
     return lines
+
+
+def _sampled(trace: dict[str, Any], values: Sequence[float]) -> list[float]:
+    """The values of the sampled tokens alone."""
+    spans = [(turn[0], turn[1]) for turn in trace["turns"] or [[0, len(values)]]]
+    return [value for start, end in spans for value in values[start:end]]

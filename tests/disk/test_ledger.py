@@ -111,6 +111,7 @@ traces = st.builds(
     turns=st.lists(st.builds(Part, start=st.integers(0, 9), end=st.integers(0, 9), finish=names), max_size=3).map(
         tuple
     ),
+    entropies=st.lists(st.integers(0, 91), max_size=5).map(bytes),
 )
 episodes = st.builds(
     Episode,
@@ -366,3 +367,11 @@ def test_a_step_is_compact() -> None:
 def test_a_field_of_older_ledgers_is_read_over() -> None:
     trace = episodes_of(1)[0].traces[0]
     assert trace_from_json({**trace_to_json(trace), "learn_ids": [1, 2]}) == trace
+
+
+def test_entropies_are_a_character_a_token_and_older_ledgers_have_none() -> None:
+    trace = dataclasses.replace(episodes_of(1)[0].traces[0], entropies=bytes([0, 22, 91]))
+    stored = trace_to_json(trace)
+    assert stored["entropies"] == "#9~" and trace_from_json(stored) == trace
+    del stored["entropies"]
+    assert trace_from_json(stored).entropies == b"" and "entropies" not in trace_to_json(trace_from_json(stored))

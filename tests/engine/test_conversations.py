@@ -169,10 +169,12 @@ def test_every_turn_of_a_recorded_trace_is_replayed():
     first, last = turns[0][0], turns[-1]
     start, everything = len(first.prompt_ids), (*last[0].prompt_ids, *last[1].token_ids)
     logprobs, parts = [0.0] * (len(everything) - start), []
+    levels = bytearray(len(logprobs))
     for one, completion in turns:
         at = len(one.prompt_ids) - start
         parts.append(Part(start=at, end=at + len(completion.token_ids), finish=completion.finish))
         logprobs[at : parts[-1].end] = completion.logprobs
+        levels[at : parts[-1].end] = completion.entropies
     trace = Trace(
         address=first.address,
         role="solver",
@@ -182,6 +184,7 @@ def test_every_turn_of_a_recorded_trace_is_replayed():
         prompt_ids=first.prompt_ids,
         token_ids=everything[start:],
         logprobs=tuple(logprobs),
+        entropies=bytes(levels),
         text="",
         finish=parts[-1].finish,
         signals=(),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
+from cotrain.core.entropy import nats
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.engine.cache import SharedPrefixCache
@@ -22,6 +23,9 @@ def assert_same(completion, expected, tolerance=1e-4):
     assert completion.token_ids == expected.token_ids
     assert completion.finish == expected.finish
     assert completion.logprobs == pytest.approx(expected.logprobs, abs=tolerance)
+    assert len(completion.entropies) == len(completion.token_ids)
+    if tolerance <= 1e-4:  # rounding may move a level by one
+        assert all(abs(a - b) <= 1 for a, b in zip(completion.entropies, expected.entropies, strict=True))
 
 
 def test_engine_equals_reference():
@@ -75,6 +79,8 @@ def test_logprobs_agree_with_a_teacher_forced_forward():
         logp = torch.log_softmax(logits[len(asked.prompt_ids) - 1 : -1], -1)
         forced = logp.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
         assert completion.logprobs == pytest.approx(forced.tolist(), abs=1e-4)
+        exact = -(logp.exp() * logp).sum(-1)
+        assert [nats(level) for level in completion.entropies] == pytest.approx(exact.tolist(), rel=0.05, abs=0.01)
 
 
 def test_order_of_arrival_does_not_matter():

@@ -32,7 +32,7 @@ def rows(values: list[float]) -> torch.Tensor:
 
 
 def draw_one(logits: list[float], uniform: float, temperature: float = 1.0, top_p: float = 1.0) -> tuple[int, float]:
-    token, logprob = draw(
+    token, logprob, _ = draw(
         rows(logits), torch.tensor([uniform], dtype=torch.float64), torch.tensor([temperature]), torch.tensor([top_p])
     )
     return int(token), float(logprob)
@@ -64,7 +64,7 @@ def test_extreme_uniforms_stay_inside():
 def test_draws_follow_the_softmax():
     count, logits = 40_000, torch.randn(13, generator=torch.Generator().manual_seed(1)) * 2
     for temperature in (1.0, 0.6):
-        tokens, logprobs = draw(
+        tokens, logprobs, entropies = draw(
             logits.expand(count, -1),
             uniforms(torch.arange(count), torch.zeros(count, dtype=torch.int64)),
             torch.full((count,), temperature),
@@ -75,6 +75,7 @@ def test_draws_follow_the_softmax():
         observed = torch.bincount(tokens, minlength=13).float()
         assert float(((observed - expected) ** 2 / expected).sum()) < 32.9  # 12 degrees of freedom, p = 0.001
         torch.testing.assert_close(logprobs, p.log()[tokens], atol=1e-5, rtol=0)
+        torch.testing.assert_close(entropies, -(p * p.log()).sum().expand(count), atol=1e-5, rtol=0)
 
 
 def test_the_inverse_by_hand():
@@ -96,6 +97,17 @@ def test_top_p_by_hand():
         assert {token for token, _ in drawn} == set(kept)
         for token, logprob in drawn:
             assert logprob == pytest.approx(math.log(kept[token]), abs=1e-6)
+
+
+def test_entropies_by_hand():
+    logits = torch.tensor([[0.5, 0.25, 0.25, 0.0]]).log()  # 3/2 ln 2
+    two_thirds = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
+    cooler = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 6))  # squares: 4, 1 and 1 of 6
+    cases = {(1.0, 1.0): 1.5 * math.log(2), (1.0, 0.49): 0.0, (1.0, 0.7): two_thirds, (0.5, 1.0): cooler,
+             (0.0, 0.1): 1.5 * math.log(2)}  # greedy: of the plain softmax  # fmt: skip
+    for (temperature, top_p), expected in cases.items():
+        _, _, entropy = draw(logits, torch.tensor([0.5]).double(), torch.tensor([temperature]), torch.tensor([top_p]))
+        assert float(entropy) == pytest.approx(expected, abs=1e-6)
 
 
 def test_greedy_takes_the_largest_with_its_plain_logprob():
@@ -125,11 +137,12 @@ def test_rows_do_not_depend_on_each_other():
     u = torch.rand(64, dtype=torch.float64, generator=generator)
     temperature = torch.tensor([0.0, 0.5, 1.0, 1.0]).repeat(16)
     top_p = torch.tensor([1.0, 0.8, 1.0, 0.5]).repeat(16)
-    tokens, logprobs = draw(logits, u, temperature, top_p)
+    tokens, logprobs, entropies = draw(logits, u, temperature, top_p)
     for i in range(64):
-        token, logprob = draw(logits[i : i + 1], u[i : i + 1], temperature[i : i + 1], top_p[i : i + 1])
+        token, logprob, entropy = draw(logits[i : i + 1], u[i : i + 1], temperature[i : i + 1], top_p[i : i + 1])
         assert int(token) == int(tokens[i])
         assert float(logprob) == pytest.approx(float(logprobs[i]), abs=1e-6)
+        assert float(entropy) == float(entropies[i])  # bit for bit: levels of it are in the ledger
 
 
 def test_logits_that_are_not_numbers_show():

@@ -83,6 +83,8 @@ def test_turns_that_extend_each_other_are_one_trace(model):
     assert two.start == 4 + 4 and three.start == two.end + 4
     assert trace.mask == tuple(any(t.start <= i < t.end for t in trace.turns) for i in range(three.end))
     assert all(trace.logprobs[i] == 0.0 for i, m in enumerate(trace.mask) if not m)
+    assert len(trace.entropies) == three.end
+    assert all((level > 0) is m for level, m in zip(trace.entropies, trace.mask, strict=True))
     assert trace.text.count("[42]") == trace.text.count("[ok]") == 1
     assert [(s.name, s.value, s.tokens) for s in trace.signals] == [
         ("turn", 0.5, (two.start, two.end)),

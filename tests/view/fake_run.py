@@ -262,6 +262,7 @@ def trace(
         prompt_ids=(1, 2),
         token_ids=(3, 4),
         logprobs=(-0.5, -0.25),
+        entropies=bytes([22, 0]),
         text=text,
         finish="stop",
         signals=tuple(Reward(name=name, value=value) for name, value in rewards),

@@ -187,6 +187,10 @@ def poisoned_run(directory: Path, texts: list[str]) -> Path:
         directory / "xplay.json",
         {"split": whole, "generators": places, "verifiers": places, "cells": cells, "problems": whole},
     )
+    write(
+        directory / "reviewed.json",
+        {"role": whole, "generators": [{**p, "n": whole} for p in places], "verifiers": places, "cells": cells},
+    )
     (directory / "episodes" / "episodes.jsonl.gz").unlink()
     with Ledger(directory / "episodes") as ledger:
         for step in range(12):

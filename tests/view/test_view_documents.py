@@ -213,3 +213,19 @@ def test_runs_of_a_folder_are_found(tmp_path: Path) -> None:
     for wrong in ("empty", "nothing"):
         with pytest.raises(RunDirectoryError, match="run"):
             find_places(tmp_path / wrong)
+
+
+def test_a_ledger_without_entropies_opens(tmp_path: Path) -> None:
+    """Of an older version, or of an engine that does not tell them."""
+    write_fake_run(tmp_path, steps=4, episodes=1, summary=False)
+    (tmp_path / "episodes" / "episodes.jsonl.gz").unlink()
+    made = episode(0, 4, 0)
+    older = dataclasses.replace(made, traces=tuple(dataclasses.replace(t, entropies=b"") for t in made.traces))
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(0, [older])
+        ledger.append(1, [dataclasses.replace(episode(1, 4, 0), step=1)])
+    run = read_all(tmp_path)
+    old, new = run.rollout(0, 0, 0), run.rollout(1, 0, 0)
+    assert old is not None and [trace["entropies"] for trace in old["traces"]] == [None, None]
+    assert new is not None and new["traces"][0]["entropies"] == [1.0, 0.0]
+    assert new["traces"][0]["ids"] == [3, 4]

@@ -74,6 +74,10 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
             "[...document.querySelectorAll('.rollout .tokens .token')].slice(0, 2).map((one) => one.style.background)"
         )
         browser.wait(f"({shades})[0].includes('--a') && ({shades})[1].includes('--b')")  # worth more, worth less
+        browser.click(".rollout .chips button", "entropy")
+        browser.wait(f"({shades})[0].includes('--b') && !({shades})[1]")  # one nat, none
+        told = browser.run("document.querySelector('.rollout .tokens .token').title")
+        assert "token 3" in told and "entropy 1 nats" in told
         title = browser.wait("document.querySelector('.rollout h2')?.textContent")
         browser.reload()
         browser.wait(
@@ -117,6 +121,25 @@ def test_seeds_of_one_recipe_are_bands_over_any_cost(tmp_path: Path) -> None:
             browser.click("nav a", "Side by side")
             browser.click("a", "open it in its run")
             browser.wait("document.querySelector('.rollout h2')")
+            assert browser.errors == []
+        server.shutdown()
+        thread.join()
+
+
+@needs_browser
+def test_a_folder_is_read_on_a_phone(tmp_path: Path) -> None:
+    for name in ("first", "a-rather-long-name/of-a-run-within-another-folder"):
+        write_fake_run(tmp_path / "runs" / name, steps=4, episodes=1)
+    root = tmp_path / "runs"
+    with Viewer(find_places(root), root) as viewer, listen(viewer, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        with Browser(tmp_path / "profile", 390, 844) as browser:
+            browser.open(f"http://{HOST}:{server.server_address[1]}/{viewer.token}/")
+            browser.wait("document.querySelectorAll('.folder a').length > 1")
+            assert browser.run("document.documentElement.scrollWidth") <= 390
+            heights = browser.run("[...document.querySelectorAll('.folder tbody tr')].map((one) => one.offsetHeight)")
+            assert max(heights) < 120, heights  # not one letter a line
             assert browser.errors == []
         server.shutdown()
         thread.join()

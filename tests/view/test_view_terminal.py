@@ -39,6 +39,7 @@ def test_why_tells_rewards_output_and_truth(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     for words in (
         "advantage of generator: -0.4 to 0.7",
+        "entropy of a token: mean 0.5 nats, most 1 at sampled token 0",
         "reward outcome",
         "reward agreement",
         "learned from: yes",

@@ -15,13 +15,13 @@ export function Interaction({ judged }) {
   const where = part && some.length ? `;steps=${some[0].from}-${some.at(-1).to}` : "";
   const pairs = Object.entries(total.pairs).filter(([, cells]) => cells.some(Boolean));
   const best = Object.entries(total.best), rates = Object.entries(total.rates);
-  if (!windows.length && !judged?.xplay) return html`<p>No rollout has been read yet.</p>`;
+  if (!windows.length && !judged?.xplay && !judged?.reviewed) return html`<p>No rollout has been read yet.</p>`;
   return html`<div class="bar"><p class="soft">Of rollouts of training${some.length ? `, steps ${some[0].from} to ${some.at(-1).to}` : ""}.</p><label>counted over <select value=${part} onChange=${(event) => choose(Number(event.target.value))}>
         ${PARTS.map((name, at) => html`<option value=${at}>${name}</option>`)}</select></label></div>
     ${pairs.length ? html`<section><h2>Who disagrees</h2><p class="soft">Solutions that each calls right or wrong. κ is Cohen's: 0 is the agreement of chance, 1 full agreement.</p>
       <div class="grid">${pairs.map(([name, cells]) => html`<${Pair} key=${name} name=${name} cells=${cells} where=${where} />`)}</div></section>` : null}
     ${best.map(([role, sizes]) => html`<${Best} key=${role} role=${role} sizes=${sizes} />`)}
-    <${Cross} xplay=${judged?.xplay} />
+    <${Reviewed} reviewed=${judged?.reviewed} /><${Crossed} xplay=${judged?.xplay} />
     ${rates.map(([role, bins]) => html`<${Rates} key=${role} role=${role} bins=${bins} where=${where} />`)}`;
 }
 
@@ -52,24 +52,37 @@ function Best({ role, sizes }) {
     <table><thead><tr><th>n</th><th>says</th><th>is right</th><th>pass@n</th><th>groups</th></tr></thead><tbody>${ns.map((n) => html`<tr><th scope="row">${n}</th><td>${number(mean(n, 1), true)}</td><td><b>${number(mean(n, 2), true)}</b></td><td>${number(mean(n, 3), true)}</td><td>${number(sizes[n][0])}</td></tr>`)}</tbody></table></div></section>`;
 }
 
-const MEASURES = [["balanced_accuracy", "balanced accuracy"], ["false_positive_rate", "false positives"], ["true_positive_rate", "right ones accepted"], ["best_of_n", "best of n is right"]];
+const CROSSED = [["balanced_accuracy", "balanced accuracy"], ["false_positive_rate", "false positives"], ["true_positive_rate", "right ones accepted"], ["best_of_n", "best of n is right"]];
+const REVIEWED = [["balanced_accuracy", "balanced accuracy"], ["precision", "precision of finding wrong ones"], ["recall", "recall of wrong ones"], ["f1", "F1 of finding wrong ones"], ["false_positive_rate", "false positives"]];
 
-// Generators down, verifiers across: what `cotrain xplay` measured.
-function Cross({ xplay }) {
-  const [key, choose] = useState("balanced_accuracy");
-  if (!xplay || !Array.isArray(xplay.generators) || !Array.isArray(xplay.verifiers) || !Array.isArray(xplay.cells)) return null;
-  const at = (row, column) => xplay.cells.find((cell) => cell.generator === row && cell.verifier === column)?.[key];
-  const values = xplay.cells.map((cell) => cell[key]?.value).filter(finite), low = Math.min(...values), high = Math.max(...values);
-  const runs = new Set([...xplay.generators, ...xplay.verifiers].map((one) => one.run)), several = runs.size > 1;
-  const named = (one) => `${several ? `${one.run} ` : ""}step ${number(one.step)}`;
-  return html`<section><div class="bar"><h2>Cross-play</h2><label>shown <select value=${MEASURES.findIndex(([name]) => name === key)} onChange=${(event) => choose(MEASURES[Number(event.target.value)][0])}>
-      ${MEASURES.map(([, label], place) => html`<option value=${place}>${label}</option>`)}</select></label></div>
-    <p class="soft"><${Text} of=${`Generators down, verifiers across; the frame marks pairs of one step. ${number(xplay.problems)} problems (${xplay.split ?? ""}), ${number(xplay.n)} solutions each.`} /></p>
-    <div class="scroll"><table class="heat"><thead><tr><th>generator</th><th>pass@1</th>${xplay.verifiers.slice(0, 40).map((one) => html`<th scope="col"><${Text} of=${named(one)} limit=${60} /></th>`)}</tr></thead><tbody>
-    ${xplay.generators.slice(0, 40).map((one, row) => html`<tr><th scope="row"><${Text} of=${named(one)} limit=${60} /></th><td>${number(one.pass_at_1?.value, true)}</td>
-      ${xplay.verifiers.slice(0, 40).map((other, column) => { const found = at(row, column), value = found?.value, share = finite(value) ? (value - low) / (high - low || 1) : 0;
-        return html`<td class=${one.run === other.run && one.step === other.step ? "own" : ""} style=${finite(value) ? { background: `color-mix(in srgb, var(--a) ${Math.round(8 + 52 * share)}%, transparent)` } : undefined}
-          title=${plain(finite(found?.low) ? `${number(found.low, true)} to ${number(found.high, true)}, n ${found.n}` : "")}>${number(value, true)}</td>`; })}</tr>`)}</tbody></table></div></section>`;
+// What `cotrain xplay` measured, on held-out problems and, with --on-rollouts, on solutions of training.
+function Crossed({ xplay }) {
+  const text = `Generators down, verifiers across; the frame marks pairs of one step. ${number(xplay?.problems)} problems (${xplay?.split ?? ""}), ${number(xplay?.n)} solutions each.`;
+  return html`<${Heat} title="Cross-play" text=${text} found=${xplay} measures=${CROSSED} />`;
+}
+
+function Reviewed({ reviewed }) {
+  const text = "Solutions of training down, by step; stored verifiers across. A column that sinks downwards: the generator gets past this verifier. A row that sinks to the right: it forgets. A number of rollouts opens those of the step.";
+  return html`<${Heat} title="What stored verifiers say of this run's rollouts" text=${text} found=${reviewed} measures=${REVIEWED} rollouts />`;
+}
+
+// Each cell with its n; generators down, verifiers across.
+function Heat({ title, text, found: table, measures, rollouts }) {
+  const [key, choose] = useState(measures[0][0]);
+  if (!table || !Array.isArray(table.generators) || !Array.isArray(table.verifiers) || !Array.isArray(table.cells)) return null;
+  const at = (row, column) => table.cells.find((cell) => cell.generator === row && cell.verifier === column)?.[key];
+  const values = table.cells.map((cell) => cell[key]?.value).filter(finite), low = Math.min(...values), high = Math.max(...values);
+  const runs = new Set([...table.generators, ...table.verifiers].map((one) => one.run)), several = runs.size > 1;
+  const named = (one) => `${several ? `${one.run} ` : ""}step ${number(one.step)}`, own = (one, other) => !rollouts && one.run === other.run && one.step === other.step;
+  return html`<section><div class="bar"><h2>${title}</h2><label>shown <select value=${measures.findIndex(([name]) => name === key)} onChange=${(event) => choose(measures[Number(event.target.value)][0])}>
+      ${measures.map(([, label], place) => html`<option value=${place}>${label}</option>`)}</select></label></div>
+    <p class="soft"><${Text} of=${text} /></p>
+    <div class="scroll"><table class="heat"><thead><tr><th>${rollouts ? "rollouts" : "generator"}</th>${rollouts ? html`<th>n</th>` : null}<th>${rollouts ? "are right" : "pass@1"}</th>${table.verifiers.slice(0, 40).map((one) => html`<th scope="col"><${Text} of=${named(one)} limit=${60} /></th>`)}</tr></thead><tbody>
+    ${table.generators.slice(0, 40).map((one, row) => html`<tr><th scope="row"><${Text} of=${named(one)} limit=${60} /></th>
+      ${rollouts ? html`<td><a href=${`#rollouts:all;steps=${Number(one.step)}-${Number(one.step)}`}>${number(one.n)}</a></td>` : null}<td>${number(one.pass_at_1?.value, true)}</td>
+      ${table.verifiers.slice(0, 40).map((other, column) => { const found = at(row, column), value = found?.value, share = finite(value) ? (value - low) / (high - low || 1) : 0;
+        return html`<td class=${own(one, other) ? "own" : ""} style=${finite(value) ? { background: `color-mix(in srgb, var(--a) ${Math.round(8 + 52 * share)}%, transparent)` } : undefined}
+          title=${plain(finite(found?.low) ? `${number(found.low, true)} to ${number(found.high, true)}` : "")}>${number(value, true)}${finite(found?.n) ? html`<small>n ${number(found.n)}</small>` : null}</td>`; })}</tr>`)}</tbody></table></div></section>`;
 }
 
 function Rates({ role, bins, where }) {

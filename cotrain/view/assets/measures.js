@@ -117,3 +117,19 @@ export function kappa([both, one, other, none]) {
   const agree = (both + none) / n, a = (both + one) / n, b = (both + other) / n, chance = a * b + (1 - a) * (1 - b);
   return [agree, chance < 1 ? (agree - chance) / (1 - chance) : null];
 }
+
+// From bins of [n, sum of probabilities, right ones], the highest first; the area under it, null where there is only one class.
+export function roc(bins) {
+  const right = bins.reduce((sum, bin) => sum + bin[2], 0), wrong = bins.reduce((sum, bin) => sum + bin[0] - bin[2], 0);
+  const x = [0], y = [0];
+  let tp = 0, fp = 0, area = 0;
+  for (const [n, , hits] of [...bins].reverse()) {
+    if (!n) continue;
+    tp += hits;
+    fp += n - hits;
+    x.push((100 * fp) / wrong);
+    y.push(tp / right);
+    area += ((x.at(-1) - x.at(-2)) / 100) * ((y.at(-1) + y.at(-2)) / 2);
+  }
+  return right && wrong ? { x, y, area } : { x: [], y: [], area: null };
+}

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { html, link, Text, number, plain, finite } from "view/words";
 import { kindOf } from "view/measures";
-import { Row } from "view/rollouts";
+import { Heading, Row } from "view/rollouts";
 import * as source from "view/source";
 
 const TRUTH = { true: ["ok", "✓", "right"], false: ["bad", "✗", "wrong"], null: ["open", "·", "not judged"] };
@@ -41,7 +41,7 @@ function Screen({ found, at, group, table, list }) {
     ${found.problem ? html`<div class="problem"><${Text} of=${found.problem} /></div>` : null}
     ${speeches.length > 1 ? html`<p class="chips">${speeches.map((one) => html`<a class="kind" aria-current=${one === speech} href=${link(one.address)}><${Text} of=${one.address.split(":").slice(3).join(" ")} /></a>`)}</p>` : null}
     ${speech ? html`<${Speech} key=${speech.address} speech=${speech} reviews=${found.traces.filter((trace) => trace.parent === speech.address)} />` : null}
-    <h3>The group, by reward</h3><table class="rows"><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
+    <h3>The group, by reward</h3><table class="rows"><${Heading} /><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
   </section>`;
 }
 
@@ -76,9 +76,15 @@ function Speech({ speech, reviews }) {
     ${review ? html`<${Trace} key=${review.address} trace=${review} shade=${shade} shadeBy=${shadeBy} />` : null}`;
 }
 
+// What a review wrote of each step, where it wrote as many as it judged.
+function reasonsOf(review) {
+  const told = [...String(review?.text ?? "").matchAll(/<step>([^]*?)<\/step>/g)].map(([, inside]) => inside.trim());
+  return told.length && told.length === review.parsed?.steps?.length ? told : [];
+}
+
 function Steps({ speech, reviews, review }) {
   const steps = (Array.isArray(speech.parsed?.steps) ? speech.parsed.steps : []).map((step) => (Array.isArray(step) ? step.at(-1) : step)).filter((step) => typeof step === "string");
-  const ok = speech.truth?.step_ok ?? [], reasons = speech.truth?.step_reasons ?? [], first = speech.truth?.first_wrong ?? ok.indexOf(false);
+  const ok = speech.truth?.step_ok ?? [], reasons = speech.truth?.step_reasons ?? [], because = reasonsOf(review), first = speech.truth?.first_wrong ?? ok.indexOf(false);
   const paid = speech.signals.filter(([name, , tokens]) => name === "step" && tokens).sort((a, b) => a[2][0] - b[2][0]);
   if (!steps.length) return html`<p class="soft">Not in steps${speech.parsed?.failure || speech.failure ? html`: <${Text} of=${speech.parsed?.failure ?? speech.failure} />` : null}.</p>`;
   return html`<ol class="steps">${steps.slice(0, 200).map((text, at) => {
@@ -86,7 +92,7 @@ function Steps({ speech, reviews, review }) {
     return html`<li class=${`step ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
       <span class="text"><${Text} of=${text.trim()} />${at === first ? html` <b class="first" title="first wrong step">▲ first wrong step</b>` : null}
         ${reasons[at] ? html` <small class="reason"><${Text} of=${reasons[at]} /></small>` : null}</span>
-      ${review ? html`<${Verdict} said=${flag(review.parsed?.steps?.[at])} truth=${flag(ok[at])} votes=${tally(reviews, (one) => one.parsed?.steps?.[at])} reward=${paid[at]?.[1]} />` : null}</li>`;
+      ${review ? html`<${Verdict} said=${flag(review.parsed?.steps?.[at])} truth=${flag(ok[at])} votes=${tally(reviews, (one) => one.parsed?.steps?.[at])} reward=${paid[at]?.[1]} because=${because[at]} />` : null}</li>`;
   })}</ol>`;
 }
 
@@ -95,11 +101,11 @@ function tally(reviews, pick) {
   return reviews.length > 1 && said.length ? `${said.filter(Boolean).length} of ${said.length}` : "";
 }
 
-function Verdict({ said, truth, probability, votes, reward, why }) {
+function Verdict({ said, truth, probability, votes, reward, why, because }) {
   if (said === null) return html`<span class="verdict none">unread${why ? html`: <${Text} of=${why} limit=${120} />` : null}</span>`;
   const off = truth !== null && said !== truth;
-  return html`<span class=${`verdict ${off ? "off" : ""}`}>${off ? "≠ " : ""}says ${said ? "right" : "wrong"}
-    <small>${finite(probability) ? ` p ${number(probability, true)}` : ""}${votes ? ` ${votes} say right` : ""}${finite(reward) ? ` reward ${number(reward)}` : ""}</small></span>`;
+  return html`<span class=${`verdict ${off ? "off" : ""}`} title=${because ? plain(because, 400) : undefined}>${off ? "≠ " : ""}says ${said ? "right" : "wrong"}
+    <small>${finite(probability) ? ` p ${number(probability, true)}` : ""}${votes ? ` ${votes} say right` : ""}${finite(reward) ? ` reward ${number(reward)}` : ""}</small>${because ? html`<small class="because"><${Text} of=${because} limit=${200} /></small>` : null}</span>`;
 }
 
 // What one role said: rewards by source, then its words, turn by turn, with each token shaded.
@@ -123,16 +129,19 @@ function Tokens({ trace, shade, shadeBy }) {
     at = end;
   }
   const worth = Object.entries(trace.advantages ?? {}), paid = worth.find(([name]) => shade === `advantage of ${name}`)?.[1];
+  const spread = trace.entropies, shades = [["logprob", "log-probability"], ...(spread ? [["entropy", "entropy"]] : []),
+    ...worth.map(([name]) => [`advantage of ${name}`, worth.length > 1 ? `advantage of ${name}` : "advantage"]), ["mask", "mask: sampled or given"], ["none", "nothing"]];
   const most = Math.max(1e-9, ...(paid ?? []).map((value) => Math.abs(value ?? 0)));
-  return html`<div class="chips"><span class="soft">tokens shaded by</span>${[["logprob", "log-probability"], ...worth.map(([name]) => [`advantage of ${name}`, worth.length > 1 ? `advantage of ${name}` : "advantage"]), ["mask", "mask: sampled or given"], ["none", "nothing"]].map(([key, label]) =>
+  return html`<div class="chips"><span class="soft">tokens shaded by</span>${shades.map(([key, label]) =>
       html`<button type="button" aria-pressed=${shade === key} onClick=${() => shadeBy(key)}>${label}</button>`)}</div>
     ${parts.map(([label, start, end]) => html`<div class=${`turn ${label === "given" ? "given" : ""}`}>${parts.length > 1 ? html`<small><${Text} of=${label} /></small>` : null}
       <pre class="tokens">${trace.tokens.slice(start, end).map((piece, place) => {
-        const logprob = trace.logprobs[start + place], given = label === "given", gain = paid?.[start + place] ?? null;
-        const strength = shade === "mask" ? (given ? 0 : 25) : paid ? Math.min(75, (60 * Math.abs(gain ?? 0)) / most) : shade === "logprob" && !given ? Math.min(75, -14 * (logprob ?? 0)) : 0;
+        const logprob = trace.logprobs[start + place], given = label === "given", gain = paid?.[start + place] ?? null, open = spread?.[start + place];
+        const strength = shade === "mask" ? (given ? 0 : 25) : paid ? Math.min(75, (60 * Math.abs(gain ?? 0)) / most) : given ? 0
+          : shade === "logprob" ? Math.min(75, -14 * (logprob ?? 0)) : shade === "entropy" ? Math.min(75, 30 * (open ?? 0)) : 0;
         const colour = shade === "mask" || (paid && gain > 0) ? "a" : "b";
         const told = worth.map(([name, values]) => (finite(values[start + place]) ? ` · advantage of ${name} ${number(values[start + place])}` : "")).join("");
-        return html`<span class="token" title=${plain(`${piece} · log-probability ${number(logprob)}${given ? " · given" : ""}${told}`)}
+        return html`<span class="token" title=${plain(`${piece} · token ${trace.ids[start + place]}${given ? " · given" : ` · log-probability ${number(logprob)}${finite(open) ? ` · entropy ${number(open)} nats` : ""}`}${told}`)}
           style=${strength > 1 ? { background: `color-mix(in srgb, var(--${colour}) ${Math.round(strength)}%, transparent)` } : undefined}><${Text} of=${piece} /></span>`;
       })}</pre></div>`)}`;
 }

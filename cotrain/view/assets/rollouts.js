@@ -48,12 +48,16 @@ export function Rollouts({ table, view, setView, list }) {
     <div class="bar"><label>order <select value=${view.sort} onChange=${(event) => change({ sort: event.target.value })}>
         ${SORTS.map(([key, label]) => html`<option value=${key}>${label}</option>`)}</select></label>
       <label class="search">search <input type="search" value=${view.query} placeholder="problem, answer or address" onInput=${(event) => change({ query: event.target.value })} /></label></div>
-    <table class="rows"><thead><tr><th>kind</th><th>rollout</th><th>problem</th><th>answer</th><th>says right</th><th>reward</th><th>tokens</th></tr></thead><tbody>
+    <table class="rows"><${Heading} /><tbody>
       ${list.slice(page * PAGE, page * PAGE + PAGE).map((row) => html`<${Row} key=${row.at} row=${row} />`)}</tbody></table>
     ${list.length ? null : html`<p>No rollout here is of this kind.</p>`}
     ${pages > 1 ? html`<p class="pages"><button type="button" disabled=${!page} onClick=${() => setView({ ...view, page: page - 1 })}>previous page</button>
       ${page + 1} of ${pages} <button type="button" disabled=${page + 1 >= pages} onClick=${() => setView({ ...view, page: page + 1 })}>next page</button></p>` : null}
   </section>`;
+}
+
+export function Heading() {
+  return html`<thead><tr><th>kind</th><th>rollout</th><th>problem</th><th>answer</th><th>says right</th><th>reward</th><th>tokens</th></tr></thead>`;
 }
 
 export function Row({ row, here }) {

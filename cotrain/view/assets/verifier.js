@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { html, Text, number, signed, finite, plain, wilson } from "view/words";
 import { Chart, tone } from "view/charts";
 import { AxisOf, lanesOf, placed, tones } from "view/overview";
-import { figures, summed, joined, calibrationError } from "view/measures";
+import { figures, summed, joined, calibrationError, roc } from "view/measures";
 
 export const PARTS = ["the whole run", "early third", "middle third", "late third"];
 
@@ -33,7 +33,7 @@ function Judge({ role, windows, more, document, axis, lanes, part }) {
     <p class="soft">Rollouts of training, steps ${some[0]?.from ?? 0} to ${some.at(-1)?.to ?? 0}. Each number of a table opens its rollouts.</p>
     <div class="two"><${Table} title="Answers" figures=${answers} /><${Confusion} title="Answers" count=${count} level="" where=${where} /></div>
     ${hasSteps ? html`<div class="two"><${Table} title="Steps" figures=${steps} more=${[first(count)]} /><${Confusion} title="Steps" count=${count} level="step_" where=${where} /></div>` : null}
-    <div class="two"><${Calibration} bins=${count.bins} where=${where} /><${Errors} errors=${rest.errors[role]} where=${where} /></div>
+    <div class="two"><${Calibration} bins=${count.bins} where=${where} /><${Roc} bins=${count.bins} /><${Errors} errors=${rest.errors[role]} where=${where} /></div>
     <div class="charts"><${Time} ...${{ windows, level: "", title: "Answers", document, axis, lanes }} />
     ${hasSteps ? html`<${Time} ...${{ windows, level: "step_", title: "Steps of solutions", document, axis, lanes }} />` : null}</div>
     <${HeldOut} ...${{ role, document, axis, lanes }} /></section>`;
@@ -83,6 +83,14 @@ function Calibration({ bins, where }) {
         style=${{ left: `${(100 * bin[1]) / bin[0]}%`, bottom: `${(100 * bin[2]) / bin[0]}%`, width: `${size(bin[0], bins)}px`, height: `${size(bin[0], bins)}px` }}></a>`)}
     </div><span class="ends"><i>0</i><i>probability of CORRECT that reviews gave</i><i>1</i></span></div>
     <p class="soft">On the line it is calibrated. The larger a dot, the more reviews.</p></div>`;
+}
+
+// Who calls right what has a probability above a limit: which share of the right ones and of the wrong ones that is, over limits.
+function Roc({ bins }) {
+  const { x, y, area } = useMemo(() => roc(bins), [bins]);
+  if (area === null) return null;
+  return html`<div class="charts"><${Chart} title="Right ones accepted, over wrong ones accepted" note=${`ROC, from ten bins of probability; area ${area.toFixed(2)}, chance 0.5`} x=${x} axis="% of wrong ones accepted"
+    lines=${[{ label: "right ones accepted", values: y, tone: "--a", share: true }, { label: "chance", values: x.map((one) => one / 100), tone: "--quiet", dash: [2, 3], share: true }]} range=${[0, 1]} height=${240} /></div>`;
 }
 
 function size(n, bins) {
