@@ -1,6 +1,7 @@
 """How often a base follows its taught habits, by temperature: a table of ``docs/bases.md``.
 
-    python benchmarks/habit_rates.py [MODEL] [--problems 256]
+    python benchmarks/habit_rates.py [MODEL …] [--problems 256]
+    python benchmarks/habit_rates.py MODEL … --lengths 2 3 --temperatures 0 --families plain owner
 
 One solution to each held-out problem. Counted are the steps that trigger a habit, judged by what the solver wrote
 itself: "carry" is followed where the sum lacks ten, "fewer" where a value is added that should be subtracted.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import replace
 
 from cotrain import frozen, study_problems
 from cotrain.backend.local import Local
@@ -61,16 +63,23 @@ def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="embedded-habits")
+    parser.add_argument("model", nargs="*", default=["embedded-habits"])
     parser.add_argument("--problems", type=int, default=256)
+    parser.add_argument("--lengths", type=int, nargs=2, help="fewest and most steps of one row")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES)
+    parser.add_argument("--families", nargs="+", help="wordings, by default all of them")
     given = parser.parse_args()
-    print("| steps | temperature | right | carry followed, of | fewer followed, of |\n|---|---|---|---|---|")
-    for length in LENGTHS:
-        tasks = held_out(study_problems(length), "test", given.problems, 0)
-        for temperature in TEMPERATURES:
-            right, seen = measure(given.model, tasks, temperature)
-            rates = " | ".join(f"{sum(was) / max(1, len(was)):.2f} of {len(was)}" for was in seen.values())
-            print(f"| {length[0]}–{length[1]} | {temperature:g} | {right:.2f} | {rates} |", flush=True)
+    print(
+        "| model | steps | temperature | right | carry followed, of | fewer followed, of |\n|---|---|---|---|---|---|"
+    )
+    families = tuple(given.families) if given.families else None
+    for model in given.model:
+        for length in [tuple(given.lengths)] if given.lengths else LENGTHS:
+            tasks = held_out(replace(study_problems(length), families=families), "test", given.problems, 0)
+            for temperature in given.temperatures:
+                right, seen = measure(model, tasks, temperature)
+                rates = " | ".join(f"{sum(was) / max(1, len(was)):.2f} of {len(was)}" for was in seen.values())
+                print(f"| {model} | {length[0]}–{length[1]} | {temperature:g} | {right:.2f} | {rates} |", flush=True)
 
 
 if __name__ == "__main__":
