@@ -32,6 +32,7 @@ SHIPPED = (  # module and function have one name
     "mae",
     "magrpo",
     "mars",
+    "marti",
     "prime",
     "proposer_solver",
     "rise",
