@@ -8,7 +8,7 @@ right and not staying wrong; ``beta`` adds the team's answer. Turns of one agent
 Controls: ``workflow="vote"`` has as many turns in which nobody hears anybody, and the majority's answer: at equal
 budget its authors saw it beat their workflows before training. ``shaping="local"`` pays each answer alone;
 ``over="all"`` takes Q over all agents, as their code does for debates (their documentation: over the agent's own
-turns). ``still`` names agents that stay as they were.
+turns). ``still`` names an agent that stays as it was.
 
 Different from the authors' code: GRPO for GSPO, no KL by default. Models that do not know the prompt with others'
 answers learn it first by repeating an answer of their start (``warmup``), which tells them nothing of the truth.
@@ -42,17 +42,17 @@ def marti(
     over: Literal["agent", "all"] = "agent",  # whose earlier turns count
     estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # of all agents
     models: tuple[str, ...] = (),  # of the agents in turn; by default the model for all
-    still: tuple[int, ...] = (),  # agents that do not learn, counted from 0
+    still: int | None = None,  # an agent that does not learn, counted from 0
     warmup: int = 20,  # steps in which the prompt with others' answers is learned
 ) -> Recipe:
     count = AGENTS[workflow] if agents is None else agents
     check_workflow(workflow, count, rounds)
     begun = models or (run.model,) * count
-    learns = [i for i in range(count) if i not in still]
-    if len(begun) != count or not learns or any(not 0 <= i < count for i in still):
+    learns = [i for i in range(count) if i != still]
+    if len(begun) != count or not learns or not 0 <= (still or 0) < count:
         raise ConfigError(
-            f"marti: {len(begun)} models and still {still} for {count} agents; expected a model each, numbers from 0, "
-            "and somebody who learns"
+            f"marti: {len(begun)} models and still={still} for {count} agents; expected a model each, one of the "
+            "agents from 0, and somebody who learns"
         )
     hearers = {"debate": tuple(range(count)) if rounds > 1 else (), "mixture": (count - 1,)}.get(workflow, ())
     policies: dict[str, Policy] = {

@@ -106,7 +106,7 @@ def test_nobody_hears_anybody_in_a_vote():
 
 
 def test_who_learns():
-    made = marti(still=(1,), warmup=1, **SMALL)
+    made = marti(still=1, warmup=1, **SMALL)
     assert set(made.objectives) == {"agent0", "format0"} and not made.policies["agent1"].trained
     made = marti(workflow="chain", models=(TINY, "embedded-roles", "embedded"), **SMALL)
     assert [made.policies[f"agent{i}"].model for i in range(3)] == [TINY, "embedded-roles", "embedded"]
@@ -121,6 +121,6 @@ def test_what_it_refuses():
     with pytest.raises(ConfigError, match="expected a model each"):
         marti(models=(TINY,))
     with pytest.raises(ConfigError, match="somebody who learns"):
-        marti(still=(0, 1))
+        marti(workflow="vote", agents=1, still=0)
     with pytest.raises(UnknownName, match="workflow"):
         played({"agent0": [RIGHT]}, workflow="debates")
