@@ -33,6 +33,7 @@ SHIPPED = (  # module and function have one name
     "mae",
     "magrpo",
     "mars",
+    "marti",
     "prime",
     "proposer_solver",
     "rise",

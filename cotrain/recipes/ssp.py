@@ -43,7 +43,7 @@ def ssp(
     proposer: Literal["trained", "frozen"] = "trained",  # does it learn?
     invalid: float = 0.0,  # reward of what is no question
     cap: int = 16384,  # questions that the pool holds
-    warmup: int = 60,  # steps in which the formats are learned
+    warmup: int = 200,  # steps in which the formats are learned
 ) -> Recipe:
     source = study_problems((1, 2)) if run.tasks is None else run.tasks
     if not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:

@@ -36,6 +36,7 @@ from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.mae import mae
 from cotrain.recipes.magrpo import magrpo
+from cotrain.recipes.marti import marti
 from cotrain.recipes.proposer_solver import proposer_solver
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.spin import spin
@@ -95,6 +96,7 @@ CASTS = {
     "split": lambda tasks: briefly(two_agents_split(steps=3, finishes=2, tasks=tasks, **SMALL)),
     "mae": lambda tasks: briefly(mae(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),
+    "marti": lambda tasks: briefly(marti(steps=4, warmup=1, tasks=tasks, **SMALL)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),

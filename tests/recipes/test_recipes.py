@@ -85,6 +85,10 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "magrpo": {"tasks": Halves(), "warmup": 2, "steps": 4},
     "magrpo: crossed, raw": {"tasks": Halves(), "pairing": "crossed", "estimator": "raw", "warmup": 1, "steps": 2},
     "mars": {"plan": False, "system1": "none", "noise": 0.0},
+    "marti": {"warmup": 1, "steps": 4},
+    "marti: chain": {"workflow": "chain", "shaping": "quality", "over": "all", "kl": 0.01, "tasks_per_step": 5},
+    "marti: mixture": {"workflow": "mixture", "warmup": 2, "steps": 4, "estimator": "rloo", "tasks_per_step": 5},
+    "marti: vote": {"workflow": "vote"},
     "prime": {"keep": (0.0, 1.0)},
     "prime: before": {"seed": 1, "update": "before", "warmup": 1},
     "prime: frozen": {"seed": 1, "prm": "frozen", "warmup": 1},
@@ -134,6 +138,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
 MEASURED = {
     "spiral": "first/truth/payoff",
     "magrpo": "swapped_bob_answer/truth/correct",
+    "marti": "agent0/truth/team",
 }  # a figure of each method that has no solver
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
 
