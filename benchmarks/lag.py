@@ -21,7 +21,7 @@ from cotrain.backend.several import Several
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.grpo import grpo
 
-STEPS = 8
+STEPS = 6
 
 
 def main() -> None:
