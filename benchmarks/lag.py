@@ -21,7 +21,7 @@ from cotrain.backend.several import Several
 from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes.grpo import grpo
 
-STEPS = 8
+STEPS = 6
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
                 f"ratio {ratios[-1]:.2f}, least {least[-1]:.2f}",
                 flush=True,
             )
-    for trainer in trainers:
+    for trainer in reversed(trainers):  # the first has begun Ray
         trainer.close()
     print(f"median of {len(ratios)} pairs: ratio {statistics.median(ratios):.2f}, least {statistics.median(least):.2f}")
 

@@ -42,6 +42,9 @@ PARTS: dict[str, Part] = {
     "processes": lambda n, out: [
         "-m", "tests.torture.processes", "--points", n(10), "--log", str(out / "processes.jsonl"),
     ],
+    "processes-at-random": lambda n, out: [
+        "-m", "tests.torture.processes", "--kills", n(200), "--log", str(out / "at_random.jsonl"),
+    ],
     "mutation": lambda n, out: [
         "-m", "tests.torture.mutation", "--mutants", n(200), "--log", str(out / "mutation.jsonl"),
     ],

@@ -32,7 +32,7 @@ from cotrain.core.types import Task
 from cotrain.loop import run as loop
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.schedule import single
-from cotrain.loop.trainer import Interrupted
+from cotrain.loop.stopping import Interrupted
 from cotrain.play.executor import Roles
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
