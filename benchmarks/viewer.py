@@ -64,7 +64,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rollouts", type=int, default=10, help="of a step")
     parser.add_argument("--rounds", type=int, default=3)
-    given, command = parser.parse_known_args()
+    own = 3 if sys.argv[1:2] in (["watched"], ["alone"]) else len(sys.argv)  # what follows is the command's
+    given, command = parser.parse_args(sys.argv[1:own]), sys.argv[own:]
     if given.what == "make":
         print(json.dumps(make(given.directory, given.steps, given.rollouts)))
     elif given.what == "open":
