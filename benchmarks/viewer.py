@@ -2,14 +2,18 @@
 
     python benchmarks/viewer.py make DIR [--steps 10000] [--rollouts 10]   a made-up run of 100,000 rollouts
     python benchmarks/viewer.py open DIR                                   seconds until its first screens can be drawn
+    python benchmarks/viewer.py page DIR [--rounds 3]                      the same in a browser, and an empty page
     python benchmarks/viewer.py watched DIR COMMAND …                      a run in DIR by COMMAND, followed by a viewer
     python benchmarks/viewer.py alone DIR COMMAND …                        the same without one
 
 Each prints JSON with seconds by the clock and of the processor. ``open`` is what the server does between the first
 request and the answer to the last one that the overview needs: it reads every row of metrics and the list of the
 ledger; rollouts are indexed afterwards, in the background, and ``indexed`` tells how long that takes in all.
-``watched`` asks as an open page does: for a stamp every two seconds, and for all documents when it changes. Compare by
-``benchmarks/harness.py --key train_cpu``, with a DIR that each command makes anew.
+``page`` drives Chromium as the tests do: seconds from asking for the address until the first curves of the Overview are
+drawn, and then, while rows are still read, the longest time between two frames of scrolling through it; ``empty`` is
+the time until an empty page is there, and its longest frame. ``watched`` asks as an open page does: for a stamp every
+two seconds at most, and for all documents when it changes. Compare by ``benchmarks/harness.py --key train_cpu``, with a
+DIR that each command makes anew.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -49,20 +54,24 @@ LEARNED = (
     "flops/sampling",
     "flops/learning",
 )
-WAIT = 2.0  # seconds between looks, as the page does
+WAIT, SHARE = 2.0, 0.005  # seconds between looks at least, and of a core at most, as the page does
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("make", "open", "watched", "alone"))
+    parser.add_argument("what", choices=("make", "open", "page", "watched", "alone"))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rollouts", type=int, default=10, help="of a step")
-    given, command = parser.parse_known_args()
+    parser.add_argument("--rounds", type=int, default=3)
+    own = 3 if sys.argv[1:2] in (["watched"], ["alone"]) else len(sys.argv)  # what follows is the command's
+    given, command = parser.parse_args(sys.argv[1:own]), sys.argv[own:]
     if given.what == "make":
         print(json.dumps(make(given.directory, given.steps, given.rollouts)))
     elif given.what == "open":
         print(json.dumps(opened(given.directory)))
+    elif given.what == "page":
+        print(json.dumps(paged(given.directory, given.rounds)))
     else:
         print(json.dumps(trained(given.directory, command, watched=given.what == "watched")))
 
@@ -154,6 +163,68 @@ def opened(directory: Path) -> dict[str, Any]:
     }
 
 
+FRAMES = """new Promise((end) => {
+  let longest = 0, last = performance.now(), at = 0;
+  const step = (now) => {
+    longest = Math.max(longest, now - last); last = now; at += 1;
+    scrollTo(0, at * 20);
+    at < 120 ? requestAnimationFrame(step) : end(longest);
+  };
+  requestAnimationFrame(step);
+})"""  # 2 s of scrolling at 60 frames a second
+
+
+def paged(directory: Path, rounds: int) -> dict[str, Any]:
+    """Each round with a viewer and a browser of its own, which has drawn an empty page first."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "view"))
+    from browser import Browser  # the tests' own, which needs pytest
+
+    found: dict[str, list[float]] = {}
+
+    def note(**values: float) -> None:
+        for name, value in values.items():
+            found.setdefault(name, []).append(round(value, 2))
+
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder, Browser(Path(folder)) as browser:
+            began = time.monotonic()
+            browser.open("data:text/html,<main style='height:5000px'>empty</main>")
+            browser.wait("document.querySelector('main')")
+            note(empty_clock=time.monotonic() - began)
+            note(empty_longest_frame=browser.run(FRAMES) / 1000)
+            server = subprocess.Popen(
+                [sys.executable, __file__, "serve", str(directory)], stdout=subprocess.PIPE, text=True
+            )
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            loaded = processor(server.pid)
+            began = time.monotonic()
+            browser.open(address)
+            browser.wait("document.querySelectorAll('canvas').length > 3", 300)
+            note(overview_clock=time.monotonic() - began, overview_server_cpu=processor(server.pid) - loaded)
+            note(longest_frame=browser.run(FRAMES) / 1000)
+            began = time.monotonic()
+            browser.run("location.hash = '#rollouts'")
+            browser.wait("document.querySelectorAll('.rows tbody tr').length > 10", 300)
+            note(list_clock=time.monotonic() - began)
+            server.kill()
+            server.wait()
+    return found
+
+
+def processor(pid: int) -> float:
+    """Seconds of the processor that a process has taken so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def serve(directory: Path) -> None:
+    """The viewer alone; its first line is its address."""
+    with Viewer(find_places(directory), directory) as viewer, listen(viewer, 0) as server:
+        print(f"http://{HOST}:{server.server_address[1]}/{viewer.token}/", flush=True)
+        server.serve_forever()
+
+
 def ask(address: str) -> bytes:
     with urllib.request.urlopen(address, timeout=60) as answer:
         return bytes(answer.read())
@@ -185,17 +256,25 @@ def follow(directory: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         base, last, known = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/api/0/", b"", 0
         while True:
-            stamp = ask(base + "stamp")
+            stamp, spent = timed(base + "stamp")
             if stamp != last:
                 last = stamp
-                ask(base + "overview")
-                known += len(json.loads(ask(f"{base}rows?from={known}"))["rows"])
-                ask(base + "verifier")
-            time.sleep(WAIT)
+                spent += timed(base + "overview")[1]
+                rows, more = timed(f"{base}rows?from={known}")
+                known += len(json.loads(rows)["rows"])
+                spent += more + timed(base + "verifier")[1]
+            time.sleep(max(WAIT, min(60.0, spent / SHARE)))
+
+
+def timed(address: str) -> tuple[bytes, float]:
+    """An answer, and the processor seconds that it took the server."""
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        told = answer.headers["Server-Timing"].partition("dur=")[2]
+        return bytes(answer.read()), float(told) / 1000
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["follow"]:
-        follow(Path(sys.argv[2]))
+    if sys.argv[1:2] in (["follow"], ["serve"]):
+        (follow if sys.argv[1] == "follow" else serve)(Path(sys.argv[2]))
     else:
         main()

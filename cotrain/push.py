@@ -16,6 +16,8 @@ from huggingface_hub import HfApi, get_token
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
+from cotrain.core.verbosity import progress
+from cotrain.disk.watching import Say
 from cotrain.export import export
 from cotrain.loop.directory import RunDirectory
 
@@ -40,12 +42,21 @@ def command(words: Sequence[str]) -> int:
     )
     parser.add_argument("--private", action="store_true", help="only you can see it")
     given = parser.strict(words)
-    print(f"pushed to {push(given.directory, given.role, given.repo, private=given.private)}")
+    print(f"pushed to {push(given.directory, given.role, given.repo, private=given.private, say=progress)}")
     return 0
 
 
-def push(directory: Path | str, role: str, repo: str, *, private: bool = False, hub: Hub | None = None) -> str:
-    """Upload the policy that plays ``role`` to the model repository ``repo``; returns its address.
+def push(
+    directory: Path | str,
+    role: str,
+    repo: str,
+    *,
+    private: bool = False,
+    hub: Hub | None = None,
+    say: Say = lambda text: None,
+) -> str:
+    """Upload the policy that plays ``role`` to the model repository ``repo``; returns its address. ``say``: as of
+    ``export``.
 
     Raises ConfigError when there is no token, the Hub refuses or cannot be reached, or ``private`` is asked for a
     repository that is already public; and what ``export`` raises. Nothing is created on the Hub before the export
@@ -62,7 +73,7 @@ def push(directory: Path | str, role: str, repo: str, *, private: bool = False, 
             )
         hub = HfApi()
     with tempfile.TemporaryDirectory(prefix="cotrain-push-") as folder:
-        made = export(run.path, role, Path(folder) / "model")
+        made = export(run.path, role, Path(folder) / "model", say=say)
         try:
             hub.create_repo(repo, private=private, exist_ok=True)
             if private and not hub.repo_info(repo).private:

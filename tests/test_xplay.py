@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from cotrain import api
+from cotrain.attack import reviewed
 from cotrain.attack.tables import Attempt, Outcome
-from cotrain.attack.xplay import Drawn, cell, lines_of, solved
+from cotrain.attack.xplay import Drawn, Point, cell, lines_of, solved
 from cotrain.cli import main
+from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
+from cotrain.core.types import Episode, Trace
 from cotrain.disk import transaction
+from cotrain.disk.ledger import Ledger
 from cotrain.loop.override import override
 from cotrain.recipes.tango import tango
 from cotrain.tasks.words.source import study_problems
@@ -79,6 +84,87 @@ def test_steps_without_a_checkpoint_cannot_be_kept(tmp_path):
         api.run(
             tango(steps=2, warmup=0, tasks=EASY, seed=0, **SMALL), tmp_path / "run", checkpoint_every=2, keep_every=3
         )
+
+
+def solution(step, task, member, right, text="<step> a=1</step><answer>1</answer>"):
+    address = Address(step=step, task=task, member=member, role="solver", call=0)
+    trace = Trace(
+        address=address, role="solver", policy="generator", version=step, group="", prompt_ids=(1,), token_ids=(2,),
+        logprobs=(-0.5,), text=text, finish="stop", signals=(), parsed={"problem": f"problem {task}"},
+        truth={} if right is None else {"correct": right, "gold": "1"},
+    )  # fmt: skip
+    return Episode(step=step, task=task, member=member, task_id=f"words/train/{task}", traces=(trace,))
+
+
+def test_a_sample_of_the_ledger_is_the_same_always_and_leaves_out_what_is_not_known(tmp_path):
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(0, [solution(0, task, m, (task + m) % 2 == 0) for task in range(4) for m in range(5)])
+        ledger.append(3, [solution(3, 0, 0, None), solution(3, 1, 0, True, "no tags"), solution(3, 2, 0, True)])
+    tasks = []
+    first = reviewed.sample(tmp_path, 0, 8, tasks)
+    assert len(first.right) == 8 and set(first.right) == {True, False}
+    assert [one.prompt for one in tasks] == sorted(one.prompt for one in tasks) and tasks[0].answer == "1"
+    again = []
+    assert reviewed.sample(tmp_path, 0, 8, again) == first
+    only = reviewed.sample(tmp_path, 3, 8, tasks)
+    assert only.right == (True,) and tasks[only.attempts[0].problem].prompt == "problem 2"
+    assert reviewed.sample(tmp_path, 0, 99, [])  # fewer than asked for are all of them
+
+
+def test_rollouts_are_those_of_the_checkpoints(tmp_path):
+    def steps(*points):
+        return reviewed.steps_of(tmp_path, [Point(run="r", seed=0, step=step) for step in points])
+
+    assert steps(0, 4) == []
+    with Ledger(tmp_path / "episodes") as ledger:
+        for step in (0, 1, 2, 5, 6):
+            ledger.append(step, [])
+    assert steps(0, 2, 4, 7) == [0, 2, 5, 6]  # 4 was not recorded; after 7 there is nothing
+
+
+def test_reviews_of_rollouts_fit_80_columns():
+    value = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    cells = [
+        {"generator": i, "verifier": j, **dict.fromkeys(reviewed.SHOWN, value)} for i in range(3) for j in range(10)
+    ]
+    rows = [{"step": 1000 * i, "n": 128} for i in range(3)]
+    lines = reviewed.lines_of(
+        {"generators": rows, "verifiers": [{"step": 1000 * j} for j in range(10)], "cells": cells}
+    )
+    assert all(len(line) <= 80 for line in lines) and "2000 n 128" in lines[-2] and "2 more verifiers" in lines[-1]
+
+
+@pytest.mark.whole
+def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
+    run = tmp_path / "run"
+    small = {**SMALL, "model": "embedded", "lr": 1e-4}  # which writes what can be read
+    recipe = tango(steps=3, warmup=1, reviews=2, tasks=EASY, seed=0, **small)
+    api.run(override(recipe, BRIEF), run, checkpoint_every=1, keep_every=2)
+    capsys.readouterr()
+    words = ["xplay", str(run), "--on-rollouts", "--every", "2", "--rollouts", "3", "--threads", "1"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads((run / "reviewed.json").read_text()) == found
+    assert [one["step"] for one in found["verifiers"]] == [0, 2, 3]
+    rows = found["generators"]
+    assert {one["step"] for one in rows} <= {0, 2} and all(1 <= one["n"] <= 3 for one in rows)
+    assert [(c["generator"], c["verifier"]) for c in found["cells"]] == [
+        (i, j) for i in range(len(rows)) for j in range(3)
+    ]
+    assert all(cell["n"] == rows[cell["generator"]]["n"] for cell in found["cells"])
+    assert main([*words[:2], str(run), *words[2:]]) == 2 and "takes one run" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_a_run_without_checkpoints_says_so(tmp_path, capsys):
+    run = tmp_path / "run"
+    api.run(override(tango(steps=2, warmup=1, reviews=2, tasks=EASY, seed=0, **SMALL), BRIEF), run)
+    for path in sorted((run / "checkpoints").iterdir()):
+        shutil.rmtree(path)
+    capsys.readouterr()
+    assert main(["xplay", str(run), "--on-rollouts"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "has no checkpoint" in line and "--keep-every" in line
 
 
 @pytest.mark.whole

@@ -138,7 +138,7 @@ class Curves:
         rows = self.held_out
         names = sorted({name for row in rows for name in row} - {"step", "tokens"})
         spans = [(at, at + 1) for at in range(len(rows))]
-        spent = self.spent_at([row["step"] for row in rows])
+        spent = self.spent_at([row["step"] for row in rows]) if rows else []
         axes: dict[str, Any] = {"step": _ends(rows, spans, "step")} if rows else {}
         axes |= {name: _ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
         shown = [name for name in names if not name.startswith("updates/")]

@@ -25,7 +25,8 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,6 +43,8 @@ from cotrain.view.together import Together, folder_row, study_of
 HOST = "127.0.0.1"
 NAMES = ("localhost", "127.0.0.1", "[::1]")
 ROWS = 20_000  # in one answer
+PATIENCE = 5.0  # seconds that reading in the background waits for answers, at most
+SOON = 0.4  # seconds that an answer with rollouts waits for the first ones
 PAUSE = 0.5  # seconds between looks at a ledger that has nothing new
 SAFE = {
     "Cache-Control": "no-store",
@@ -73,6 +76,8 @@ class Viewer:
         self._together: dict[int, Together] = {}
         self._lock = threading.RLock()
         self._stop = threading.Event()
+        self._asking = 0  # requests that are being answered
+        self._quiet = threading.Condition()
         self._reader = threading.Thread(target=self._read_on, daemon=True)
 
     def __enter__(self) -> Viewer:
@@ -146,6 +151,7 @@ class Viewer:
                 return self.run(number).judged()
             case [number, "rows"]:
                 (start,) = _whole(query, "from", 1)
+                self._let_read(self.run(number))
                 return self.run(number).rollouts.page(start, ROWS)
             case [number, "rollout"]:
                 rollout = self.run(number).rollout(*_whole(query, "at", 3))
@@ -153,14 +159,41 @@ class Viewer:
                     return rollout
         raise Refused(HTTPStatus.NOT_FOUND)
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While a request is answered nothing is read in the background: both would share one core."""
+        with self._quiet:
+            self._asking += 1
+        try:
+            yield
+        finally:
+            with self._quiet:
+                self._asking -= 1
+                self._quiet.notify_all()
+
+    def _let_read(self, run: Run) -> None:
+        """Let the background read for a moment: then the first list of a small run is whole."""
+        with self._quiet:
+            self._asking -= 1
+            self._quiet.notify_all()
+        try:
+            end = time.monotonic() + SOON
+            while run.rollouts.read_steps() < len(run.rollouts.members()) and time.monotonic() < end:
+                time.sleep(0.02)
+        finally:
+            with self._quiet:
+                self._asking += 1
+
     def _read_on(self) -> None:
         while not self._stop.is_set():
+            with self._quiet:
+                self._quiet.wait_for(lambda: not self._asking, timeout=PATIENCE)
             with self._lock:
                 runs = list(self._open.values())
             found = [step() for run in runs for step in (run.watch, run.rollouts.read_some)]
             if not any(found):
                 self._stop.wait(PAUSE)
-            time.sleep(0.001)  # who asks comes first
+            time.sleep(0.001)  # who asks next comes first
 
 
 def _whole(query: dict[str, list[str]], name: str, count: int) -> list[int]:
@@ -202,8 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
                 security = f"{policy(nonce, live=True)}; frame-ancestors 'none'"
                 self._send(page("cotrain", nonce), "text/html; charset=utf-8", {"Content-Security-Policy": security})
             elif path[:1] == ["api"]:
-                found = self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8))
-                self._send(dumped(found), "application/json", {"Content-Security-Policy": "default-src 'none'"})
+                spent = time.thread_time()
+                with self.viewer.answering():
+                    found = dumped(self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8)))
+                told = {
+                    "Content-Security-Policy": "default-src 'none'",
+                    "Server-Timing": f"cpu;dur={1000 * (time.thread_time() - spent):.1f}",  # how often a page may ask
+                }
+                self._send(found, "application/json", told)
             else:
                 raise Refused(HTTPStatus.NOT_FOUND)
         except Refused as refused:

@@ -36,7 +36,7 @@ def test_three_rollouts_that_fool_the_verifier_within_a_minute(tmp_path: Path) -
             choose = "const s = document.querySelector('.bar select'); s.value = 'believed';"
             browser.run(f"{{ {choose} s.dispatchEvent(new Event('change', {{bubbles: true}})); }}")
             browser.wait("document.querySelector('.bar select').selectedOptions[0].textContent === 'most believed'")
-            assert browser.run("document.querySelector('.rows tbody td:nth-child(5)').textContent") == "1 of 1"
+            browser.wait("document.querySelector('.rows tbody td:nth-child(5)').textContent === '1 of 1'")
             browser.click(".rows .at a")  # 4
             acts += 4  # Verifier, the number, the order, the first rollout
             seen = []

@@ -12,7 +12,9 @@ import { Interaction } from "view/interaction";
 import { asked } from "view/measures";
 import * as source from "view/source";
 
-const WAIT = 2000; // milliseconds between looks at a live run
+const WAIT = 2000; // milliseconds between looks at a live run, at least
+const SHARE = 0.005; // of a core, which looking at a run may cost it: a dear look is followed by a long wait
+const LONGEST = 60000; // milliseconds
 const SCREENS = [["overview", "Overview"], ["verifier", "Verifier"], ["interaction", "Interaction"], ["rollouts", "Rollouts"], ["made", "How it was made"]];
 
 function place() {
@@ -41,23 +43,30 @@ class Guard extends Component {
   }
 }
 
-// Read whenever there is something new; in a report once.
+// Read whenever there is something new; in a report once. `read` says whether to look again soon: there is no run to be disturbed,
+// or the server is still reading.
 function useDocument(read) {
   const [error, setError] = useState("");
   useEffect(() => {
     let last = "", timer = 0, gone = false;
     const look = async () => {
+      const before = source.spent;
+      let soon = false;
+      if (globalThis.document.hidden && last) {
+        timer = setTimeout(look, WAIT); // nobody sees it
+        return;
+      }
       try {
         const stamp = JSON.stringify(await source.stamp());
         if (stamp !== last) {
-          await read(() => gone);
+          soon = await read(() => gone);
           last = stamp;
         }
         setError("");
       } catch (problem) {
         setError(problem instanceof Error ? problem.message : String(problem));
       }
-      if (source.live && !gone) timer = setTimeout(look, WAIT);
+      if (source.live && !gone) timer = setTimeout(look, soon ? WAIT : Math.max(WAIT, Math.min(LONGEST, (source.spent - before) / SHARE)));
     };
     look();
     return () => { gone = true; clearTimeout(timer); };
@@ -101,7 +110,7 @@ function FolderFrame() {
 
 function TogetherFrame({ places }) {
   const here = useHere(), [document, set] = useState(null), [axis, setAxis] = useState("batches");
-  const error = useDocument(async () => set(await source.together()));
+  const error = useDocument(async () => { set(await source.together()); });
   if (!document) return html`<p class="wait">${error ? html`Nothing could be read: <${Text} of=${error} />` : "reading …"}</p>`;
   const study = document.kind === "study", screens = study ? [] : screensOf(document);
   const screen = screens.includes(here.screen) ? here.screen : screens[0];
@@ -127,12 +136,14 @@ function Frame({ places }) {
   const error = useDocument(useMemo(() => {
     let known = null;
     return async (gone) => {
-      setDocument(await source.overview());
+      const found = await source.overview();
+      setDocument(found);
       known = await source.rows(known);
       while (source.live && !gone() && known.rows.length < known.all) known = await source.rows(known);
       setTable(known);
       knowErrors(known.errors);
       setJudged(await source.verifier());
+      return found.run.ended || known.read < known.steps;
     };
   }, []));
   useEffect(() => {

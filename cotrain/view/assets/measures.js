@@ -47,7 +47,7 @@ export const SORTS = [
   ["earliest", "earliest first", (a, b) => a.step - b.step || a.task - b.task || a.member - b.member],
   ["paid", "highest reward", (a, b) => b.reward - a.reward],
   ["unpaid", "lowest reward", (a, b) => a.reward - b.reward],
-  ["believed", "most believed", (a, b) => b.yes / (b.readable || 1) - a.yes / (a.readable || 1) || b.readable - a.readable],
+  ["believed", "most believed", (a, b) => b.yes / (b.readable || 1) - a.yes / (a.readable || 1) || (b.score ?? 0) - (a.score ?? 0) || b.readable - a.readable],
   ["long", "longest", (a, b) => b.tokens - a.tokens],
   ["short", "shortest", (a, b) => a.tokens - b.tokens],
 ];

@@ -12,9 +12,13 @@ export const live = Object.keys(inside).length === 0;
 const run = () => Number(new URLSearchParams(location.search).get("run") ?? 0) || 0;
 export const named = () => new URLSearchParams(location.search).has("run");
 
+// Milliseconds of the processor that the server has spent on this page's questions.
+export let spent = 0;
+
 async function ask(path) {
   const answer = await fetch(`api/${path}`, { cache: "no-store", credentials: "omit" });
   if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+  spent += Number(/dur=([\d.]+)/.exec(answer.headers.get("Server-Timing") ?? "")?.[1] ?? 0);
   return answer.json();
 }
 
