@@ -44,7 +44,7 @@ from cotrain.tasks.words.search_corpus import distractors, facts_and_question
 from cotrain.tasks.words.wording import EVERY, NOUNS, sentence
 
 ENOUGH = "nothing"  # the search that ends a search
-KEPT = Note[bool]("kept", bool, "did the reader find the question's answer among the passages")
+VERIFIED = Note[bool]("verified", bool, "did the reader find the question's answer among the passages")
 GATHERED = Note[float]("gathered", float, "share of the needed facts that the solver found")
 SEARCHED = Finding[str]("searched", str, "what was searched for")
 
@@ -171,7 +171,7 @@ async def search_and_play(
     reason = broken_rule(question, answer, trail)
     if reason is None and verify:
         kept = await _read_back(task, roles, trail, question, answer, noise, reads)
-        proposal.note(KEPT, kept)
+        proposal.note(VERIFIED, kept)
         reason = None if kept else "not verified"
     if reason is None:
         text = f"{task.prompt}\n{question}"

@@ -36,7 +36,7 @@ def on():
                 launcher.begin(f"(rank {rank} of {world})", Trial, (rank, world, True, 60.0)) for rank in range(world)
             ]
             address = made[0].ask("address")
-            for reference in [rank.send("join", address, {}, 0, "cpu", 1) for rank in made]:
+            for reference in [rank.send("join", address, {}, {}, 0, "cpu", 1) for rank in made]:
                 reference.process.wait(reference, "join")
             groups[world] = made
         return groups[world]

@@ -97,7 +97,7 @@ def test_the_proposers_side_earns_what_solvers_fail():
     found, episode = played([AIM, AIM, 0, AIM])
     assert values(found["seeker"]) == [0.25] * 4 and values(found["proposer"]) == [0.25]  # 1 − 3/4
     assert values(found["solver"]) == [1.0, 1.0, 0.0, 1.0]
-    assert found["proposer"][0].truth == {"valid": True, "kept": True, "solved": 0.75}
+    assert found["proposer"][0].truth == {"valid": True, "verified": True, "solved": 0.75}
     assert {t.group for t in found["solver"]} == {str(found["proposer"][0].address)}
     assert len({t.group for t in found["searcher"]}) == 1 and not any(t.signals for t in found["reader"])
     [item] = TaskPool().after([episode], step=2).items
@@ -127,7 +127,7 @@ def test_what_is_not_read_back_is_not_kept_and_an_old_question_takes_its_place()
     pool = TaskPool().after([played([AIM])[1]], step=0)
     found, episode = played([AIM, 0], read="1", pool=pool, invalid=-0.1)
     assert values(found["proposer"]) == [-0.1] and found["proposer"][0].parsed["failure"] == "not verified"
-    assert found["proposer"][0].truth == {"valid": True, "kept": False}
+    assert found["proposer"][0].truth == {"valid": True, "verified": False}
     assert values(found["solver"]) == [1.0, 0.0]
     after = pool.after([episode], step=1)
     assert [(item.played, item.solved, item.born) for item in after.items] == [(2, 0.5, 0)]
