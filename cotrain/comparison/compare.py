@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,12 @@ class Plan:
     """A comparison, before it is run."""
 
     arms: tuple[Arm, ...]
-    seeds: int  # runs of each arm, with the seeds 0 … seeds − 1
+    seeds: int  # runs of each arm
     out: Path
     batches: int = 60  # steps over which decays run, and of every run that nothing else ends
     equal: str = "flops"  # one of AXES
     budget: float | None = None  # of ``equal``; None: what the dearest arm spends in ``batches``
+    first_seed: int = 0  # seeds are first_seed … first_seed + seeds − 1; other seeds have other test problems
     rates: tuple[float, ...] = ()  # learning rates, of which each arm takes its best; (): those of the recipes
     rate_seeds: int = 1  # runs of each arm at each rate
     measure: str = ""  # figure by which rates are chosen; "": the first solver's pass@1
@@ -74,6 +75,8 @@ class Plan:
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+        if self.first_seed < 0:
+            raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
             if any(x is not None and not 0.0 < x < math.inf for x in numbers):
                 raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0")
@@ -86,6 +89,10 @@ class Plan:
             )
         if self.lenient and self.data is None:
             raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
+
+    @property
+    def each_seed(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -136,9 +143,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
 
     chosen = choose_rates(plan, arms, recipes, command, count, say) if plan.rates else {}
     own = {a.label: with_rate(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms}
-    places = {
-        Place(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in range(plan.seeds) for arm in arms
-    }
+    places = {Place(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
     by_label = {arm.label: arm for arm in arms}
 
     def own_command(place: Place) -> list[str]:
@@ -161,10 +166,10 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         if chosen:
             recipe = recipe_of(arm, source, (*plan.common, *own[arm.label]))
         leading = recipe.objectives[recipe.leading].policy
-        seeds = [collected(places[Place(arm.label, s)], s, leading) for s in range(plan.seeds)]
+        seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}
     result |= comparison_table(result)
-    folders = {arm.label: [places[Place(arm.label, s)] for s in range(plan.seeds)] for arm in arms}
+    folders = {arm.label: [places[Place(arm.label, s)] for s in plan.each_seed] for arm in arms}
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
 
@@ -216,6 +221,8 @@ def claim(plan: Plan, arms: Sequence[Arm]) -> None:
             raise ValueError("not an object")
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+    if held is not None:
+        held = {f.name: f.default for f in fields(Plan) if f.name in names} | held  # a setting that is newer than it
     if held is not None and _by_name({**held, "arms": settings["arms"]}) != _by_name(settings):
         changed = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
         was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in changed)

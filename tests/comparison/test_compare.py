@@ -161,6 +161,21 @@ def _copied(out: Path) -> Path:
     return out
 
 
+def test_a_comparison_is_repeated_on_other_seeds_and_goes_on_where_it_is_older_than_that_setting(tmp_path):
+    made = begun(plan(tmp_path, first_seed=3, seeds=2))
+    for arm, figure in (("plain", 0.5), ("judged", 0.6)):
+        for seed in (3, 4):
+            made_run(tmp_path / arm / f"seed-{seed}", {"solver/pass@1": figure})
+    result = compare(made)
+    assert [run["seed"] for run in result["recipes"]["judged"]["seeds"]] == [3, 4]
+    held = json.loads((tmp_path / "settings.json").read_text())
+    with pytest.raises(ConfigError, match="first_seed 3"):
+        claim(replace(made, first_seed=0), made.arms)
+    del held["first_seed"]
+    (tmp_path / "settings.json").write_text(json.dumps(held))
+    claim(replace(made, first_seed=0), made.arms)
+
+
 def test_a_rate_moves_the_other_policies_in_proportion():
     recipe = recipe_of(arm_of("rise", "rise", {"model": TINY}), {}, ())
     assert with_rate(recipe, 4e-4) == ("policies.model.lr=0.0004", "policies.critic.lr=0.002")  # 2e-4 and 1e-3 at first
@@ -176,6 +191,7 @@ def test_arms_are_measured_alike_or_not_compared(tmp_path):
     ("wrong", "says"),
     [
         ({"seeds": 0}, "seeds is 0"),
+        ({"first_seed": -1}, "first_seed is -1"),
         ({"equal": "steps"}, "cost to be made equal"),
         ({"budget": 5.0}, "two lengths"),
         ({"equal": "flops", "budget": -1.0}, "numbers above 0"),
