@@ -20,7 +20,12 @@ from cotrain.core.errors import ConfigError, UnknownName
 from tests.comparison.made_runs import made_run
 from tests.helpers import TINY
 
-WITHOUT_GATE = {"self-play-spin", "self-play-spiral"}  # two arms each, with nothing to run first; they have been begun
+WITHOUT_GATE = {
+    "self-play-spin",
+    "self-play-spiral",
+    "second-view",
+    "judged-again",
+}  # two arms each, nothing to run first
 STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.toml"))
 FILE = """
 hypothesis = "Oracle steps help."
