@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
+from cotrain.core.pace import SECONDS
 from cotrain.core.state import take
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
@@ -114,7 +115,8 @@ def train(
         resume: go on from the newest checkpoint in ``out`` (or start, if there is none yet). When the run is finished
             already, nothing is done and ``model`` stays as it is.
         finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
-        report: called with every metrics line as it is written.
+        report: called with every metrics line as it is written, and with step and loss of a step that ends more than
+            five seconds after the last one that was told.
 
     SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
     Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError.
@@ -145,6 +147,7 @@ def train(
             batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
         ):
             tokens, since = 0, time.perf_counter()
+            told = since
             while step < plan.steps and not interrupted.is_set():
                 rate = schedule(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
                 cursor, batch = next(batches)
@@ -165,8 +168,9 @@ def train(
                     since += time.perf_counter() - paused
                 if line:
                     metrics.append(line)
-                    if report is not None:
-                        report(line)
+                if report is not None and (line or time.perf_counter() - told >= SECONDS):
+                    report(line or {"step": step, "loss": loss})
+                    told = time.perf_counter()
                 if plan.save_every and step % plan.save_every == 0:
                     metrics.sync()
                     _save(out, model, optimizer, step, cursor, plan.keep)
