@@ -179,6 +179,7 @@ def pretrain(argv: Sequence[str]) -> int:
     _begin(given.threads)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
+    from cotrain.stages.pretrain import steps_of
     from cotrain.stages.tokenizer import train_tokenizer
 
     aside = _aside(given)
@@ -207,7 +208,7 @@ def pretrain(argv: Sequence[str]) -> int:
         optimizer=given.optimizer,
         seed=given.seed,
         resume=given.resume,
-        report=_progress(max(1, given.tokens // given.batch_tokens)),
+        report=_progress(steps_of(given.tokens, given.batch_tokens, given.length)),
         plan={"save_every": given.save_every},
     )
     _keep(aside, given.out)
@@ -241,6 +242,7 @@ def sft(argv: Sequence[str]) -> int:
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, mark, practice_of
     from cotrain.stages.corpora import corpus_file
+    from cotrain.stages.pretrain import steps_of
 
     aside, samples = _aside(given), list[dict[str, Any]]()
     if given.role is not None:
@@ -262,7 +264,7 @@ def sft(argv: Sequence[str]) -> int:
         optimizer=given.optimizer,
         seed=given.seed,
         resume=given.resume,
-        report=_progress(max(1, given.tokens // given.batch_tokens)),
+        report=_progress(steps_of(given.tokens, given.batch_tokens, given.length)),
         plan={"save_every": given.save_every},
     )
     if outcome.finished and given.data is None:

@@ -92,14 +92,18 @@ def config_for(tokenizer: PreTrainedTokenizerBase, **sizes: Any) -> PretrainedCo
     return small_config(len(tokenizer), **sizes, **{name: i for name, i in names.items() if i is not None})
 
 
+def steps_of(tokens: int, batch_tokens: int, length: int) -> int:
+    """Optimiser steps for so many tokens: each takes as many whole rows as ``batch_tokens`` hold."""
+    return math.ceil(tokens / max(length, batch_tokens // length * length))
+
+
 def make_plan(tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any) -> Plan:
     """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(
             f"expected length ≤ batch_tokens ≤ tokens, found {length}, {batch_tokens}, {tokens}; raise the smaller ones"
         )
-    rows = batch_tokens // length
-    steps = math.ceil(tokens / (rows * length))
+    rows, steps = batch_tokens // length, steps_of(tokens, batch_tokens, length)
     warmup = min(fields.pop("warmup"), steps // 5)
     made = Plan(steps=steps, rows=rows, length=length, warmup=warmup, **fields)
     unknown = sorted(set(more or {}) - set(Plan.__dataclass_fields__))
