@@ -42,6 +42,7 @@ SHIPPED = (  # module and function have one name
     "spin",
     "spiral",
     "ssp",
+    "ssrl",
     "stepwiser",
     "tango",
     "ttrl",

@@ -42,6 +42,7 @@ from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.spin import spin
 from cotrain.recipes.spiral import spiral
 from cotrain.recipes.ssp import ssp
+from cotrain.recipes.ssrl import ssrl
 from cotrain.recipes.tango import tango
 from cotrain.recipes.two_agents_split import two_agents_split
 from tests.helpers import EASY, TINY, RandomLatency
@@ -104,6 +105,8 @@ CASTS = {
     "ssp": lambda tasks: briefly(
         ssp(steps=5, warmup=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SMALL)
     ),
+    "ssrl": lambda tasks: briefly(ssrl(steps=4, warmup=2, **SMALL)),
+    "ssrl-real": lambda tasks: briefly(ssrl(steps=4, warmup=2, searches="real", **SMALL)),
     "tango": alternating,
     "tango-lora": lambda tasks: briefly(
         tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)

@@ -14,6 +14,7 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import SHIPPED, find
 from cotrain.tasks.games.source import Games
 from cotrain.tasks.halves import Halves
+from cotrain.tasks.words.world import World
 from tests.helpers import EASY, TINY, RandomLatency
 
 pytestmark = pytest.mark.whole
@@ -122,6 +123,9 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "ssp": {"tasks": LIBRARY, "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
     "ssp: noise": {"tasks": LIBRARY, "warmup": 2, "steps": 4, "invalid": -0.1, "kl": 0.01},
     "ssp: frozen": {"tasks": LIBRARY, "proposer": "frozen", "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
+    "ssrl": {"tasks": World(), "warmup": 1, "steps": 3},
+    "ssrl: unmasked": {"tasks": World(), "mask": False, "warmup": 2, "steps": 4, "kl": 0.01},
+    "ssrl: real engine": {"tasks": World(nouns=6, derived=2), "searches": "real", "turns": 2, "warmup": 1, "steps": 3},
     "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
     "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
     "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},
