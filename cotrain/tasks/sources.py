@@ -16,7 +16,7 @@ from cotrain.core.user_code import named_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
-KINDS = ("words", "games", "halves", "world", "jsonl", "gym", "programs", "verifiers", "openenv")
+KINDS = ("words", "games", "halves", "world", "variants", "jsonl", "gym", "programs", "verifiers", "openenv")
 NAMES = (
     "words",
     "games:NAME",
@@ -134,6 +134,10 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
             from cotrain.tasks.words.world import World
 
             return World(**settings)
+        if kind == "variants":
+            from cotrain.tasks.words.variants import Variants
+
+            return Variants(**settings)
         if kind == "gym":
             from cotrain.tasks.gym import GymTasks
 
