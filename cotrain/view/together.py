@@ -126,7 +126,7 @@ class Together:
         for arm, seeds in self.arms.items():
             if seed in seeds:
                 run = seeds[seed]
-                reading += len(run.rollouts.members()) - run.rollouts.read_steps()
+                reading += run.rollouts.steps() - run.rollouts.read_steps()
                 for problem, found in _groups(run).items():
                     met.setdefault(problem, {})[arm] = {**found, "run": self._numbers.get(run.directory)}
         least = min(2, sum(seed in seeds for seeds in self.arms.values()))
