@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotrain.core.errors import UnknownName
-from cotrain.core.notes import Note
+from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Span, Task
 from cotrain.play.calls import Form, tagged, use_tools
@@ -61,7 +61,7 @@ async def search_within(task: Task, roles: Roles, *, searches: str = "self", tur
     chat = turn.chat
     for block in FOUND.finditer(chat.said):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
-    right, asked = turn.truth["correct"], chat.said.count("<search>")
+    right, asked = CORRECT.known(turn), chat.said.count("<search>")
     paired = searches == "real" or (asked == len(_PAIR.findall(chat.said)) == chat.said.count("<found>"))
     chat.reward(OUTCOME, float(right))
     chat.reward(FORMAT, float(turn.parsed.ok and asked > 0 and paired))
