@@ -54,6 +54,12 @@ def test_make_torture_runs_every_script():
     assert "tests.torture.everything" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
+def test_kills_of_some_runs_alone_want_names_that_there_are(capsys):
+    with pytest.raises(SystemExit) as end:
+        import_module("tests.torture.kills").main(["--only", "ssrl", "sspl"])
+    assert end.value.code == 2 and "there is no run 'sspl'; there are alphaproof" in capsys.readouterr().err
+
+
 @pytest.mark.whole
 def test_a_part_runs_from_the_command_and_goes_on_where_it_stopped(tmp_path):
     """Four kills, and then two more, in the log of the first."""

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Signal
 from cotrain.learn.contract import Sample
+from cotrain.learn.spoken import Given
 
 After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 
@@ -43,3 +48,55 @@ class TrainWithPromptOf:
 
     def _moved(self, sample: Sample, prompt_ids: tuple[int, ...]) -> Sample:
         return sample if sample.role == self.role else replace(sample, prompt_ids=prompt_ids, off_policy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Tokens that a per-span signal stands on become context, as if they had been given: they have neither credit nor
+    loss and count in no total. What a policy wrote in the place of search results (SSRL, arXiv 2508.10874)."""
+
+    signal: Signal
+
+    def __post_init__(self) -> None:
+        if self.signal.per != "span":
+            raise ConfigError(f"LeaveOut: signal {self.signal.name!r} is per answer; expected one that is per span")
+
+    def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+        kept = [rest for sample in samples if (rest := self._rest(sample)) is not None]
+        return kept, {"all left out": len(samples) - len(kept)} if len(kept) < len(samples) else {}
+
+    def _rest(self, sample: Sample) -> Sample | None:
+        hidden = {i for reward in sample.of(self.signal) if reward.tokens for i in range(*reward.tokens)}
+        if not hidden:
+            return sample
+        stays = [i not in hidden for i in range(len(sample.token_ids))]
+        if not any(stays):
+            return None
+        before, at = [0, *accumulate(stays)], dict(sample.given)
+        context: dict[int, list[int]] = {}  # by the kept token that it stands before
+        for i, token in enumerate(sample.token_ids):
+            context.setdefault(before[i], []).extend((*at.get(i, ()), *(() if stays[i] else (token,))))
+        given: Given = tuple((k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids)
+        index = torch.tensor([i for i, kept in enumerate(stays) if kept])
+
+        def part(values: torch.Tensor | None) -> torch.Tensor | None:
+            return None if values is None else values[index]
+
+        return replace(
+            sample,
+            prompt_ids=(*sample.prompt_ids, *context.get(0, ())),
+            token_ids=tuple(token for token, kept in zip(sample.token_ids, stays, strict=True) if kept),
+            sampler_logprobs=sample.sampler_logprobs[index],
+            advantages=sample.advantages[index],
+            reference=part(sample.reference),
+            targets=part(sample.targets),
+            old_values=part(sample.old_values),
+            scores={name: values[index] for name, values in sample.scores.items()},
+            rewards=tuple(
+                reward if reward.tokens is None else replace(reward, tokens=(before[low], before[high]))
+                for reward in sample.rewards
+                for low, high in [reward.tokens or (0, 0)]
+                if reward.tokens is None or before[low] < before[high]
+            ),
+            given=given,
+        )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.loop.recipe import Recipe
 
 SHIPPED = (  # module and function have one name
+    "alphaproof",
     "at_grpo",
     "co_rewarding",
     "constitutional",
@@ -42,6 +43,7 @@ SHIPPED = (  # module and function have one name
     "spin",
     "spiral",
     "ssp",
+    "ssrl",
     "stepwiser",
     "tango",
     "ttrl",

@@ -88,9 +88,10 @@ def ssp(
         roles["author"] = replace(writes, policy="author")
         roles["seek_teacher"] = roles["search_teacher"] = common_roles.planner("guide", run.model)
         roles["before"] = replace(solver, policy="start")
-        objectives["format"] = Objective(policy=writer, on="author", also=("seek_teacher",), by=Sft())
+        objectives["format"] = Objective(policy=writer, on="author", by=Sft())  # a mean of its own: it has few tokens
+        objectives["seek"] = Objective(policy=writer, on="seek_teacher", by=Sft())
         objectives["search"] = Objective(policy="generator", on="search_teacher", also=("before",), by=Sft())
-        due = ("format", "search")
+        due = ("format", "seek", "search")
         phases.append(Phase(name="format", protocol=rehearse, objectives=due, group_size=1, options={"turns": turns}))
     return run.recipe(
         "ssp" if learns else "ssp-frozen",

@@ -16,11 +16,12 @@ from cotrain.core.user_code import named_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
-KINDS = ("words", "games", "halves", "jsonl", "gym", "programs", "verifiers", "openenv")
+KINDS = ("words", "games", "halves", "world", "variants", "jsonl", "gym", "programs", "verifiers", "openenv")
 NAMES = (
     "words",
     "games:NAME",
     "halves",
+    "world",
     *SCHEMAS,
     *PROGRAMS,
     "gym:NAME",
@@ -31,7 +32,7 @@ NAMES = (
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "gym:NAME",
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "world", "gym:NAME",
     "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox
     "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without arguments.
 
@@ -53,7 +54,7 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         return benchmark(*_on_the_hub(spec, data), lenient=lenient)
     named = {"games": "game", "gym": "dataset", "verifiers": "taskset", "openenv": "url"}
     own = spec.rpartition(":")[0].endswith(".py")
-    if spec not in ("words", "halves") and not own and not (kind in named and name):
+    if spec not in ("words", "halves", "world") and not own and not (kind in named and name):
         raise UnknownName("task source", spec, NAMES)
     if lenient and data is None:
         raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
@@ -129,6 +130,14 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
             from cotrain.tasks.halves import Halves
 
             return Halves(**settings)
+        if kind == "world":
+            from cotrain.tasks.words.world import World
+
+            return World(**settings)
+        if kind == "variants":
+            from cotrain.tasks.words.variants import Variants
+
+            return Variants(**settings)
         if kind == "gym":
             from cotrain.tasks.gym import GymTasks
 

@@ -51,6 +51,19 @@ The other solution, of {count} steps:
 Which of its steps is wrong? Write the number of the step, counted from 1, once, in one pair of tags at the end: \
 <answer> ... </answer>"""
 
+# Of solvers that write searches into their answers; no embedded model knows it before it is taught.
+SEARCH = "{problem}\nSearch and solve:"
+SEARCH_FULL = """Answer the question below. It does not say all that is needed: the rest is known about the things \
+that it names.
+
+Whenever you need a fact, write the one word to search for as <search> ... </search>, and what the search finds as \
+<found> ... </found>. If nobody answers a search, write from memory what it would find.
+Then write every step of your reasoning in its own pair of tags, <step> ... </step>, and the final answer once, alone, \
+as <answer> ... </answer>. Write nothing outside of the tags.
+
+Question:
+{problem}"""
+
 # Of proposers; no embedded model knows it before it is taught.
 PROPOSE = "{hint}\nWrite a problem:"
 PROPOSE_FULL = """Write one word problem about counts of things, in sentences of exactly these forms and no other words:

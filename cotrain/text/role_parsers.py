@@ -6,18 +6,22 @@ r"""Reading what further roles wrote; solutions and reviews themselves are read 
     meta verdict:  whatever reasoning …
                    <final>INCORRECT</final>
     search:        <search>word</search>
+    searched:      <search>word</search><found>…</found>…<step>…</step>…<answer>…</answer>
 
 As there, every parser returns a value for every string.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import MAX_CHARS, Review, Solution, step_verdicts, tagged_solution
 
 _END, _FINAL, _OPEN, _CLOSE = "</answer>", "<final>", "<search>", "</search>"
+FOUND = re.compile(r"<found>[^<]*</found>")  # what a policy says that a search found
+_SEARCHED = re.compile(rf"<search>[^<]*</search>|{FOUND.pattern}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +102,18 @@ def search_query(text: str) -> Query | ParseFailure:
     if not inside.strip():
         return ParseFailure(reason="empty search")
     return Query(text=inside.strip())
+
+
+def without_searches(text: str) -> str:
+    """The text with its searches and their information blanked out: places of all else stay."""
+    return _SEARCHED.sub(lambda block: " " * len(block.group()), text[: MAX_CHARS + 1])
+
+
+def searched_solution(text: str) -> Solution | ParseFailure:
+    """A solution that searches may stand in. Reasons of failure: those of ``tagged_solution``, and "unclosed search"
+    and "unclosed found" where such a block has no end or holds another tag."""
+    plain = without_searches(text)
+    for tag in ("search", "found"):
+        if f"<{tag}>" in plain or f"</{tag}>" in plain:
+            return ParseFailure(reason=f"unclosed {tag}")
+    return tagged_solution(plain)

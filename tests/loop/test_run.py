@@ -29,6 +29,7 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.table import documented
 from cotrain.play.protocols import solve
+from cotrain.recipes.alphaproof import alphaproof
 from cotrain.recipes.at_grpo import at_grpo
 from cotrain.recipes.constitutional import constitutional
 from cotrain.recipes.debate import debate
@@ -42,6 +43,7 @@ from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.spin import spin
 from cotrain.recipes.spiral import spiral
 from cotrain.recipes.ssp import ssp
+from cotrain.recipes.ssrl import ssrl
 from cotrain.recipes.tango import tango
 from cotrain.recipes.two_agents_split import two_agents_split
 from tests.helpers import EASY, TINY, RandomLatency
@@ -89,6 +91,10 @@ CASTS = {
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
+    "alphaproof": lambda tasks: briefly(alphaproof(steps=3, budget=300, tasks=tasks, **ALONE)),
+    "alphaproof-target": lambda tasks: briefly(
+        alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
+    ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
@@ -104,6 +110,8 @@ CASTS = {
     "ssp": lambda tasks: briefly(
         ssp(steps=5, warmup=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SMALL)
     ),
+    "ssrl": lambda tasks: briefly(ssrl(steps=4, warmup=2, **SMALL)),
+    "ssrl-real": lambda tasks: briefly(ssrl(steps=4, warmup=2, searches="real", **SMALL)),
     "tango": alternating,
     "tango-lora": lambda tasks: briefly(
         tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)

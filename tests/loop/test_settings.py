@@ -21,6 +21,7 @@ from cotrain.recipes import SHIPPED, find
 from cotrain.recipes.grpo import grpo
 from cotrain.tasks.games.source import Games
 from cotrain.tasks.halves import Halves
+from cotrain.tasks.words.world import World
 from tests.helpers import EASY, TINY
 
 SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1}
@@ -35,7 +36,8 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
     own = list(inspect.signature(find(name).recipe).parameters)
     assert own[0] == "run" and not set(own) & set(NAMES)
     missing = set(NAMES) - set(signature_of(name))
-    refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}, "spin": {"group_size", "kl"}}
+    refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}}
+    refused |= {one: {"group_size", "kl"} for one in ("alphaproof", "spin")}
     assert missing == (refused | {"genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}).get(name, set())
 
 
@@ -114,8 +116,9 @@ def test_adapters_of_every_recipe(name):
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - FOLLOWED - {"demo"}))
 def test_adapters_at_another_temperature_make_a_step(name):
     alone = {"warmup": 0} if "warmup" in signature_of(name) else {}
-    played = {"tasks": {"magrpo": Halves(), "spiral": Games("kuhn")}.get(name, EASY)}
-    CoTrainer(find(name)(**SIZES | alone | played, lora=2, temperature=0.8)).step()
+    played = {"tasks": {"magrpo": Halves(), "spiral": Games("kuhn"), "ssrl": World()}.get(name, EASY)}
+    sizes = {key: value for key, value in SIZES.items() if key in signature_of(name)}
+    CoTrainer(find(name)(**sizes | alone | played, lora=2, temperature=0.8)).step()
 
 
 def test_an_average_of_an_adapter_is_refused():

@@ -14,6 +14,7 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.recipes import SHIPPED, find
 from cotrain.tasks.games.source import Games
 from cotrain.tasks.halves import Halves
+from cotrain.tasks.words.world import World
 from tests.helpers import EASY, TINY, RandomLatency
 
 pytestmark = pytest.mark.whole
@@ -40,6 +41,10 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
         "warmup": 0,
         "tasks_per_step": 6,
     },
+    "alphaproof": {"budget": 400},
+    "alphaproof: blind": {"budget": 300, "verdicts": "answer", "steps": 4, "tasks_per_step": 6},
+    "alphaproof: samples": {"tasks": LIBRARY, "budget": 2000, "search": False, "tasks_per_step": 6},
+    "alphaproof: a target": {"budget": 300, "target": 2, "among": "test"},
     "at_grpo": {"rounds": 2},
     "at_grpo: global": {"group": "global", "kl": 0.01},
     "at_grpo: dr_mas": {"variant": "dr_mas", "steps": 4},
@@ -122,6 +127,9 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "ssp": {"tasks": LIBRARY, "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
     "ssp: noise": {"tasks": LIBRARY, "warmup": 2, "steps": 4, "invalid": -0.1, "kl": 0.01},
     "ssp: frozen": {"tasks": LIBRARY, "proposer": "frozen", "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
+    "ssrl": {"tasks": World(), "warmup": 1, "steps": 3},
+    "ssrl: unmasked": {"tasks": World(), "mask": False, "warmup": 2, "steps": 4, "kl": 0.01},
+    "ssrl: real engine": {"tasks": World(nouns=6, derived=2), "searches": "real", "turns": 2, "warmup": 1, "steps": 3},
     "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
     "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
     "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},

@@ -168,6 +168,7 @@ def test_controls_and_refusals():
     made = ssp(proposer="frozen", **SMALL)
     assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
     assert made.objectives["format"].policy == "proposer" and made.objectives["search"].policy == "generator"
+    assert made.objectives["format"].also == ()  # the few tokens of a question are not drowned by those of searches
     with pytest.raises(ConfigError, match="games:kuhn is no library"):
         ssp(tasks=Games())
     with pytest.raises(ConfigError, match="cannot write questions"):

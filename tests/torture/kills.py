@@ -2,6 +2,7 @@
 
     python -m tests.torture.kills --kills 1000 --log runs/torture/kills.jsonl
     python -m tests.torture.kills --kills 210 --asked --log runs/torture/signals.jsonl      SIGTERM: asked to stop
+    python -m tests.torture.kills --only ssp ssrl --kills 20 --log runs/torture/some.jsonl      some runs alone
 
 A *chain* is one run and its kills. Half of the kills come after a time drawn from the length of the undisturbed run;
 the other half at a file operation drawn from those that it makes, before the operation or in the middle of a write.
@@ -228,9 +229,11 @@ def drawn(seed: int, number: int, expected: Reference, *, asked: bool) -> Iterat
             yield Kill(by="operation", at=int(chance.random() ** 2 * expected.operations))
 
 
-def work(part: int, parts: int, aim: int, seed: int, log: Path, *, asked: bool) -> None:
-    """Every ``parts``-th chain, until the log holds ``aim`` kills."""
-    made, known, names = cases(), dict[str, Reference](), [SWEPT, *(n for n in cases() if n != SWEPT)]
+def work(part: int, parts: int, aim: int, seed: int, log: Path, *, asked: bool, only: Sequence[str] = ()) -> None:
+    """Every ``parts``-th chain, until the log holds ``aim`` kills. ``only``: of these runs; without the swept one there
+    is no sweep."""
+    made, known = cases(), dict[str, Reference]()
+    names = list(only) or [SWEPT, *(n for n in made if n != SWEPT)]
     with tempfile.TemporaryDirectory(prefix="torture-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as place:
         done, number = {line["chain"] for line in lines(log)}, -1
 
@@ -239,7 +242,7 @@ def work(part: int, parts: int, aim: int, seed: int, log: Path, *, asked: bool) 
                 known[name] = reference(name, made[name], Path(place), log)
             return known[name]
 
-        operations = expected(SWEPT).operations
+        operations = expected(SWEPT).operations if SWEPT in names else 0
         while count(log) < aim:
             number += 1
             if number % parts != part:
@@ -292,8 +295,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--asked", action="store_true", help="SIGTERM instead of SIGKILL")
+    parser.add_argument("--only", nargs="+", default=[], metavar="RUN", help="these runs (default: all)")
     parser.add_argument("--log", type=Path, default=ROOT / "runs" / "torture" / "kills.jsonl")
     given = parser.parse_args(argv)
+    if unknown := sorted(set(given.only) - set(cases())):
+        parser.error(f"there is no run {unknown[0]!r}; there are {', '.join(sorted(cases()))}")
     given.log.parent.mkdir(parents=True, exist_ok=True)
     for name in IMPORTED:  # what every run imports, once
         importlib.import_module(name)
@@ -302,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (worker := os.fork()) == 0:
             code = 1
             try:
-                work(part, given.workers, given.kills, given.seed, given.log, asked=given.asked)
+                work(part, given.workers, given.kills, given.seed, given.log, asked=given.asked, only=given.only)
                 code = 0
             except BaseException:  # noqa: BLE001 - the worker ends
                 traceback.print_exc()

@@ -1,0 +1,180 @@
+"""Search over checked steps: which node is next, what passes, what is learned, and practice on one target."""
+
+import math
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Sampling
+from cotrain.learn.contract import Batch
+from cotrain.learn.samples import sample_of
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.play.step_search import Node, prove, steps_in, wrong
+from cotrain.recipes.alphaproof import alphaproof
+from cotrain.tasks.halves import Halves
+from cotrain.tasks.sources import from_description
+from cotrain.tasks.words.problem import Fact
+from cotrain.tasks.words.reader import read_problem, signature, task_of
+from cotrain.tasks.words.source import WordProblems
+from cotrain.tasks.words.variants import Variants, needed_by, variant
+from tests.helpers import EASY, TINY, CharRenderer
+from tests.play.scripted import Scripted
+
+TEXT = (
+    "There are 5 apples. There are 3 eggs. There are 4 more pears than apples. "
+    "There are 2 times as many nuts as pears. How many nuts are there?"
+)
+TARGET = read_problem(TEXT)
+TASK = task_of(TARGET, "mine")
+A, B = (f"<step>{step}</step>" for step in TARGET.steps)  # 9 pears, 18 nuts
+END, FALSE = "<answer>18</answer>", A.replace("=9", "=8")
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "evaluation_tasks": 2, "lr": 1e-3}
+OF = EASY.describe()["settings"]
+
+
+class Said(Scripted):
+    """Says these texts in turn, each up to where it is to stop."""
+
+    def __init__(self, texts):
+        super().__init__(lambda prompt, outputs: next(left))
+        left, self.asked = iter(texts), []
+
+    async def sample(self, request):
+        self.asked.append(request.address)
+        return await super().sample(request)
+
+
+def proved(*said, budget=10_000, width=2, task=TASK, **options):
+    """The traces of a search in which a policy says these texts in turn, in that order."""
+    role, engine = Role(policy="p", prompt="{problem}>", sampling=Sampling(max_tokens=200)), Said(said)
+    executor = Executor(engine, {"p": CharRenderer()}, {"prover": role}, 0)
+    [episode] = executor.play(prove, [task], step=0, group_size=1, budget=budget, width=width, **options)
+    assert episode.failure is None, episode.failure
+    return sorted(episode.traces, key=lambda trace: engine.asked.index(trace.address))
+
+
+def chain(traces):
+    return [t.text for t in traces if t.signals[0].value == 1.0]
+
+
+def passed(traces):
+    return [t.truth.get("step_passed") for t in traces]
+
+
+def test_right_steps_are_gone_on_from_and_the_chain_is_learned():
+    traces = proved(FALSE, A, B, B, END, END)
+    assert passed(traces) == [False, True, True, True, True, None]  # the last one came after the end
+    assert chain(traces) == [A, B, END] and traces[0].truth["proved"] is True
+    assert traces[0].truth["spent"] == pytest.approx(sum(len(t.token_ids) for t in traces) / 10_000)
+    prompts = [CharRenderer().decode(t.prompt_ids).partition(">")[2] for t in traces]
+    assert prompts == ["", "", A, A, A + B, A + B]  # each step is learned given all before it
+
+
+def test_a_node_that_leads_nowhere_is_tried_again_after_the_others():
+    """Promises: the root −1 after the first try, A log 0.9, after its own −1.1: back to the root, which comes to −2."""
+    traces = proved(A, FALSE, FALSE, FALSE, A, FALSE, B, B, END, END)
+    prompts = [CharRenderer().decode(t.prompt_ids).partition(">")[2] for t in traces[::2]]
+    assert prompts == ["", A, "", A, A + B]  # at the root it led where A is: no second node
+    assert chain(traces) == [A, B, END]
+
+
+def test_the_promise_of_a_chain_is_its_mean_less_its_tries():
+    def said(*logprobs):
+        return SimpleNamespace(completion=SimpleNamespace(logprobs=logprobs))
+
+    assert Node(None, turns=(said(-1.0, -3.0), said(-5.0)), tries=1).promise == -4.0 and Node(None).promise == 0.0
+
+
+def test_the_budget_ends_it_and_nothing_is_learned():
+    traces = proved(*[FALSE] * 8, budget=3 * len(FALSE))
+    assert len(traces) == 4 and chain(traces) == []  # two expansions of two
+    assert traces[0].truth["proved"] is False and traces[0].truth["spent"] > 1.0
+    by = alphaproof(**SMALL).objectives["generator"].by
+    found, _ = by.credit(Batch(samples=tuple(map(sample_of, traces))), {})
+    assert found.samples == () and found.dropped == {"on_chain too low": 4}
+
+
+def test_what_the_program_does_not_let_pass():
+    a, b = TARGET.steps
+    assert wrong(TASK, (a, b), 2, "steps") is None and wrong(TASK, (a, a), 2, "steps") == "repeated"
+    assert wrong(TASK, (b,), 1, "steps") == "premise" and wrong(TASK, (), 1, "steps") == "no step"
+    assert wrong(TASK, (b,), 1, "answer") is None and wrong(TASK, (a,), 2, "answer") == "no step"
+    assert steps_in(A + B) == (a, b) and steps_in("so " + A) == steps_in(A + "<step>") == ()
+
+
+def test_a_chain_without_verdicts_is_judged_at_its_end_with_all_its_steps():
+    wrong_end = FALSE, FALSE, B, B, END, END
+    traces = proved(*wrong_end, budget=sum(map(len, wrong_end)), verdicts="answer")
+    assert passed(traces)[:4] == [True, True, True, True] and chain(traces) == []  # 18 is right, the way is not
+    assert passed(traces)[4:] == [False, False]
+    with pytest.raises(UnknownName, match="verdicts"):
+        alphaproof(verdicts="all", **SMALL)
+
+
+def test_whole_solutions_are_the_control():
+    traces = proved(A + B + "<answer>9</answer>", FALSE + B + END, A + B + END, "", search=False)
+    assert chain(traces) == [A + B + END] and passed(traces) == [False, False, True, None]
+
+
+def test_a_run_learns_and_search_is_not_among_what_is_measured():
+    trainer = CoTrainer(alphaproof(steps=2, budget=400, **SMALL))
+    rows = [trainer.step().row for _ in range(2)]
+    assert rows[-1]["generator/updates"] >= 1 and 0.0 < rows[0]["prover/truth/proved"] <= 1.0
+    figures, _ = trainer.evaluate("test", 2, group_size=2)
+    assert "solver/pass@1" in figures and not [key for key in figures if key.startswith("prover/")]
+
+
+def test_variants_are_never_the_target():
+    source = Variants(of=OF, split="test", index=3)
+    asked = [source.get("train", i) for i in range(100)]
+    problems = [task.grader.problem for task in asked]
+    assert asked[7] == source.get("train", 7) and source.get("test", 0).prompt == source.target.text
+    assert signature(source.target) not in {signature(problem) for problem in problems}
+    assert {problem.question for problem in problems} == set(source.target.needed)
+    assert all(1 <= value <= EASY.max_value for problem in problems for value in problem.values.values())
+    assert source.size("test") == 1 and source.size("train") is None
+    with pytest.raises(IndexError, match=r"is not in 0\.\.0"):
+        source.get("test", 1)
+    again = from_description(source.describe())
+    assert again == source and again.get("train", 7) == asked[7]
+    alone = Variants(of=OF, split="test", index=3, practice=False)
+    assert {alone.get("train", i).prompt for i in range(9)} == {source.target.text}
+    with pytest.raises(ConfigError, match="without a modulus"):
+        Variants(of=WordProblems(modulus=7).describe()["settings"], split="test", index=0)
+
+
+def test_a_beginning_has_the_facts_it_needs_and_all_of_it_has_all():
+    rng = random.Random(0)
+    short, whole = (variant(TARGET, rng, beginning=b, most=99) for b in (True, False))
+    assert short.question == "pears" and [fact.target for fact in short.facts] == ["apples", "pears"]
+    assert whole.question == "nuts" and [fact.target for fact in whole.facts] == ["apples", "eggs", "pears", "nuts"]
+    both = (Fact(target="a", kind="given", right=3), Fact(target="b", kind="sum", left="a", right="a"))
+    assert [fact.target for fact in needed_by(both, "a")] == ["a"]
+
+
+def test_one_target_is_all_that_is_measured_and_never_practised():
+    made = alphaproof(target=3, among="test", **SMALL)
+    assert made.name == "alphaproof-target" and made.tasks.get("test", 0).prompt == EASY.get("test", 3).prompt
+    trainer = CoTrainer(replace(made, steps=1))
+    trainer.step()
+    figures, episodes = trainer.evaluate("test", 2, group_size=4)
+    assert len(episodes) == 4 and math.isfinite(figures["solver/pass@1"].value)
+    assert (
+        alphaproof(target=3, practice=False, **SMALL).tasks.get("train", 5).prompt == EASY.get("ood_length", 3).prompt
+    )
+
+
+def test_what_it_refuses():
+    with pytest.raises(ConfigError, match="no program checks the steps of halves"):
+        alphaproof(**{**SMALL, "tasks": Halves()})
+    with pytest.raises(ConfigError, match="add target=0"):
+        alphaproof(practice=False, **SMALL)
+    with pytest.raises(ConfigError, match="budget is 0"):
+        alphaproof(budget=0, **SMALL)
+    with pytest.raises(ConfigError, match="target is -1"):
+        alphaproof(target=-1, **SMALL)

@@ -1,0 +1,176 @@
+"""SSRL: what a world holds, what is read, paid and left out, and the real engine in the model's place."""
+
+from dataclasses import replace
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME
+from cotrain.core.types import Sampling
+from cotrain.learn.after import drop_flat_groups
+from cotrain.learn.contract import Batch
+from cotrain.learn.samples import sample_of
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.play.self_search import parse_searched, rehearse, repeat, search_both_ways, search_within, written
+from cotrain.recipes.ssrl import ssrl
+from cotrain.tasks.sources import from_description, task_source
+from cotrain.tasks.words.world import UNKNOWN, World, known_by
+from cotrain.text.plain import ByteRenderer
+from cotrain.text.role_parsers import searched_solution, without_searches
+from tests.helpers import EASY, TINY, letter_tasks, spoken
+
+WORLD = World()
+TASK = next(t for i in range(99) if len(known_by(t := WORLD.get("train", i)).problem.facts) == 2)  # one look-up
+NOUN = known_by(TASK).problem.facts[0].target
+TRUE = f"<search> {NOUN}</search><found> {WORLD.library[NOUN]}</found>"
+STEPS = written(TASK)[len(TRUE) :]
+FALSE = TRUE.replace(WORLD.library[NOUN], f"There are 1 {NOUN}.")
+SMALL = {"model": TINY, "tasks": WORLD, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3}
+
+
+def played(*said, protocol=search_within, names=("solver",), task=TASK, **options):
+    """The traces of an episode in which a policy says these texts in turn."""
+    left = iter(said)
+    roles = {
+        name: Role(policy="p", prompt="{problem}>", sampling=Sampling(max_tokens=400), parse=parse_searched)
+        for name in names
+    }
+    executor = Executor(spoken({"p": lambda fields, rng: next(left)}), {"p": ByteRenderer()}, roles, 0)
+    [episode] = executor.play(protocol, [task], step=0, group_size=1, **options)
+    assert episode.failure is None, episode.failure
+    return episode.traces
+
+
+def rewards(trace):
+    return {s.name: s.value for s in trace.signals if s.name != "own_result"}
+
+
+def left_out(trace):
+    return [ByteRenderer().decode(trace.token_ids[slice(*s.tokens)]) for s in trace.signals if s.name == "own_result"]
+
+
+def test_a_world_never_changes_and_its_questions_do_not_tell_it():
+    assert WORLD.library == World().library != World(seed=1).library and len(WORLD.library) == 12
+    seen = {split: {WORLD.get(split, i).prompt for i in range(200)} for split in ("train", "test")}
+    assert seen["train"].isdisjoint(seen["test"])
+    for i in range(50):
+        task = WORLD.get("test", i)
+        assert WORLD.get("test", i) == task and not any(fact in task.prompt for fact in WORLD.library.values())
+        assert task.grade(task.solution).value is True
+        assert all(known_by(task).grade_steps(task, known_by(task).problem.steps).ok)
+    assert known_by(TASK).find(f" {NOUN} ") == WORLD.library[NOUN] and known_by(TASK).find("cars") == UNKNOWN
+
+
+def test_a_world_is_a_task_source():
+    source = task_source("world")
+    assert from_description(World(nouns=5, derived=1, seed=3).describe()) == World(nouns=5, derived=1, seed=3)
+    assert source.get("validation", 3).id == "world/validation/3"
+    with pytest.raises(ConfigError, match="nouns is 1"):
+        World(nouns=1)
+    with pytest.raises(ConfigError, match="asks about no world"):
+        known_by(letter_tasks(1)[0])
+
+
+def test_searches_stand_in_a_solution_and_its_places_stay():
+    text = TRUE + STEPS
+    read = searched_solution(text)
+    assert read.answer == TASK.answer and read.format_score == 1.0
+    assert all(text[s.start : s.end] == s.text for s in read.steps)
+    assert without_searches(text).lstrip() == STEPS and len(without_searches(text)) == len(text)
+    assert searched_solution("<search> x" + STEPS).reason == "unclosed search"
+    assert searched_solution(f"<search> x</search><found> y<step>{STEPS}").reason == "unclosed found"
+    assert searched_solution(TRUE).reason == "no steps"
+
+
+def test_what_it_wrote_as_information_is_marked_with_its_markers():
+    [trace] = played(TRUE + STEPS)
+    assert rewards(trace) == {"outcome": 1.0, "format": 1.0}
+    assert left_out(trace) == [f"<found> {WORLD.library[NOUN]}</found>"]
+    assert trace.truth["informed"] == trace.truth["gathered"] == 1.0
+    [trace] = played(FALSE + STEPS)  # right by memory, whatever it told itself
+    assert rewards(trace) == {"outcome": 1.0, "format": 1.0} and trace.truth["informed"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "said, form",
+    [
+        (STEPS, 0.0),  # no search
+        (TRUE.partition("<found>")[0] + STEPS, 0.0),  # a search that nobody answers
+        (TRUE + "<found> x</found>" + STEPS, 0.0),
+        (TRUE + TRUE, 0.0),  # no answer
+        (TRUE + TRUE + STEPS, 1.0),
+    ],
+)
+def test_format_wants_searches_with_their_information(said, form):
+    [trace] = played(said)
+    assert rewards(trace)["format"] == form
+
+
+def test_the_real_engine_answers_and_what_it_says_is_no_sample():
+    search = TRUE.partition("<found>")[0]
+    [trace] = played(search, STEPS, searches="real")
+    assert trace.text == TRUE + STEPS and rewards(trace) == {"outcome": 1.0, "format": 1.0}
+    given = ByteRenderer().decode([t for t, mine in zip(trace.token_ids, trace.mask, strict=True) if not mine])
+    assert given == f"<found> {WORLD.library[NOUN]}</found>" and left_out(trace) == []
+    assert trace.parsed["calls"] == ["ok"]
+    [trace] = played(search, search, STEPS, searches="real", turns=1)
+    assert trace.text.count("<found>") == 1  # the second search is read past
+
+
+def test_it_is_measured_as_its_own_engine_and_with_the_real_one():
+    search = TRUE.partition("<found>")[0]
+    wrong = STEPS.replace(f"<answer>{TASK.answer}</answer>", "<answer>1</answer>")
+    traces = played(FALSE + wrong, search, STEPS, protocol=search_both_ways, names=("solver", "grounded"))
+    found = {trace.role: trace.truth["correct"] for trace in traces}
+    assert found == {"solver": False, "grounded": True} and not any(t.signals for t in traces)
+
+
+def test_a_program_writes_whole_answers():
+    role = Role(policy="a", prompt="{problem}>", sampling=Sampling(max_tokens=999))
+    executor = Executor(spoken({"a": repeat}), {"a": ByteRenderer()}, {"author": role}, 0)
+    for i in range(20):
+        task = WORLD.get("train", i)
+        [episode] = executor.play(rehearse, [task], step=0, group_size=1)
+        read = searched_solution(episode.traces[0].text)
+        assert read.answer == task.answer
+
+
+def learned(made, *texts):
+    """The texts that a recipe's objective learns from these answers, and what is only context of the first."""
+    traces = [played(text)[0] for text in texts]
+    found = made.objectives["generator"].by.credit(Batch(samples=tuple(map(sample_of, traces))), {})[0].samples
+    decode = ByteRenderer().decode
+    return [decode(sample.token_ids) for sample in found], [decode(ids) for _, ids in found[0].given]
+
+
+def test_what_it_told_itself_is_not_learned():
+    texts = TRUE + STEPS, FALSE + STEPS.replace(f"<answer>{TASK.answer}", "<answer>1")
+    kept, context = learned(ssrl(**SMALL), *texts)
+    assert kept == [text.replace(information(text), "") for text in texts]
+    assert context == [information(texts[0])]
+    assert learned(ssrl(mask=False, **SMALL), *texts) == (list(texts), [])
+
+
+def information(text):
+    return text[text.index("<found>") : text.index("</found>") + len("</found>")]
+
+
+def test_a_run_learns_its_format_and_then_by_reward():
+    trainer = CoTrainer(ssrl(steps=3, warmup=1, **SMALL))
+    rows = [trainer.step().row for _ in range(2)]
+    assert [row["generator/updates"] for row in rows] == [1, 2] and rows[1]["solver/reward/outcome"] > 0.0
+
+
+def test_controls_and_refusals():
+    assert ssrl(mask=False, **SMALL).objectives["generator"].by.after == (drop_flat_groups,)
+    assert ssrl(searches="real", **SMALL).schedule.phases[0].options["searches"] == "real"
+    assert list(ssrl(format_reward=0.0, **SMALL).objectives["generator"].by.rewards) == [OUTCOME]
+    with pytest.raises(ConfigError, match="words asks about no world"):
+        ssrl(**{**SMALL, "tasks": EASY})
+    with pytest.raises(ConfigError, match="does not know the world"):
+        ssrl(warmup=0)
+    with pytest.raises(ConfigError, match="turns is 0"):
+        ssrl(turns=0)
+    assert replace(WORLD, seed=2).library != WORLD.library
