@@ -19,6 +19,13 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
     parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="runs of each arm")
+    parser.add_argument(
+        "--first-seed",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="seeds are N, N + 1, …; each has test problems of its own",
+    )
     size = parser.add_argument_group("length")
     size.add_argument("--batches", type=whole(1), metavar="N", help="steps over which decays run (default: 60)")
     size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(AXES)}")
@@ -61,6 +68,7 @@ def compare(argv: Sequence[str]) -> int:
         return api.compare(
             given.arms,
             seeds=given.seeds,
+            first_seed=given.first_seed,
             out=given.out,
             batches=batches or 60,
             equal=given.equal,

@@ -16,7 +16,7 @@ Decays run over ``--batches`` in all of them. Seconds are those of the machine a
 and no two comparisons give the same.
 
 With ``rates`` every arm first finds its own learning rate: the same grid for all, seeds of their own, chosen on
-validation problems (``rates.py``).
+validation problems at the same cost (``rates.py``).
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from cotrain.comparison.arms import Arm, distinct, recipe_of, settings_of
-from cotrain.comparison.pool import Job, cores, work
+from cotrain.comparison.pool import cores
 from cotrain.comparison.rates import choose_rates, with_rate
-from cotrain.comparison.runs import ENDLESS, collected, is_done, run_command
+from cotrain.comparison.runs import ENDLESS, collected, run_command
+from cotrain.comparison.waves import Place, run_equally
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.costs import costs_of
-from cotrain.loop.directory import RunDirectory
 from cotrain.loop.recipe import Recipe
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_reach import json_of, levels
@@ -45,7 +44,6 @@ from cotrain.report.training_svg import training_svg
 from cotrain.tasks.sources import problems
 from cotrain.view.report_together import write_comparison
 
-Place = tuple[str, int]  # (arm's label, seed)
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
 
 
@@ -54,11 +52,12 @@ class Plan:
     """A comparison, before it is run."""
 
     arms: tuple[Arm, ...]
-    seeds: int  # runs of each arm, with the seeds 0 … seeds − 1
+    seeds: int  # runs of each arm
     out: Path
     batches: int = 60  # steps over which decays run, and of every run that nothing else ends
     equal: str = "flops"  # one of AXES
     budget: float | None = None  # of ``equal``; None: what the dearest arm spends in ``batches``
+    first_seed: int = 0  # seeds are first_seed … first_seed + seeds − 1; other seeds have other test problems
     rates: tuple[float, ...] = ()  # learning rates, of which each arm takes its best; (): those of the recipes
     rate_seeds: int = 1  # runs of each arm at each rate
     measure: str = ""  # figure by which rates are chosen; "": the first solver's pass@1
@@ -76,6 +75,8 @@ class Plan:
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+        if self.first_seed < 0:
+            raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
             if any(x is not None and not 0.0 < x < math.inf for x in numbers):
                 raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0")
@@ -88,6 +89,10 @@ class Plan:
             )
         if self.lenient and self.data is None:
             raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
+
+    @property
+    def each_seed(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -124,12 +129,12 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         f"{'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
     )
 
-    def command(arm: Arm, seed: int, folder: Path, ends: Mapping[str, float], further: Sequence[str]) -> list[str]:
+    def command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
         return run_command(
             arm,
             folder,
             seed=seed,
-            ends={**ends, "horizon": plan.batches},
+            ends={**plan.ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
             settings=(*plan.common, *further),
             device=plan.device,
@@ -137,15 +142,14 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         )
 
     chosen = choose_rates(plan, arms, recipes, command, count, say) if plan.rates else {}
-    own = {a.label: with_rate(recipes[a.label], chosen[a.label]["chosen"]) if chosen else () for a in arms}
-    places = {(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in range(plan.seeds) for arm in arms}
+    own = {a.label: with_rate(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms}
+    places = {Place(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
     by_label = {arm.label: arm for arm in arms}
-    first: list[Job] = [
-        (folder, command(by_label[label], seed, folder, plan.ends, own[label]))
-        for (label, seed), folder in places.items()
-        if not is_done(folder)
-    ]
-    work(first, count, say)
+
+    def own_command(place: Place) -> list[str]:
+        return command(by_label[place.label], place.seed, places[place], own[place.label])
+
+    dearest = run_equally(plan, places, own_command, count, say)
     result: dict[str, Any] = {
         "batches": plan.batches,
         "equal": plan.equal,
@@ -155,20 +159,17 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         "recipes": {},
     }
     result["budget"] = plan.budget
-    if plan.equal != "batches" and plan.budget is None:
-        result["dearest"], result["budget"], short = still_short(plan, places)
-        for place in short:
-            RunDirectory.open(places[place]).extend(plan.until(result["budget"]))
-        work([(places[p], command(by_label[p[0]], p[1], places[p], {}, ())) for p in short], count, say)
+    if dearest is not None:
+        result["dearest"], result["budget"] = dearest
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
             recipe = recipe_of(arm, source, (*plan.common, *own[arm.label]))
         leading = recipe.objectives[recipe.leading].policy
-        seeds = [collected(places[arm.label, s], s, leading) for s in range(plan.seeds)]
+        seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}
     result |= comparison_table(result)
-    folders = {arm.label: [places[arm.label, s] for s in range(plan.seeds)] for arm in arms}
+    folders = {arm.label: [places[Place(arm.label, s)] for s in plan.each_seed] for arm in arms}
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
 
@@ -190,19 +191,6 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
         (out / name).write_text(svg, encoding="utf-8")
     (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
     write_comparison(out)
-
-
-def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[str, float, list[Place]]:
-    """The arm whose runs have spent most in ``plan.batches``, on average over seeds, how much that is, and the runs of
-    other arms that have not spent as much."""
-    spent: dict[str, list[float]] = {}
-    for (label, _), folder in places.items():
-        steps = costs_of(folder)
-        spent.setdefault(label, []).append(steps[min(plan.batches, len(steps) - 1)][plan.equal])
-    means = {label: sum(values) / len(values) for label, values in spent.items()}
-    dearest = max(means, key=lambda label: means[label])
-    others = [place for place in places if place[0] != dearest]
-    return dearest, means[dearest], [p for p in others if costs_of(places[p])[-1][plan.equal] < means[dearest]]
 
 
 def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
@@ -233,6 +221,8 @@ def claim(plan: Plan, arms: Sequence[Arm]) -> None:
             raise ValueError("not an object")
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+    if held is not None:
+        held = {f.name: f.default for f in fields(Plan) if f.name in names} | held  # a setting that is newer than it
     if held is not None and _by_name({**held, "arms": settings["arms"]}) != _by_name(settings):
         changed = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
         was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in changed)

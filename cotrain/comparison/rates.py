@@ -1,8 +1,9 @@
 """Each arm at its own best learning rate, from one small grid that is the same for all.
 
 One rate for all arms favours those that it happens to fit. Every arm is trained at every rate, with seeds that the
-comparison does not use, for ``--batches`` batches; the rate with the best figure on validation problems at the end is
-taken, the smaller of equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at
+comparison does not use, until it has spent what the comparison makes equal: a rate that is best for half of that may be
+too large for all of it. The rate with the best figure on validation problems at the end is taken, the smaller of
+equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at
 the edge of the grid is said to be one: a wider grid may hold a better.
 """
 
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.comparison.arms import Arm
-from cotrain.comparison.pool import work
-from cotrain.comparison.runs import is_done
+from cotrain.comparison.runs import ENDLESS
+from cotrain.comparison.waves import Place, run_equally
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.loop.policies import Learning
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 FIRST_SEED = 1000  # of the runs that choose
 PROBLEMS = 256  # on which they are measured
 MEASURED = (f"evaluation.curve_tasks={PROBLEMS}", "evaluation.tasks=1", "evaluation.splits=[]")  # validation alone
-Command = Callable[[Arm, int, Path, Mapping[str, float], Sequence[str]], list[str]]
+Command = Callable[[Arm, int, Path, Sequence[str]], list[str]]
 
 
-def with_rate(recipe: Recipe, rate: float) -> tuple[str, ...]:
-    """Settings that give a recipe this learning rate, and its other policies theirs in proportion."""
+def with_rate(recipe: Recipe, rate: float | None) -> tuple[str, ...]:
+    """Settings that give a recipe this learning rate, and its other policies theirs in proportion; None changes
+    nothing."""
+    if rate is None:
+        return ()
     trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
     leading = trained[recipe.objectives[recipe.leading].policy].lr
     rates = {name: spec.lr * rate / leading for name, spec in trained.items()}
@@ -56,25 +60,22 @@ def choose_rates(
     seeds = range(FIRST_SEED, FIRST_SEED + plan.rate_seeds)
     grid = sorted(set(plan.rates))
     places = {
-        (arm.label, rate, seed): plan.out / arm.slug / f"rate-{rate:g}" / f"seed-{seed}"
+        Place(arm.label, seed, rate): plan.out / arm.slug / f"rate-{rate:g}" / f"seed-{seed}"
         for seed in seeds
         for rate in grid
         for arm in arms
     }
     by_label = {arm.label: arm for arm in arms}
-    once = (*MEASURED, f"evaluate_every={plan.batches}")
-    jobs = [
-        (
-            folder,
-            command(by_label[label], seed, folder, {"steps": plan.batches}, (*once, *with_rate(recipes[label], rate))),
-        )
-        for (label, rate, seed), folder in places.items()
-        if not is_done(folder)
-    ]
-    work(jobs, workers, say)
+    once = (*MEASURED, f"evaluate_every={ENDLESS}")  # and at the end
+
+    def trial(place: Place) -> list[str]:
+        further = (*once, *with_rate(recipes[place.label], place.rate))
+        return command(by_label[place.label], place.seed, places[place], further)
+
+    run_equally(plan, places, trial, workers, say)
     found = {}
     for arm in arms:
-        ends = {rate: [_last(places[arm.label, rate, seed]) for seed in seeds] for rate in grid}
+        ends = {rate: [_last(places[Place(arm.label, seed, rate)]) for seed in seeds] for rate in grid}
         measure = plan.measure or _usual({key for runs in ends.values() for run in runs for key in run})
         scores = [[rate, _mean([run.get(measure, math.nan) for run in ends[rate]])] for rate in grid]
         if any(math.isnan(score) for _, score in scores):

@@ -6,8 +6,8 @@
     measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
     model = "embedded"                   # of every arm
     seeds = 5
-    equal = "flops"                      # and batches, budget, rates, rate_seeds, evaluate_every, settings: as of
-                                         # `cotrain compare`
+    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings:
+                                         # as of `cotrain compare`
     out = "runs/studies/ceiling"
 
     [arms.grpo]                          # the first arm is the reference

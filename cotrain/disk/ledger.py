@@ -104,6 +104,12 @@ class Ledger:
         self._scan()
         return tuple(self._index)
 
+    def extent(self) -> tuple[int, int | None, int]:
+        """How many steps there are, the last one, and the byte where it ends: what says cheaply whether the index has
+        changed."""
+        self._scan()
+        return len(self._index), self._index.last, self._index.end
+
     def read(self, step: int) -> tuple[Episode, ...]:
         """The episodes of a step, as they were appended. Raises NotRecorded, and StateError for a damaged file."""
         member = self._index.find(step)

@@ -25,6 +25,7 @@ from cotrain.report.escape import terminal
 from cotrain.report.read import estimates
 from cotrain.view.follow import object_of
 from cotrain.view.runs import Run, opened, shown
+from cotrain.view.settings import flat
 
 WIDE = 80
 SIDE = (WIDE - 3) // 2  # characters of a column
@@ -63,13 +64,12 @@ def compared(one: Run, other: Run, rollout: str | None = None) -> dict[str, Any]
     }
 
 
-def differences(a: Any, b: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Dotted path and both values of every setting that is not the same; None where there is none."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in dict.fromkeys([*a, *b]):
-            yield from differences(a.get(key), b.get(key), f"{name}.{key}".lstrip("."))
-    elif a != b:
-        yield name, a, b
+    mine, others = flat(a), flat(b)
+    for name in dict.fromkeys([*mine, *others]):
+        if mine.get(name) != others.get(name):
+            yield name, mine.get(name), others.get(name)
 
 
 def _final(run: Run) -> dict[str, Estimate]:

@@ -69,19 +69,38 @@ class Rollouts:
         self.damaged: list[int] = []
         self.episodes = 0
         self.generation = 0
+        self._extent: tuple[int, int | None, int] | None = None  # of the ledger when its steps were listed
+        self._due: list[Member] = []  # steps that have not been read, the latest last
 
     def read_some(self) -> bool:
         """Read the latest step that has not been read; False when there is none."""
-        members = {member.step: member for member in self.members()}
+        self._look()
         with self._lock:
-            if any(members.get(step) != member for step, member in self._read.items()):
-                generation = self.generation + 1
-                self._clear()  # a resumed run has cut its ledger back
-                self.generation = generation
-            due = next((member for step, member in reversed(members.items()) if step not in self._read), None)
+            while self._due and self._due[-1].step in self._read:  # asked for by name meanwhile
+                self._due.pop()
+            due = self._due.pop() if self._due else None
         if due is not None:
             self._read_member(due)
         return due is not None
+
+    def _look(self) -> None:
+        """Whether the ledger has other steps than before. To list ten thousand takes 15 ms, so that is done
+        only then."""
+        try:
+            extent = self.ledger.extent()
+        except CotrainError:
+            return
+        if extent == self._extent:
+            return
+        members = self.members()
+        with self._lock:
+            known = {member.step: member for member in members}
+            if any(known.get(step) != member for step, member in self._read.items()):
+                generation = self.generation + 1
+                self._clear()  # a resumed run has cut its ledger back
+                self.generation = generation
+            self._due = [member for member in members if member.step not in self._read]
+            self._extent = extent
 
     def read(self, steps: Sequence[int]) -> None:
         """Read these steps."""
@@ -112,9 +131,16 @@ class Rollouts:
         except CotrainError:
             return ()
 
+    def steps(self) -> int:
+        """How many steps the ledger has; 0 when it cannot be read."""
+        try:
+            return self.ledger.extent()[0]
+        except CotrainError:
+            return 0
+
     def page(self, start: int, limit: int) -> dict[str, Any]:
         """Rows in the order in which they were read, from ``start`` on, and how far the reading is."""
-        steps = len(self.members())
+        steps = self.steps()
         with self._lock:
             return {
                 "fields": FIELDS,

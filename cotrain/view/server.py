@@ -178,7 +178,7 @@ class Viewer:
             self._quiet.notify_all()
         try:
             end = time.monotonic() + SOON
-            while run.rollouts.read_steps() < len(run.rollouts.members()) and time.monotonic() < end:
+            while run.rollouts.read_steps() < run.rollouts.steps() and time.monotonic() < end:
                 time.sleep(0.02)
         finally:
             with self._quiet:

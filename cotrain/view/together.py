@@ -37,6 +37,7 @@ from cotrain.view.follow import object_of
 from cotrain.view.places import RECIPE, Place, comparison_at
 from cotrain.view.rollouts import FIELDS
 from cotrain.view.runs import Run, shown
+from cotrain.view.settings import flat, word
 
 MOST_SETTINGS = 120  # rows of the difference of settings
 MOST_PROBLEMS = 300  # in the list of one seed
@@ -126,7 +127,7 @@ class Together:
         for arm, seeds in self.arms.items():
             if seed in seeds:
                 run = seeds[seed]
-                reading += len(run.rollouts.members()) - run.rollouts.read_steps()
+                reading += run.rollouts.steps() - run.rollouts.read_steps()
                 for problem, found in _groups(run).items():
                     met.setdefault(problem, {})[arm] = {**found, "run": self._numbers.get(run.directory)}
         least = min(2, sum(seed in seeds for seeds in self.arms.values()))
@@ -262,7 +263,11 @@ def _estimate(e: Estimate) -> str:
 
 def unlike_settings(arms: Mapping[str, Sequence[Run]]) -> Cells:
     """The settings in which the arms' first runs differ, one row each."""
-    found = {arm: _flat(shown(runs[0].recipe.get("settings", {}))) for arm, runs in arms.items() if runs}
+    found = {
+        arm: {name: word(value) for name, value in flat(shown(runs[0].recipe.get("settings", {}))).items()}
+        for arm, runs in arms.items()
+        if runs
+    }
     names = sorted({name for own in found.values() for name in own} - {"seed"})
     rows = [
         [name, *(own.get(name, "–") for own in found.values())]
@@ -270,15 +275,6 @@ def unlike_settings(arms: Mapping[str, Sequence[Run]]) -> Cells:
         if len({own.get(name) for own in found.values()}) > 1
     ]
     return ["setting", *map(shown, found)], rows[:MOST_SETTINGS]
-
-
-def _flat(value: Any, path: str = "") -> dict[str, str]:
-    if isinstance(value, Mapping) and value:
-        found: dict[str, str] = {}
-        for key, inside in value.items():
-            found |= _flat(inside, f"{path}.{key}" if path else str(key))
-        return found
-    return {path: str(value)}
 
 
 def study_of(place: Place, made: Callable[[Place], Together]) -> dict[str, Any]:

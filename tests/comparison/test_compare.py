@@ -4,15 +4,18 @@ trained."""
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cotrain.comparison import waves
 from cotrain.comparison.arms import arm_of, recipe_of
-from cotrain.comparison.compare import Plan, claim, compare, still_short
+from cotrain.comparison.compare import Plan, claim, compare
 from cotrain.comparison.rates import FIRST_SEED, with_rate
-from cotrain.comparison.runs import collected, run_command
+from cotrain.comparison.runs import collected, is_done, run_command
+from cotrain.comparison.waves import Place, still_short
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.loop.costs import costs_of
 from cotrain.loop.directory import RunDirectory
@@ -65,16 +68,16 @@ def test_seeds_have_problems_of_their_own_and_arms_have_the_same(tmp_path):
 def test_the_dearest_arm_is_the_one_that_has_spent_most(tmp_path):
     """The arm with one role is the dearer one here; what the others have spent since they went on does not count."""
     made = plan(tmp_path, equal="flops")
-    places = {(arm, seed): tmp_path / f"{arm}/seed-{seed}" for seed in range(3) for arm in ("plain", "judged")}
-    for (arm, seed), folder in places.items():
+    places = {Place(arm, seed): tmp_path / f"{arm}/seed-{seed}" for seed in range(3) for arm in ("plain", "judged")}
+    for (arm, seed, _), folder in places.items():
         if arm == "plain":
             made_run(folder, {"solver/pass@1": 0.5}, tokens=300 + seed)
         else:
             made_run(folder, {"solver/pass@1": 0.6}, tokens=100, steps=4 if seed else 99)
-    dearest, budget, short = still_short(made, places)
-    assert (dearest, budget) == ("plain", 4 * 3010) and short == [("judged", 1), ("judged", 2)]
-    assert still_short(replace(made, equal="seconds"), places)[1] == 4.0
-    folder = places["judged", 1]
+    (dearest, budget), short = still_short(made, places)
+    assert (dearest, budget) == ("plain", 4 * 3010) and short == [Place("judged", 1), Place("judged", 2)]
+    assert still_short(replace(made, equal="seconds"), places)[0].budget == 4.0
+    folder = places[Place("judged", 1)]
     RunDirectory.open(folder).extend(made.until(budget))
     saved = json.loads((folder / "recipe.json").read_text())
     assert saved["settings"] == {"steps": 10**6, "flops": 12040.0} and saved["steps"] == 10**6
@@ -126,11 +129,51 @@ def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path)
         compare(replace(made, arms=(arm_of("x", "grpo", {"model": TINY, "lr": 1e-3}),), out=tmp_path / "other"))
 
 
+def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
+    """A rate that is best after four batches may be worst after eight, when the budget ends the arm."""
+    waves_of_work = []
+
+    def make(jobs, workers, say):
+        waves_of_work.append([folder for folder, _ in jobs])
+        for folder, _ in jobs:
+            goes_on = (folder / "recipe.json").exists()
+            dear, high = "plain" in folder.parts, folder.parent.name == "rate-0.0004"
+            figure = (0.2 if high else 0.4) if dear or goes_on else (0.6 if high else 0.4)
+            shutil.rmtree(folder, ignore_errors=True)
+            made_run(folder, {"solver/pass@1": figure}, tokens=200 if dear else 100, steps=8 if goes_on else 4)
+
+    monkeypatch.setattr(waves, "work", make)
+    for budget, lengths in ((None, [4, 2, 2, 1]), (8000.0, [4, 2])):
+        waves_of_work.clear()
+        made = begun(plan(tmp_path / str(budget), equal="flops", rates=(1e-4, 4e-4), seeds=1, budget=budget))
+        result = compare(made)
+        assert [len(wave) for wave in waves_of_work if wave] == lengths
+        assert {folder.parent.parent.name for folder in waves_of_work[1]} == {"judged"} or budget
+        chosen = {label: arm["chosen"] for label, arm in result["rates"]["arms"].items()}
+        assert chosen == {"plain": 1e-4, "judged": 1e-4 if budget is None else 4e-4}
+        assert all(is_done(folder) for wave in waves_of_work for folder in wave)
+
+
 def _copied(out: Path) -> Path:
     """The same runs under the settings of another measure."""
     settings = json.loads((out / "settings.json").read_text())
     (out / "settings.json").write_text(json.dumps(settings | {"measure": "solver/gredy"}))
     return out
+
+
+def test_a_comparison_is_repeated_on_other_seeds_and_goes_on_where_it_is_older_than_that_setting(tmp_path):
+    made = begun(plan(tmp_path, first_seed=3, seeds=2))
+    for arm, figure in (("plain", 0.5), ("judged", 0.6)):
+        for seed in (3, 4):
+            made_run(tmp_path / arm / f"seed-{seed}", {"solver/pass@1": figure})
+    result = compare(made)
+    assert [run["seed"] for run in result["recipes"]["judged"]["seeds"]] == [3, 4]
+    held = json.loads((tmp_path / "settings.json").read_text())
+    with pytest.raises(ConfigError, match="first_seed 3"):
+        claim(replace(made, first_seed=0), made.arms)
+    del held["first_seed"]
+    (tmp_path / "settings.json").write_text(json.dumps(held))
+    claim(replace(made, first_seed=0), made.arms)
 
 
 def test_a_rate_moves_the_other_policies_in_proportion():
@@ -148,6 +191,7 @@ def test_arms_are_measured_alike_or_not_compared(tmp_path):
     ("wrong", "says"),
     [
         ({"seeds": 0}, "seeds is 0"),
+        ({"first_seed": -1}, "first_seed is -1"),
         ({"equal": "steps"}, "cost to be made equal"),
         ({"budget": 5.0}, "two lengths"),
         ({"equal": "flops", "budget": -1.0}, "numbers above 0"),

@@ -13,6 +13,7 @@ from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.report.escape import hidden
 from cotrain.view.diff import compared, diff, differences, lines_of
 from cotrain.view.runs import opened
+from cotrain.view.settings import word
 
 
 def changed(directory: Path, name: str, change) -> Path:
@@ -40,6 +41,10 @@ def test_settings_by_hand():
     a = {"lr": 1, "roles": {"solver": {"prompt": "x", "words": []}}, "steps": 3}
     b = {"lr": 2, "roles": {"solver": {"prompt": "x", "words": ["Y"]}, "judge": 1}, "steps": 3}
     assert list(differences(a, b)) == [("lr", 1, 2), ("roles.solver.words", [], ["Y"]), ("roles.judge", None, 1)]
+    phases = [[{"is": "Phase", "name": "both", "on": on}, {"name": "alone", "on": ["a"]}] for on in (["a"], ["a", "b"])]
+    first, second = ({"schedule": {"phases": phase, "warmup": []}} for phase in phases)
+    assert list(differences(first, second)) == [("schedule.phases.both.on", ["a"], ["a", "b"])]
+    assert [word(value) for value in (None, True, ["a", "b"], [], 0.5)] == ["none", "true", "a, b", "none", "0.5"]
 
 
 def test_what_differs_is_told(runs):

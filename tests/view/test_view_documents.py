@@ -86,6 +86,19 @@ def test_a_live_run_is_followed(tmp_path: Path) -> None:
     ] * 3  # the latest first, then as they come
 
 
+def test_the_steps_of_a_ledger_are_listed_only_when_it_has_changed(tmp_path: Path, monkeypatch) -> None:
+    """Once a step would be the square of a run's length: four minutes for 10,000 steps."""
+    run = opened(write_fake_run(tmp_path, steps=40, episodes=1))
+    listed, members = [], run.rollouts.ledger.members
+    monkeypatch.setattr(run.rollouts.ledger, "members", lambda: listed.append(1) or members())
+    while run.rollouts.read_some():
+        pass
+    assert run.rollouts.read_steps() == run.rollouts.steps() == 10 and len(listed) == 1
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(40, [episode(40, 41, 0)])
+    assert run.rollouts.read_some() and len(listed) == 2 and run.rollouts.read_steps() == 11
+
+
 def test_a_ledger_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     run = read_all(write_fake_run(tmp_path, steps=12, episodes=2))
     with Ledger(tmp_path / "episodes") as ledger:

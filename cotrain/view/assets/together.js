@@ -38,9 +38,9 @@ function Runs({ arms }) {
   }) : html`<span class="soft">no run yet</span>`}</td></tr>`)}</tbody></table>`;
 }
 
-export function Cells({ title, lead, head, rows }) {
+export function Cells({ title, lead, head, rows, kind }) {
   return html`<section>${title ? html`<h2><${Text} of=${title} /></h2>` : null}${lead ? html`<p class="soft"><${Text} of=${lead} /></p>` : null}
-    <div class="scroll"><table><thead><tr>${head.map((cell) => html`<th scope="col"><${Text} of=${cell} limit=${100} /></th>`)}</tr></thead><tbody>
+    <div class="scroll"><table class=${kind}><thead><tr>${head.map((cell) => html`<th scope="col"><${Text} of=${cell} limit=${100} /></th>`)}</tr></thead><tbody>
     ${rows.map((row) => html`<tr>${row.map((cell, at) => (at ? html`<td><${Text} of=${cell} limit=${300} /></td>` : html`<th scope="row"><${Text} of=${cell} limit=${160} /></th>`))}</tr>`)}</tbody></table></div></section>`;
 }
 
@@ -100,7 +100,7 @@ function Panel({ metric, names, axis, found, against }) {
 
 function Settings({ document }) {
   const [head, rows] = document.settings;
-  return html`${rows.length ? html`<${Cells} title="Settings that differ between the arms" lead="Of the first run of each arm; what is not here is the same." head=${head} rows=${rows} />`
+  return html`${rows.length ? html`<${Cells} kind="unlike" title="Settings that differ between the arms" lead="Of the first run of each arm; what is not here is the same." head=${head} rows=${rows} />`
     : html`<p>All runs have the same settings${document.arms.length > 1 ? "" : ", but for the seed"}.</p>`}<h2 class="part">Runs</h2><${Runs} arms=${document.arms} />`;
 }
 
