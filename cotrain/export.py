@@ -22,6 +22,7 @@ from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
 from cotrain.core.state import take
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
+from cotrain.disk.parts import named
 from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
@@ -92,8 +93,8 @@ def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: S
     run = RunDirectory(directory)
     held = transaction.steps(run.checkpoints)
     newest = run.checkpoints / transaction.step_name(held[-1]) if held else None
-    mine = newest / f"{policy}.safetensors" if newest else None
-    total = (size_of(newest) if newest else 0) + (mine.stat().st_size if mine and mine.is_file() else 0)
+    mine = [file for file in newest.iterdir() if named(file.name)[0] == policy] if newest else []
+    total = (size_of(newest) if newest else 0) + sum(file.stat().st_size for file in mine)
     files = Watched(Megabytes(total, f"checkpoint of step {held[-1] if held else 0}: {{}} MB read", say).add)
     saved = seal.newest(run, files=files)
     if saved is None:

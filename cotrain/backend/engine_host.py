@@ -106,6 +106,10 @@ class Host:
     def counts(self) -> dict[str, float]:
         return self._engine.counts()
 
+    def close(self) -> None:
+        """Give up what is open, for who holds it in a process that lives on: a killed one ends as it is."""
+        self._loop.close()
+
     def _take(self, asked: Sequence[Asked], gone: Sequence[int]) -> None:
         for number in gone:
             if number in self._tasks:

@@ -20,6 +20,7 @@ from cotrain.backend.shapes import Shape, shape_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
 from cotrain.core.types import Completion, Trace
+from cotrain.disk.parts import Parts
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.learn.contract import Learner, LossTerm, UpdateReport
 from cotrain.learn.scorer import Scorer
@@ -127,6 +128,13 @@ class PolicyHandle:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return {}
+
+    def saved(self) -> Mapping[str, torch.Tensor] | Parts:
+        """``tensors`` for a checkpoint, or who writes them."""
+        return self.tensors()
+
+    def sees(self, folder: Path) -> None:
+        """Raise ConfigError where whoever saves it cannot write there."""
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError for anything else."""

@@ -14,13 +14,16 @@ are killed, and the run goes back to its newest checkpoint with a new group, as 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
-from cotrain.backend.hosted import Process
-from cotrain.backend.rank_host import RankHost
-from cotrain.core.errors import ProcessLost, RankShort
+from cotrain.backend.hosted import HostedPolicy, Process
+from cotrain.backend.rank_host import RankHost, Refused, Share
+from cotrain.core.errors import ConfigError, ProcessLost, RankShort
+from cotrain.disk.files import Written
+from cotrain.disk.parts import Parts
 
 GLANCE = 0.2  # seconds between looks at the other ranks while one is waited for
 LOSS = 10.0  # seconds in which a lost rank shows after another one has lost its connection
@@ -85,11 +88,15 @@ class Group:
 
     def _together(self, method: str, *arguments: Any) -> Any:
         """The first rank's answer, when all have one."""
+        return self.all(method, *arguments)[0]
+
+    def all(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all ranks, in their order. Errors: as ``ask``."""
         if self._joining is not None:
             references, self._joining = self._joining, None
             self._answers(references, "join")
         asked = [rank.send(method, *arguments) for rank in self._ranks]
-        return self._answers(asked, str(arguments[0]) if method == "call" else method)[0]
+        return self._answers(asked, str(arguments[0]) if method == "call" else method)
 
     def _answers(self, references: Sequence[Any], method: str) -> list[Any]:
         """Of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
@@ -128,3 +135,39 @@ class Group:
                         self._ranks[other].wait(references[other], method)
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ProcessLost(f"{self.what}: rank {place} has lost the others during {method}: {said}") from error
+
+
+class GroupPolicy(HostedPolicy):
+    """A policy of a group: each rank writes its own part of it into a checkpoint."""
+
+    def sees(self, folder: Path) -> None:
+        for rank, machine in enumerate(self._ranks("sees", str(folder.absolute()))):
+            if machine is not None:
+                raise ConfigError(
+                    f"rank {rank} on {machine} has no {folder.absolute()}, where each rank writes its part of a "
+                    "checkpoint; give --out a directory that all machines see, or --world 1"
+                )
+
+    def saved(self) -> Parts:
+        return _RanksParts(self._ranks, self.name, self._ranks("measure", self.name))
+
+    def _ranks(self, method: str, *arguments: Any) -> list[Any]:
+        group = self._learner()
+        assert isinstance(group, Group)
+        return group.all(method, *arguments)
+
+
+class _RanksParts:
+    """Implements ``disk.parts.Parts``."""
+
+    def __init__(self, ranks: Callable[..., list[Any]], policy: str, shares: Sequence[Share]) -> None:
+        self._ranks, self._policy = ranks, policy
+        self.bytes, self.finite = sum(share.bytes for share in shares), all(share.finite for share in shares)
+
+    def write(self, folder: Path, stem: str) -> dict[str, Written]:
+        found: dict[str, Written] = {}
+        for rank, told in enumerate(self._ranks("write", self._policy, str(folder.absolute()), stem)):
+            if isinstance(told, Refused):
+                raise OSError(told.errno, f"rank {rank}: {told.why}")
+            found |= told
+        return found

@@ -13,8 +13,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +28,8 @@ from cotrain.backend.handles import LearnerHandle, ModelHandle, Spec
 from cotrain.backend.learner_host import Arrays, LearnerHost
 from cotrain.backend.local import Room
 from cotrain.core.errors import RankShort
+from cotrain.disk.files import Written
+from cotrain.disk.parts import finite, size_of, write_part
 from cotrain.learn.sharded import Sharded, ShardedScorer
 from cotrain.learn.sharded_learner import ShardedLearner
 from cotrain.text.render import Rendering
@@ -101,6 +105,48 @@ class RankHost:
         """Those of the last ``gather``; they are let go."""
         found, self._weights = self._weights, {}
         return found
+
+    def sees(self, folder: str) -> str | None:
+        """None where this rank can see a folder; else its machine's name."""
+        return None if Path(folder).is_dir() else socket.gethostname()
+
+    def measure(self, policy: str) -> Share:
+        """What this rank would write of a policy."""
+        tensors, _ = self._share(policy)
+        return Share(bytes=size_of(tensors), finite=finite(tensors))
+
+    def write(self, policy: str, folder: str, stem: str) -> dict[str, Written] | Refused:
+        """Write this rank's part of a policy, where it has one."""
+        tensors, parts = self._share(policy)
+        if self._rank >= parts:
+            return {}
+        try:
+            return write_part(Path(folder), stem, tensors, part=self._rank + 1, parts=parts)
+        except OSError as error:  # told, not raised: the group goes on
+            return Refused(errno=error.errno or 0, why=error.strerror or str(error))
+
+    def _share(self, policy: str) -> tuple[Mapping[str, torch.Tensor], int]:
+        """This rank's share of what is saved, and in how many parts it is."""
+        handle = self._host.handles[policy]
+        if isinstance(handle, LearnerHandle) and isinstance(handle.learner, ShardedLearner):
+            return handle.learner.share(), self._world
+        return (handle.tensors() if self._rank == 0 else {}), 1  # it is whole on every rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a rank would write."""
+
+    bytes: int
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """What the disk said to a rank."""
+
+    errno: int
+    why: str
 
 
 class ShardedRoom(Room):

@@ -28,7 +28,7 @@ import torch
 from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
 from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
 from cotrain.backend.hosted_engines import HostedEngines
-from cotrain.backend.learner_group import Group
+from cotrain.backend.learner_group import Group, GroupPolicy
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
 from cotrain.backend.places import ENGINE as ENGINE
@@ -110,7 +110,8 @@ class Several:
         outside = Outside(self._policies, opened)
         for name, spec in self._policies.items():
             if name in opened:
-                handle = HostedPolicy(name, spec, opened[name], self._present_learners)
+                made = GroupPolicy if self.world > 1 else HostedPolicy
+                handle = made(name, spec, opened[name], self._present_learners)
                 handle.engine = self._engine
                 self._handles[name] = handle
             else:

@@ -11,7 +11,10 @@ verifies or it does not, and one that does not is never loaded. Nothing is pickl
 Retention lists what is there instead of computing what should be, so that leftovers of killed saves cannot pile up.
 What is to go is renamed first: a folder half deleted is never mistaken for a damaged checkpoint.
 
-Left out: writing in the background, sharded files, and telling a bad disk from a forger (hashes are not signatures).
+Processes that hold shares of a policy write its parts themselves (``parts.py``), into the same staging folder; their
+hashes come from the writers and are held against what is read back here.
+
+Left out: writing in the background, and telling a bad disk from a forger (hashes are not signatures).
 """
 
 from __future__ import annotations
@@ -39,11 +42,12 @@ from cotrain.disk.files import (
     written,
 )
 from cotrain.disk.jsonl import check_json
+from cotrain.disk.parts import SUFFIX, Parts, absent, joined, named, size_of, write_group
 
 if TYPE_CHECKING:
     import torch
 
-    Tensors = Mapping[str, torch.Tensor]
+    from cotrain.disk.parts import Tensors
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -72,18 +76,19 @@ class Checkpoint:
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
     ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-        """Read ``(tensors by file and name, documents by name)``, as they were given to ``save``; tensors on the CPU.
+        """Read ``(tensors by group and name, documents by name)``, as they were given to ``save``; tensors whole, and
+        on the CPU.
 
-        ``only``: the files of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises
+        ``only``: the groups of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises
         StateError when a file has changed since the checkpoint was found.
         """
         import safetensors.torch
 
-        tensors: dict[str, dict[str, torch.Tensor]] = {}
+        tensors: dict[str, dict[int, dict[str, torch.Tensor]]] = {}
         documents: dict[str, Any] = {}
         for name, expected in self.contents.items():
-            stem, _, kind = name.rpartition(".")
-            if kind != "json" and only is not None and stem not in only:
+            stem, part, _ = named(name)
+            if not name.endswith(".json") and only is not None and stem not in only:
                 continue
             try:
                 payload = b"".join(read_blocks(files, self.path / name))
@@ -91,24 +96,25 @@ class Checkpoint:
                 raise StateError(f"{self.path / name} cannot be read: {error.strerror}") from error
             if written(payload) != expected:
                 raise StateError(f"{self.path / name} has changed since the checkpoint was verified")
-            if kind == "json":
-                documents[stem] = json.loads(payload)
-            else:
-                tensors[stem] = safetensors.torch.load(payload)  # plain tensors; nothing in it can run
-        return tensors, documents
+            if name.endswith(".json"):
+                documents[name.removesuffix(".json")] = json.loads(payload)
+            else:  # plain tensors; nothing in it can run
+                tensors.setdefault(stem, {})[part] = safetensors.torch.load(payload)
+        return {stem: joined(tensors.pop(stem)) for stem in list(tensors)}, documents
 
 
 def save(
     directory: Path,
     step: int,
-    tensors: Mapping[str, Tensors],
+    tensors: Mapping[str, Tensors | Parts],
     documents: Mapping[str, Any],
     *,
     keep: int = 2,
     keep_every: int = 0,
     files: Files = REAL_FILES,
 ) -> Path:
-    """Save checkpoint ``step``: ``tensors`` (any device, any strides) as NAME.safetensors, ``documents`` as NAME.json.
+    """Save checkpoint ``step``: ``tensors`` (any device, any strides) as NAME.safetensors, or in parts, and
+    ``documents`` as NAME.json.
 
     When it returns, the new checkpoint is durable and was read back, checkpoints of later steps (a future that was
     given up) are gone, and so are older ones beyond the ``keep`` newest that verify, but not those of steps that
@@ -123,14 +129,17 @@ def save(
         raise ValueError(f"keep should be at least 1, found {keep}")
     payloads = {f"{stem}.json": _encode_document(stem, document) for stem, document in documents.items()}
     for stem in (*tensors, *documents):
-        if not _NAME.fullmatch(stem) or f"{stem}.json" == MANIFEST:
-            raise StateError(f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-'")
+        if not _NAME.fullmatch(stem) or f"{stem}.json" == MANIFEST or named(stem)[0] != stem:
+            raise StateError(
+                f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "
+                "name of a part"
+            )
 
     staging = directory / f"{STAGING}{name}"
     with reported(f"save checkpoint {name} in {directory}", lambda: f"nothing is lost: {_standing(directory, files)}"):
         make_directory(files, directory)
         _sweep(directory, files)
-        size = sum(map(len, payloads.values())) + sum(t.nbytes for group in tensors.values() for t in group.values())
+        size = sum(map(len, payloads.values())) + sum(map(size_of, tensors.values()))
         _check_room(directory, name, size, files)
         try:
             manifest = _write(staging, step, tensors, payloads, files)
@@ -200,6 +209,8 @@ def verify(path: Path, *, files: Files = REAL_FILES) -> Checkpoint | Damage:
         if MANIFEST not in names:
             return Damage(path=path, reason=f"no {MANIFEST}")
         contents = _decode_manifest(b"".join(read_blocks(files, path / MANIFEST)), _step_of(path))
+        if lacks := absent(name for name in contents if name.endswith(SUFFIX)):
+            return Damage(path=path, reason=f"{MANIFEST}: {lacks}")
         if surplus := sorted(set(names) - {MANIFEST, *contents}):
             return Damage(path=path, reason=f"{surplus[0]} does not belong to it")
         for name, expected in contents.items():
@@ -228,12 +239,12 @@ def step_name(step: int) -> str:
 
 
 def _write(
-    staging: Path, step: int, tensors: Mapping[str, Tensors], payloads: Mapping[str, bytes], files: Files
+    staging: Path, step: int, tensors: Mapping[str, Tensors | Parts], payloads: Mapping[str, bytes], files: Files
 ) -> dict[str, Written]:
     files.mkdir(staging)
     contents = {name: write_file(files, staging / name, payload) for name, payload in payloads.items()}
     for stem, group in tensors.items():  # one at a time: each is a copy in memory
-        contents[f"{stem}.safetensors"] = write_file(files, staging / f"{stem}.safetensors", _encode_tensors(group))
+        contents |= write_group(staging, stem, group, files)
     write_file(files, staging / MANIFEST, _encode_manifest(step, contents))
     files.sync_directory(staging)
     return contents
@@ -260,20 +271,6 @@ def _check_room(directory: Path, name: str, size: int, files: Files) -> None:
             f"{_readable(free)}; nothing is lost: {_standing(directory, files)}; free some space and try again",
             errno.ENOSPC,
         )
-
-
-def _encode_tensors(group: Tensors) -> bytes:
-    import safetensors.torch
-
-    seen: set[int] = set()
-    dense: dict[str, torch.Tensor] = {}
-    for name, tensor in group.items():
-        copy = tensor.detach().to("cpu").contiguous()
-        if copy.untyped_storage().data_ptr() in seen:  # tied or views of one buffer: the format wants each on its own
-            copy = copy.clone()
-        seen.add(copy.untyped_storage().data_ptr())
-        dense[name] = copy
-    return safetensors.torch.save(dense)
 
 
 def _encode_document(stem: str, document: Any) -> bytes:

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cotrain.core.errors import ModelError, RankShort
@@ -120,6 +120,14 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's share of it, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def cut(tensor: torch.Tensor) -> bool:
+    """Does each rank hold rows of it, one behind the other? Otherwise each holds all of it."""
+    if not isinstance(tensor, DTensor) or all(placement.is_replicate() for placement in tensor.placements):
+        return False
+    assert tensor.placements == (Shard(0),), tensor.placements  # ``fully_shard`` cuts in no other way
+    return True
 
 
 class ShardedScorer(Scorer):

@@ -9,7 +9,8 @@ Whatever is decided is decided from sums over all ranks, so that all decide alik
 
 A rank that has too little memory for a pass raises RankShort (``sharded.py``); ``limit`` is how the next group is told.
 
-What is saved and loaded is whole, so that any number of ranks, one process too, goes on from it.
+Each rank gives its rows of what is saved (``share``); what is loaded is whole, so that any number of ranks, one process
+too, goes on from it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 
 from cotrain.core.state import State
-from cotrain.learn.sharded import Sharded, ShardedScorer, local
+from cotrain.learn.sharded import Sharded, ShardedScorer, cut, local
 from cotrain.learn.torch_learner import MODEL, OPTIMIZER, Gradients, TorchLearner, inner_products
 from cotrain.learn.update_plan import PlannedTerm
 
@@ -68,6 +69,13 @@ class ShardedLearner(TorchLearner):
         """Whole on the first rank, in its memory beside the CPU; the others have none."""
         found = self.sharded.gather(super().tensors())
         return {name: tensor.cpu() for name, tensor in found if self.sharded.rank == 0}
+
+    def share(self) -> dict[str, torch.Tensor]:
+        """This rank's rows of ``tensors``, beside the CPU; what is not cut is the first rank's. In the order of ranks
+        the rows are the whole tensor."""
+        first = self.sharded.rank == 0
+        found = {name: (local(tensor), cut(tensor)) for name, tensor in super().tensors().items()}
+        return {name: own.cpu() for name, (own, rows) in found.items() if first or (rows and own.numel())}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         super().load(state, {name: self._share(name, tensor) for name, tensor in tensors.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from cotrain.backend.handles import SCORING_SHORT, PolicyHandle
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.state import State, take
+from cotrain.disk.parts import Parts, finite
+from cotrain.loop.guard import NotFinite
 from cotrain.loop.shortage import SHORT
 from cotrain.text.render import Renderer, Rendering
 
@@ -73,6 +76,19 @@ class PolicyStore:
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """Weights and optimiser moments of every policy that changes, by policy."""
         return {h.name: h.tensors() for h in self if h.changes}
+
+    def saved(self) -> dict[str, Mapping[str, torch.Tensor] | Parts]:
+        """The same for a checkpoint, or who writes it. Raises NotFinite for weights that no run can go on with."""
+        found = {h.name: h.saved() for h in self if h.changes}
+        for policy, group in found.items():
+            if not finite(group):
+                raise NotFinite(f"policy {policy!r} has weights that are not finite")
+        return found
+
+    def sees(self, folder: Path) -> None:
+        """Raise ConfigError where checkpoints cannot be written there."""
+        for handle in self:
+            handle.sees(folder)
 
     def load(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         changing = [h for h in self if h.changes]

@@ -182,6 +182,7 @@ def _continue(
                     if todo is not None:
                         todo()
                     if before is None:
+                        trainer.policies.sees(directory.path)
                         before = _start(directory, trainer, checkpoint, observer, room)
                         _remember(directory, trainer, checkpoint)
                         _restore(directory, trainer, checkpoint, observer)
@@ -292,10 +293,7 @@ def _saved_step(directory: RunDirectory) -> int:
 
 def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
     """Raises NotFinite for weights that no run can go on with."""
-    tensors = trainer.policies.tensors()
-    for policy, group in tensors.items():
-        if not all(bool(tensor.isfinite().all()) for tensor in group.values()):
-            raise NotFinite(f"policy {policy!r} has weights that are not finite")
+    tensors = trainer.policies.saved()
     ahead = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
     documents = {"state": trainer.state(), seal.RECORD: record.json(), **ahead}
     saved: Any = directory.read("recipe.json")

@@ -54,19 +54,28 @@ class IdleLoop(asyncio.SelectorEventLoop):
         try:
             return self.run_until_complete(work)
         finally:
-            self.advance = _nothing
-            left = asyncio.all_tasks(self)
-            for task in left:
-                task.cancel()
-            if left:
-                self.run_until_complete(asyncio.wait(left))
-            for task in left:
-                if not task.cancelled():
-                    task.exception()  # looked at, so that nothing is logged about it
+            self._end_all()
+
+    def close(self) -> None:
+        """What is left is cancelled and has ended by then. Nothing where it is closed."""
+        if not self.is_closed():
+            self._end_all()
+        super().close()
+
+    def _end_all(self) -> None:
+        self.advance = _nothing
+        left = asyncio.all_tasks(self)
+        for task in left:
+            task.cancel()
+        if left:
+            self.run_until_complete(asyncio.wait(left))
+        for task in left:
+            if not task.cancelled():
+                task.exception()  # looked at, so that nothing is logged about it
 
     def __del__(self) -> None:
         if not self.is_closed() and not self.is_running():
-            self.close()
+            super().close()
 
 
 def _nothing() -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from cotrain.backend.engine_host import Host
 from cotrain.core.errors import ProcessLost
 
 
@@ -61,7 +62,7 @@ class One:
         found = self._thread.submit(getattr(self._host, method), *carried(arguments)).result()
         if (self.what, method, self._launcher.asked[self.what, method]) in self._launcher.losses:
             self._launcher.lost += 1
-            self._host = None
+            self._drop()
             return Lost(self.what)
         return carried(found)
 
@@ -71,8 +72,13 @@ class One:
         return reference
 
     def kill(self) -> None:
-        self._host = None
+        self._drop()
         self._thread.shutdown()
+
+    def _drop(self) -> None:
+        host, self._host = self._host, None
+        if isinstance(host, Host):
+            self._thread.submit(host.close).result()
 
 
 class Lost:

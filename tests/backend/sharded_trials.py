@@ -114,7 +114,24 @@ def kept(mesh, *, saved):
     return told([one], [])
 
 
-TRIALS = {function.__name__: function for function in (full, fewer, value, adapters, refused, loaded, kept)}
+def shares(mesh, *, critic):
+    """What each rank would write, and what all of it is. A critic's head has one row, and a weight with moments."""
+    if critic:
+        one = learner(mesh, ValueModel(tiny_model(torch.float32).model), head="value", clip_norm=None)
+        aimed = tuple(replace(s, targets=s.advantages * 0 + 1.0) for s in samples(0))
+        algorithm = ValueRegression(rewards={OUTCOME: 1.0}, values=None)
+        one.update([LossTerm(name="critic", algorithm=algorithm, samples=aimed)])
+    else:
+        one = learner(mesh, tiny_model())
+        one.update(terms(0))
+    whole = {name: tensor.clone() for name, tensor in one.tensors().items()}
+    return {"metrics": [], "logprobs": [], "whole": whole, "share": one.share()}
+
+
+TRIALS = {function.__name__: function for function in (full, fewer, value, adapters, refused, loaded, kept, shares)}
+
+
+TOLD = ("metrics", "logprobs", "share")  # by ranks behind the first
 
 
 class Trial(RankHost):
@@ -122,4 +139,4 @@ class Trial(RankHost):
 
     def try_out(self, name, settings):
         found = TRIALS[name](init_device_mesh("cpu", (self._world,)), **settings)
-        return found if self._rank == 0 else {key: found[key] for key in ("metrics", "logprobs")}
+        return found if self._rank == 0 else {key: found[key] for key in TOLD if key in found}

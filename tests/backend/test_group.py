@@ -1,23 +1,37 @@
 """Runs whose learners are several ranks in processes of their own: near the run of one process, the same run whatever
 is killed, and gone on with by any number of ranks."""
 
+import errno
 import json
+import os
+import shutil
+import signal
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cotrain.backend import learner_group
-from cotrain.backend.learner_group import Group
+from cotrain.backend.learner_group import Group, GroupPolicy
+from cotrain.backend.learner_host import Opened
+from cotrain.backend.rank_host import RankHost, Refused, Share
 from cotrain.backend.several import ENGINE, Several
+from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.disk import transaction
+from cotrain.disk.files import DiskError
+from cotrain.disk.parts import finite, part_name, size_of, write_part
 from cotrain.loop import run as loop
-from cotrain.loop.guard import Diverged
+from cotrain.loop.guard import Diverged, NotFinite
 from cotrain.loop.override import override
+from cotrain.loop.policies import trainable
+from cotrain.loop.policy_store import PolicyStore
 from tests.backend.processes import Apart, Here
 from tests.backend.test_several import RECIPES, digest
+from tests.helpers import TINY
 
 
 def recipe(name):
@@ -85,7 +99,7 @@ def test_a_run_on_two_ranks_is_near_the_run_of_one_process(name, on_two):
     assert json.loads((ranks / "provenance.json").read_text())["backend"]["world"] == 2
 
 
-KILLS = [(0, "update", 2), (1, "join", 2), (1, "tensors", 3)]
+KILLS = [(0, "update", 2), (1, "join", 2), (1, "write", 3)]
 
 
 @pytest.mark.whole
@@ -117,19 +131,97 @@ class Stop:
             raise KeyboardInterrupt
 
 
+def resumed(recipe, out, world, **settings):
+    """Gone on with on so many ranks."""
+    launcher = Mixed()
+    try:
+        loop.resume(recipe, out, backend=Several(launcher, world=world), **settings)
+    finally:
+        launcher.stop()
+
+
+def parts(directory):
+    """Names of files of the newest checkpoint's tensors."""
+    return {path.name for path in transaction.latest(directory / "checkpoints").path.glob("*.safetensors")}
+
+
 @pytest.mark.whole
-def test_a_run_goes_on_with_another_number_of_ranks(on_two, tmp_path):
+@pytest.mark.parametrize("name", ["adapters", "EMA teacher"])
+def test_a_run_goes_on_with_another_number_of_ranks(name, tmp_path):
+    """2, 1, 2 and 3 ranks; each is stopped with one step that is not saved."""
+    made_of, out, local = override(recipe(name), ["steps=5"]), tmp_path / "run", tmp_path / "local"
+    launcher, seen = Mixed(), []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.start(made_of, out, checkpoint_every=1, backend=Several(launcher, world=2), observer=Stop(2))
+    finally:
+        launcher.stop()
+    seen.append(parts(out))
+    for world in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            resumed(made_of, out, world, observer=Stop(2))
+        seen.append(parts(out))
+    resumed(made_of, out, 3)
+    seen.append(parts(out))
+    loop.start(made_of, local, checkpoint_every=1)
+    assert gap(out, local) < 2e-4
+    for world, files in zip((2, 1, 2, 3), seen, strict=True):
+        assert {file for file in files if file.startswith("generator")} == {
+            part_name("generator", part, world) for part in range(1, world + 1)
+        }, files
+
+
+@pytest.mark.whole
+def test_a_run_of_two_ranks_is_measured_and_exported_without_them(on_two, tmp_path):
+    """As the same checkpoint in one part."""
+    ranks, whole = on_two("adapters")[0], tmp_path / "whole"
+    shutil.copytree(ranks, whole)
+    found = transaction.latest(ranks / "checkpoints")
+    shutil.rmtree(whole / "checkpoints")
+    transaction.save(whole / "checkpoints", found.step, *found.load())
+    assert parts(ranks) != parts(whole) == {"generator.safetensors", "verifier.safetensors"}
+    for run, out in ((ranks, tmp_path / "a"), (whole, tmp_path / "b")):
+        assert main(["export", str(run), "--role", "solver", "--out", str(out)]) == 0
+        assert main(["eval", str(run), "--problems", "2"]) == 0
+    one, other = (load_file(tmp_path / out / "adapter_model.safetensors") for out in "ab")
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert (ranks / "eval-test.json").read_bytes() == (whole / "eval-test.json").read_bytes()
+
+
+class Dying(RankHost):
+    """Its second rank dies when half of its part is on the disk, as often as a file beside the run says."""
+
+    def write(self, policy, folder, stem):
+        file = Path(folder).parents[2] / "left"
+        if self._rank == 1 and folder.endswith("2") and (left := int(file.read_text())):
+            file.write_text(str(left - 1))
+            super().write(policy, folder, stem)
+            mine = Path(folder) / part_name(stem, 2, 2)
+            mine.write_bytes(mine.read_bytes()[: mine.stat().st_size // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(policy, folder, stem)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("deaths", [1, 3])
+def test_a_rank_that_dies_while_parts_are_written_leaves_the_checkpoint_before(deaths, on_two, tmp_path, monkeypatch):
+    """Once: the run goes back to it. Three times: it ends, and the one before is the newest that verifies."""
+    undisturbed = digest(on_two("adapters")[0])
+    (tmp_path / "left").write_text(str(deaths))
+    monkeypatch.setattr(learner_group, "RankHost", Dying)
     out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        made("adapters", out, observer=Stop(2))  # step 1 is done, and not saved
-    for world, steps in ((1, 2), (2, 9)):
-        launcher = Mixed()
-        try:
-            with nullcontext() if steps > 3 else pytest.raises(KeyboardInterrupt):
-                loop.resume(recipe("adapters"), out, backend=Several(launcher, world=world), observer=Stop(steps))
-        finally:
-            launcher.stop()
-    assert gap(out, on_two("adapters")[1]) < 2e-4
+    with nullcontext() if deaths == 1 else pytest.raises(Diverged, match=r"lost during write; 3 times in a row"):
+        made("adapters", out)
+    assert (tmp_path / "left").read_text() == "0"
+    if deaths == 3:
+        found = transaction.latest(out / "checkpoints")
+        assert found.step == 1 and found.damaged == ()
+        left = {path.name for path in (out / "checkpoints/.staging-step-000002").iterdir()}
+        assert "generator.2-of-2.safetensors" in left and "manifest.json" not in left
+        assert main(["export", str(out), "--role", "solver", "--out", str(tmp_path / "model")]) == 0
+        resumed(recipe("adapters"), out, 2)
+    assert not list((out / "checkpoints").glob(".*"))
+    assert digest(out) == undisturbed
 
 
 class Odd:
@@ -152,6 +244,17 @@ class Odd:
             time.sleep(60.0)
         return what if self.rank == 0 else None
 
+    def sees(self, folder):
+        return None if self.rank == 0 else "node-7"
+
+    def measure(self, policy):
+        return Share(bytes=4, finite=policy != "wild" or self.rank == 0)
+
+    def write(self, policy, folder, stem):
+        if policy == "full" and self.rank == 1:
+            return Refused(errno=errno.ENOSPC, why="No space left on device")
+        return write_part(Path(folder), stem, {"w": torch.ones(1)}, part=self.rank + 1, parts=2)
+
 
 @pytest.mark.parametrize(
     ("what", "error", "said"),
@@ -171,3 +274,30 @@ def test_one_rank_alone_ends_the_group(what, error, said, monkeypatch):
     with pytest.raises(error, match=said):
         group.ask(what)
     assert not any(process.process.is_alive() for process in launcher.processes)
+
+
+def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
+    """A disk that is full for one of them ends no group; weights that are not finite are seen before anything is
+    written; a folder that one does not see is refused."""
+    monkeypatch.setattr(learner_group, "RankHost", Odd)
+    launcher = Apart()
+    group = Group("the learners", launcher, 2, (), {})
+
+    def policy(name):
+        opened = Opened(renderer=None, shape=None, changes=True)
+        return GroupPolicy(name, trainable(TINY), opened, lambda: group)
+
+    try:
+        tried = {name: policy(name).saved() for name in ("calm", "full", "wild")}
+        assert [(size_of(parts), finite(parts)) for parts in tried.values()] == [(8, True), (8, True), (8, False)]
+        with pytest.raises(NotFinite, match="policy 'wild' has weights that are not finite"):
+            PolicyStore({"calm": policy("calm"), "wild": policy("wild")}).saved()
+        with pytest.raises(DiskError, match="disk full; nothing is lost: there was no checkpoint before") as error:
+            transaction.save(tmp_path, 1, {"full": tried["full"]}, {})
+        assert error.value.full and not list(tmp_path.iterdir())
+        transaction.save(tmp_path, 1, {"calm": tried["calm"]}, {})
+        assert transaction.latest(tmp_path).load()[0]["calm"]["w"].tolist() == [1.0, 1.0]
+        with pytest.raises(ConfigError, match=r"rank 1 on node-7 has no /.*give --out a directory that all machines"):
+            policy("calm").sees(tmp_path)
+    finally:
+        launcher.stop()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ModelError
+from cotrain.disk.parts import joined
 from cotrain.learn.sharded import Sharded
 from tests.backend.processes import Apart
 from tests.backend.sharded_trials import TRIALS, Trial
@@ -47,6 +48,8 @@ def on():
             if world:
                 asked = [rank.send("try_out", name, settings) for rank in ranks(world)]
                 known[key], *others = [reference.process.wait(reference, name) for reference in asked]
+                if "share" in known[key]:
+                    known[key]["shares"] = [known[key]["share"], *(other["share"] for other in others)]
                 for other in others:  # all ranks decide alike
                     assert_equal(other["metrics"], known[key]["metrics"], but=("forward", "backward"))
                     assert_equal(other["logprobs"], known[key]["logprobs"])
@@ -108,6 +111,21 @@ def test_what_some_ranks_save_others_go_on_from(before, after, on):
     found, wanted = on(after, "loaded", held), on(0, "loaded", held)
     assert_equal(on(after, "kept", held)["tensors"], [saved])
     assert distance(found, wanted) < NARROW
+
+
+@pytest.mark.parametrize("critic", [False, True])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_shares_of_all_ranks_are_the_whole(world, critic, on):
+    found = on(world, "shares", {"critic": critic})
+    shares = found["shares"]
+    assert len(shares) == world
+    assert_equal(joined(dict(enumerate(shares))), found["whole"])
+    held = [sum(tensor.numel() for tensor in share.values()) for share in shares]
+    assert sum(held) == sum(tensor.numel() for tensor in found["whole"].values())
+    if world > 1:
+        assert max(held) < 0.7 * sum(held)
+    counts = [name for name in found["whole"] if name.endswith(":step")]  # of updates: numbers, not cut
+    assert counts and all([name in share for share in shares] == [True] + [False] * (world - 1) for name in counts)
 
 
 def test_a_model_without_layers_that_are_known_is_refused():

@@ -10,7 +10,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from cotrain.disk.files import Files
+import torch
+
+from cotrain.disk.files import Files, Written
+from cotrain.disk.parts import write_part
 
 KILLED = 137
 CHANGES = ("open w", "write", "truncate", "rename", "mkdir", "remove")  # a kill before any other is one before these
@@ -101,6 +104,33 @@ class FaultyFiles(Files):
                 file.unlink()
         self._before("remove")
         super().remove(path)
+
+
+class InParts:
+    """Tensors in parts, as several processes write them; here one after the other. Implements ``Parts``."""
+
+    finite = True
+
+    def __init__(self, tensors: dict[str, torch.Tensor], parts: int, files: Files, *, but: int = 0) -> None:
+        """``but``: a part that is not written."""
+        self.shares = [self.share(tensors, part, parts) for part in range(parts)]
+        self.bytes, self.files, self.but = sum(t.nbytes for t in tensors.values()), files, but
+
+    @staticmethod
+    def share(tensors: dict[str, torch.Tensor], part: int, parts: int) -> dict[str, torch.Tensor]:
+        found = {}
+        for name, tensor in tensors.items():
+            rows = tensor.chunk(parts) if tensor.dim() else (tensor,)  # fewer than ``parts`` where it has fewer rows
+            if part < len(rows) and (part == 0 or len(rows[part])):
+                found[name] = rows[part]
+        return found
+
+    def write(self, folder: Path, stem: str) -> dict[str, Written]:
+        listed: dict[str, Written] = {}
+        for n, share in enumerate(self.shares, 1):
+            if n != self.but:
+                listed |= write_part(folder, stem, share, part=n, parts=len(self.shares), files=self.files)
+        return listed
 
 
 def in_child(work: Callable[[], Any], kill_after: float | None = None) -> int:

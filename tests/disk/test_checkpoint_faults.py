@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fault_files import CHANGES, KILLED, FaultyFiles, in_child
+from fault_files import CHANGES, KILLED, FaultyFiles, InParts, in_child
 
 from cotrain.core.errors import StateError
 from cotrain.disk.files import DiskError
@@ -37,11 +37,14 @@ def state(directory: Path) -> tuple[int, int] | None:
 
 
 class Scene:
-    """A directory with checkpoints of some steps, in which one more save is made under a fault."""
+    """A directory with checkpoints of some steps, in which one more save is made under a fault. ``parts``: how many
+    processes would write it."""
 
-    def __init__(self, root: Path, before: list[int], step: int, edition: int = 0, keep: int = 2) -> None:
+    def __init__(
+        self, root: Path, before: list[int], step: int, edition: int = 0, keep: int = 2, parts: int = 1
+    ) -> None:
         self.template, self.directory = root / "template", root / "now"
-        self.step, self.edition, self.keep = step, edition, keep
+        self.step, self.edition, self.keep, self.parts = step, edition, keep, parts
         self.template.mkdir()
         for old in before:
             save(self.template, old, *content(old), files=FaultyFiles(), keep=keep)
@@ -55,7 +58,9 @@ class Scene:
         shutil.copytree(self.template, self.directory)
 
     def attempt(self, files: FaultyFiles) -> None:
-        save(self.directory, self.step, *content(self.step, self.edition), keep=self.keep, files=files)
+        tensors, documents = content(self.step, self.edition)
+        split = tensors if self.parts == 1 else {n: InParts(t, self.parts, files) for n, t in tensors.items()}
+        save(self.directory, self.step, split, documents, keep=self.keep, files=files)
 
     def operations(self) -> list[str]:
         self.reset()
@@ -78,10 +83,15 @@ SCENES: dict[str, dict[str, Any]] = {
     "usual": {"before": [1, 2], "step": 3},
     "again": {"before": [1, 2], "step": 2, "edition": 1, "keep": 1},  # the only one is replaced by one of its step
     "rewound": {"before": [5, 7], "step": 6},
+    "in parts": {"before": [1, 2], "step": 3, "parts": 3},
+    "in parts again": {"before": [1, 2], "step": 2, "edition": 1, "keep": 1, "parts": 2},
 }
 
 
-@pytest.fixture(params=["usual", *(pytest.param(name, marks=pytest.mark.whole) for name in SCENES if name != "usual")])
+USUAL = ("usual", "in parts")
+
+
+@pytest.fixture(params=[*USUAL, *(pytest.param(name, marks=pytest.mark.whole) for name in SCENES if name not in USUAL)])
 def scene(request: pytest.FixtureRequest, memory_path: Path) -> Scene:
     return Scene(memory_path, **SCENES[request.param])
 

@@ -13,7 +13,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from fault_files import InParts
 
 from cotrain.disk.files import Files
 from cotrain.disk.transaction import Checkpoint, latest, save, verify
@@ -125,18 +127,20 @@ def cut(node: File | Folder, path: Path, draw: random.Random) -> None:
     path.write_bytes(node.seen if node.safe == node.seen else draw.choice(unsynced))
 
 
-def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path) -> None:
-    assert power_cuts(memory_path, each=4) > 500
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path, parts: int) -> None:
+    assert power_cuts(memory_path, each=4 if parts == 1 else 2, parts=parts) > 250 * (3 - parts)
 
 
-def power_cuts(memory_path: Path, *, each: int) -> int:
+def power_cuts(memory_path: Path, *, each: int, parts: int = 1) -> int:
     """After every file operation of six saves, ``each`` of the states that a power cut may leave; how many there
-    were."""
+    were. ``parts``: of the tensors."""
     recorder = Recorder(memory_path)
     saved: list[tuple[int, int]] = []
     plan = [(1, 0), (2, 0), (3, 0), (3, 1), (2, 2), (4, 0)]  # again in place, then back, then on
     for step, edition in plan:
-        tensors = {"a": {"w": torch.full((4,), float(10 * step + edition))}}
+        group = {"w": torch.full((4,), float(10 * step + edition))}
+        tensors = {"a": group if parts == 1 else InParts(group, parts, recorder)}
         save(memory_path / "checkpoints", step, tensors, {"loop": {"edition": edition}}, files=recorder)
         saved.append((step, edition))
         recorder.log.append(("done",))

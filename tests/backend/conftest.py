@@ -1,0 +1,13 @@
+"""No test of processes leaves a coroutine behind that still waits: asyncio would tell of it when it is collected."""
+
+import gc
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_waiting(caplog):
+    yield
+    gc.collect()
+    told = [record.getMessage() for phase in ("setup", "call", "teardown") for record in caplog.get_records(phase)]
+    assert not [line for line in told if "was destroyed but it is pending" in line]

@@ -1,0 +1,62 @@
+"""A host whose process lives on gives up what is open when it is closed."""
+
+import asyncio
+import gc
+
+import torch
+
+from cotrain.backend.engine_host import EngineHost, sent
+from cotrain.core.types import Sampling
+from cotrain.loop.policies import trainable
+from cotrain.play.idle_loop import IdleLoop
+from tests.helpers import TINY, request
+
+
+def destroyed(caplog):
+    gc.collect()
+    return [r.getMessage() for r in caplog.records if "was destroyed but it is pending" in r.getMessage()]
+
+
+def half_done():
+    """A host that has answered one of two requests."""
+    torch.set_num_threads(1)
+    host = EngineHost({"generator": trainable(TINY)}, 0, "cpu", 1)
+    lengths = (2, 40)
+    asked = [sent(n, request(policy="generator", task=n, sampling=Sampling(max_tokens=lengths[n]))) for n in range(2)]
+    answered, _ = host.advance(asked, [])
+    assert [one.number for one in answered] == [0] and len(host._tasks) == 1
+    return host
+
+
+def test_a_closed_host_leaves_no_task(caplog):
+    host = half_done()
+    loop = host._loop
+    host.close()
+    assert not host._tasks and not asyncio.all_tasks(loop) and loop.is_closed()
+    host.close()
+    del host, loop
+    assert not destroyed(caplog)
+
+
+def test_what_is_looked_for_is_told_of_a_host_that_is_not_closed(caplog):
+    host = half_done()
+    loop = host._loop
+    del host, loop
+    assert len(destroyed(caplog)) == 1
+    caplog.clear()
+
+
+def test_a_loop_that_is_closed_ends_what_waits(caplog):
+    loop, seen = IdleLoop(), []
+
+    async def waits():
+        try:
+            await loop.create_future()
+        finally:
+            seen.append("ended")
+
+    loop.create_task(waits())
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert seen == ["ended"] and loop.is_closed()
+    assert not destroyed(caplog)
