@@ -75,7 +75,8 @@ def settings_for(
     say: Say,
     tasks: Sequence[Task] = (),
 ) -> list[str]:
-    """Settings of the role ``solver`` ("roles.solver.answer=…"); [] where all stays as the recipe has it.
+    """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
+    and the start; [] where all stays as the recipe has it.
 
     ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
     ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises
@@ -90,12 +91,17 @@ def settings_for(
             )
         return []
     _check(recipe, answer, prompt)
-    settings = [] if prompt is None else [f"roles.solver.prompt={json.dumps(prompt)}"]
+    alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and _asks_plainly(one)]
+
+    def of_all(field: str, value: str) -> list[str]:
+        return [f"roles.{name}.{field}={json.dumps(value)}" for name in alike]
+
+    settings = [] if prompt is None else of_all("prompt", prompt)
     given = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
     if answer not in (None, AUTO):
         if prompt is None and role.prompt == SOLVE_FULL and answer != TAGS:
-            settings.append(f"roles.solver.prompt={json.dumps(SOLVE_OWN.get(answer, SOLVE_OWN['last-number']))}")
-        return [*settings, f"roles.solver.answer={json.dumps(answer)}"]
+            settings += of_all("prompt", SOLVE_OWN.get(answer, SOLVE_OWN["last-number"]))
+        return [*settings, *of_all("answer", answer)]
     spec = recipe.policies[role.policy]
     own = "roles.solver.answer" in given or not spec.head or speaks_short(spec.model) or _tied_to_tags(recipe)
     if own and answer is None:
@@ -104,8 +110,13 @@ def settings_for(
     asked = replace(role, prompt=fixed) if fixed else role
     best = probe(recipe, asked, tasks or some(recipe), fixed=fixed is not None, device=device, say=say)
     if best.prompt != role.prompt and prompt is None:
-        settings.append(f"roles.solver.prompt={json.dumps(best.prompt)}")
-    return [*settings, *([f"roles.solver.answer={json.dumps(best.answer)}"] if best.answer != TAGS else [])]
+        settings += of_all("prompt", best.prompt)
+    return [*settings, *(of_all("answer", best.answer) if best.answer != TAGS else [])]
+
+
+def _asks_plainly(role: Role) -> bool:
+    """Whether it is told the problem and nothing else."""
+    return fields_of(role.prompt) == {"problem"}
 
 
 def _check(recipe: Recipe, answer: str | None, prompt: str | None) -> None:

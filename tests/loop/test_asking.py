@@ -13,9 +13,11 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.loop.answers import Said, read, refusal, settings_for, shown
 from cotrain.loop.override import override
 from cotrain.play.common_roles import FORMAT_MARK
+from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.dsm import dsm
 from cotrain.recipes.genprm import genprm
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
 from tests.helpers import EASY, TINY
 
@@ -56,6 +58,18 @@ def test_a_named_format_brings_its_prompt_and_is_remembered(other):
     assert (role.answer, role.prompt) == ("phrase", SOLVE_OWN["phrase"])
     mine = override(recipe, chosen(recipe, r"A: (\d+)", "{problem} A:")).roles["solver"]
     assert (mine.answer, mine.prompt) == (r"A: (\d+)", "{problem} A:")
+
+
+@pytest.mark.parametrize(("variant", "second"), [("II", "teacher"), ("I", "rephrased")])
+def test_all_who_are_asked_as_the_solver_is_answer_as_it_does(other, variant, second):
+    """A teacher that was still asked for tags taught nothing: not one of its answers could be read."""
+    recipe = co_rewarding(model=other, tasks=EASY, variant=variant, steps=1)
+    roles = override(recipe, chosen(recipe, "phrase", "{problem} Say it.")).roles
+    assert {(one.answer, one.prompt) for one in (roles["solver"], roles[second])} == {("phrase", "{problem} Say it.")}
+    named = override(recipe, chosen(recipe, "phrase")).roles
+    assert named[second].prompt == named["solver"].prompt == SOLVE_OWN["phrase"]
+    judged = tango(model=other, tasks=EASY, steps=1)
+    assert override(judged, chosen(judged, "phrase")).roles["verifier"] == judged.roles["verifier"]
 
 
 def test_what_cannot_be_is_refused(other):
