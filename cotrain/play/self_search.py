@@ -35,7 +35,7 @@ from cotrain.text.parsers import Solution, write_solution
 from cotrain.text.role_parsers import FOUND, searched_solution, without_searches
 
 OWN = Signal("own_result", per="span", meaning="1 on what a policy wrote in the place of search results")
-INFORMED = Note[float]("informed", float, "share of the information it wrote itself that the library holds")
+SUPPORTED = Note[float]("supported", float, "share of the information it wrote itself that the library holds")
 ENGINES = ("self", "real")
 _PAIR = re.compile(r"<search>([^<]*)</search>\s*<found>([^<]*)</found>\s*")
 
@@ -81,7 +81,7 @@ async def answered(task: Task, roles: Roles, role: RoleHandle, searches: str, tu
         return turn
     found = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.said)]
     if found:
-        turn.note(INFORMED, sum(world.find(noun) == said for noun, said in found) / len(found))
+        turn.note(SUPPORTED, sum(world.find(noun) == said for noun, said in found) / len(found))
     asked = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.said)}
     needed = {fact.target for fact in world.problem.facts[:-1]}
     turn.note(GATHERED, len(needed & asked) / len(needed))

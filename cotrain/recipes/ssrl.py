@@ -23,7 +23,7 @@ from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Phase, Recipe, Role
 from cotrain import alternate, common_roles, drop_flat_groups, grpo, noting, program, recipe, solving
 from cotrain.learn.after import LeaveOut
 from cotrain.play.searching import GATHERED
-from cotrain.play.self_search import INFORMED, OWN, parse_searched, rehearse, repeat, search_both_ways, search_within
+from cotrain.play.self_search import SUPPORTED, OWN, parse_searched, rehearse, repeat, search_both_ways, search_within
 from cotrain.tasks.words.world import World
 from cotrain.text.prompts import SEARCH, SEARCH_FULL
 
@@ -73,5 +73,10 @@ def ssrl(
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
         evaluate=search_both_ways,
         options={"turns": turns},
-        measures=(solving("solver", 8), solving("grounded", 8), noting("solver", INFORMED), noting("solver", GATHERED)),
+        measures=(
+            solving("solver", 8),
+            solving("grounded", 8),
+            noting("solver", SUPPORTED),
+            noting("solver", GATHERED),
+        ),
     )

@@ -118,7 +118,8 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", list(RECIPES))
 def test_lost_processes_change_nothing(name, lagging, tmp_path):
     launcher = Here(LOSSES)
     loop.start(RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher), lag=1)

@@ -1,5 +1,7 @@
 """Which policies share an engine, and a run with several engines of which some are lost."""
 
+import pytest
+
 from cotrain.backend.places import ByVllm, embedded_alone
 from cotrain.backend.several import LEARNERS, Several
 from cotrain.loop import run as loop
@@ -50,6 +52,7 @@ def apart(policies, seed, device, threads):
     ]
 
 
+@pytest.mark.whole
 def test_lost_engines_of_several_change_nothing(tmp_path):
     """Also weights that are put back after the self-test are those of before."""
     found = []

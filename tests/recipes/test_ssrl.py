@@ -88,9 +88,9 @@ def test_what_it_wrote_as_information_is_marked_with_its_markers():
     [trace] = played(TRUE + STEPS)
     assert rewards(trace) == {"outcome": 1.0, "format": 1.0}
     assert left_out(trace) == [f"<found> {WORLD.library[NOUN]}</found>"]
-    assert trace.truth["informed"] == trace.truth["gathered"] == 1.0
+    assert trace.truth["supported"] == trace.truth["gathered"] == 1.0
     [trace] = played(FALSE + STEPS)  # right by memory, whatever it told itself
-    assert rewards(trace) == {"outcome": 1.0, "format": 1.0} and trace.truth["informed"] == 0.0
+    assert rewards(trace) == {"outcome": 1.0, "format": 1.0} and trace.truth["supported"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browser import drawn, needs_browser
 from fake_run import episode, training_row, write, write_fake_run
 from payloads import AUDIT, listening, payloads, poisoned_comparison, poisoned_run, poisoned_sides
@@ -71,6 +72,7 @@ def test_a_flood_stays_under_five_megabytes(tmp_path: Path) -> None:
     assert 1_000_000 < write_report(tmp_path).stat().st_size < 5_000_000
 
 
+@pytest.mark.whole
 @needs_browser
 def test_every_screen_is_drawn(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path / "run", steps=40, episodes=6)
@@ -111,6 +113,7 @@ def test_nothing_that_comes_from_outside_can_act(tmp_path: Path) -> None:
         assert asked == []
 
 
+@pytest.mark.whole
 @needs_browser
 def test_nothing_in_a_comparison_or_study_can_act(tmp_path: Path) -> None:
     with listening() as (address, asked):
