@@ -3,8 +3,8 @@
 One rate for all arms favours those that it happens to fit. Every arm is trained at every rate, with seeds that the
 comparison does not use, until it has spent what the comparison makes equal: a rate that is best for half of that may be
 too large for all of it. The rate with the best figure on validation problems at the end is taken, the smaller of
-equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at
-the edge of the grid is said to be one: a wider grid may hold a better.
+equals. The rate is that of the leading policy; the others keep their ratio to it. A best rate at the edge of the grid
+is said to be one: a wider grid may hold a better.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that end with one cost equal: all of them to the length of the plan, then those of cheaper arms further."""
+"""Runs that end at an equal cost: first all of them last as long as the plan says, then those of cheaper arms go on."""
 
 from __future__ import annotations
 
