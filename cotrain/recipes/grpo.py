@@ -5,19 +5,36 @@ clipped policy-gradient step.
 
 Controls are parameters: ``estimator`` is how an answer is compared with its group (``learn/algorithms.py``), and
 ``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect
-verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``format_reward`` pays for
-a solution that can be read, as a channel of its own. Left out: several updates from one batch.
+verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``outcome_noise=0.2`` pays
+by a judge that is wrong about every fifth answer, at random. ``format_reward`` pays for a solution that can be read, as
+a channel of its own. Left out: several updates from one batch.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from cotrain import FORMAT, OUTCOME, STEP, Signal
-from cotrain import ConfigError, Objective, Recipe, Settings
-from cotrain import decay, common_roles, recipe, single, solve
+from cotrain import CORRECT, FORMAT, OUTCOME, STEP, Signal
+from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
+from cotrain import decay, common_roles, gives, recipe, rng_of, single, solve
 from cotrain.learn.algorithms import BY_NAME, Name
-from cotrain.play.protocols import check_step_rewards
+from cotrain.play.protocols import SOLVED, check_step_rewards
+
+WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")
+
+
+@gives(*SOLVED, WORD.to("solver"))
+async def solve_and_be_told(task: Task, roles: Roles, *, noise: float, **paid: Any) -> None:
+    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``; an unreadable solution earns 0.
+
+    An answer that is flipped at one chance is flipped at every larger one.
+    """
+    solution = await solve(task, roles, **paid)
+    if solution.failed or not solution.parsed.ok:
+        solution.reward(WORD, 0.0)
+        return
+    flipped = rng_of("outcome noise", task.id, solution.id).random() < noise
+    solution.reward(WORD, float(CORRECT.known(solution) != flipped))
 
 
 @recipe
@@ -30,13 +47,19 @@ def grpo(
     alpha_end: float = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
 ) -> Recipe:
+    if not 0.0 <= outcome_noise <= 1.0:
+        raise ConfigError(f"grpo: outcome_noise is {outcome_noise}; expected a chance in [0, 1]")
     oracle = steps_judged_by == "oracle"
     if oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     paid: dict[str, Any] = {"step_rewards": "oracle" if oracle else "none", "oracle_noise": oracle_noise}
     check_step_rewards(**paid)
-    rewards: dict[Signal, Any] = {OUTCOME: 1.0} | ({FORMAT: format_reward} if format_reward else {})
+    outcome, protocol, told = OUTCOME, solve, {}
+    if outcome_noise:
+        outcome, protocol, told = WORD, solve_and_be_told, {"noise": outcome_noise}
+    rewards: dict[Signal, Any] = {outcome: 1.0} | ({FORMAT: format_reward} if format_reward else {})
     rewards |= {STEP: decay(alpha, alpha_end)} if oracle else {}
     learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
     return run.recipe(
@@ -44,6 +67,6 @@ def grpo(
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(solve, "generator", name="generator", **paid),
+        schedule=single(protocol, "generator", name="generator", **told, **paid),
         evaluate=solve,
     )

@@ -34,6 +34,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "generator_verifier_critic: two roles": {"critic": "none", "verifier_by": "grpo", "alpha": 0.0},
     "genprm": {"seed": 3, "tasks_per_step": 5, "reviews": 6, "rollouts": 4},
     "genprm: unfiltered": {"consensus": False, "balance": False, "rollouts": 2, "labels": "absolute"},
+    "grpo: told wrongly": {"outcome_noise": 0.4},
     "gram": {"unlabelled": 1, "warmup": 6, "judge_lr": 1e-2, "tasks_per_step": 6, "steps": 9},
     "gram: frozen generator": {
         "generator": "frozen",

@@ -1,0 +1,57 @@
+"""``grpo`` paid by a judge whose word is the truth, flipped with a known chance."""
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Sampling
+from cotrain.play.common_roles import parse_solution
+from cotrain.play.executor import Executor
+from cotrain.play.role import Role
+from cotrain.recipes.grpo import grpo, solve_and_be_told
+from cotrain.text.plain import ByteRenderer
+from tests.helpers import EASY, spoken
+
+
+def told(noise: float, count: int = 100) -> list[tuple[bool, float]]:
+    """(is the answer right, what the judge said) of gold solutions, every second one with another answer."""
+    tasks = [EASY.get("train", i) for i in range(count)]
+    gold = {task.prompt: task.solution for task in tasks}
+    wrong = {task.prompt for task in tasks[::2]}
+
+    def say(fields, rng):
+        text = gold[fields["problem"]]
+        return text.replace("<answer>", "<answer>9") if fields["problem"] in wrong else text
+
+    role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
+    player = Executor(spoken({"solver": say}), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
+    played = player.play(solve_and_be_told, tasks, step=0, group_size=2, noise=noise)
+    assert not any(e.failure for e in played)
+    return [(t.truth["correct"], s.value) for e in played for t in e.traces for s in t.signals if s.name == "word"]
+
+
+def test_without_noise_it_is_the_truth_and_with_all_noise_the_opposite():
+    assert {right for right, _ in told(0.0)} == {True, False}
+    assert all(said == right for right, said in told(0.0))
+    assert all(said != right for right, said in told(1.0))
+
+
+def test_the_share_that_is_wrong_is_the_noise_and_flips_are_nested():
+    fifth, third = ([said != right for right, said in told(noise)] for noise in (0.2, 0.3))
+    assert 0.1 < sum(fifth) / len(fifth) < 0.3
+    assert all(more for less, more in zip(fifth, third, strict=True) if less)
+
+
+def test_an_unreadable_solution_earns_nothing_however_the_judge_errs():
+    role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=99), parse=parse_solution)
+    player = Executor(
+        spoken({"solver": lambda fields, rng: "nothing"}), {"solver": ByteRenderer()}, {"solver": role}, 0
+    )
+    [episode] = player.play(solve_and_be_told, [EASY.get("train", 0)], step=0, group_size=1, noise=1.0)
+    assert [s.value for s in episode.traces[0].signals if s.name == "word"] == [0.0]
+
+
+def test_it_is_what_the_generator_learns_from():
+    [phase] = grpo(tasks=EASY, outcome_noise=0.2).schedule.phases
+    assert phase.protocol is solve_and_be_told and phase.options["noise"] == 0.2
+    with pytest.raises(ConfigError, match=r"outcome_noise is 1.2; expected a chance in \[0, 1\]"):
+        grpo(outcome_noise=1.2)
