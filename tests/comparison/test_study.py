@@ -25,7 +25,8 @@ WITHOUT_GATE = {
     "self-play-spiral",
     "second-view",
     "judged-again",
-}  # two arms each, nothing to run first
+    "judge-errors",
+}  # nothing to run first
 STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.toml"))
 FILE = """
 hypothesis = "Oracle steps help."
