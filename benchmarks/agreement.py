@@ -1,9 +1,8 @@
 """The same answers of a model graded in three ways: by cotrain's formats, by math-verify alone, by
 lm-evaluation-harness.
 
-    pip install --no-deps --target HARNESS lm-eval        # its filters and its exact_match are used, and nothing else
-                                                          of it
-    python -m benchmarks.agreement HARNESS evals/*/suite-*.jsonl
+    pip install --no-deps --target HARNESS lm-eval sacrebleu portalocker colorama tabulate lxml
+    python -m benchmarks.agreement HARNESS evals/*/suite-*.jsonl     # of lm-eval its filters and its exact_match
 
 The files are those that ``cotrain eval MODEL --suite …`` leaves: each row has a text and the gold answer. The harness's
 side is its task gsm8k (version 3): "strict-match", "flexible-extract" and ``exact_match`` with the patterns of its YAML
@@ -39,6 +38,7 @@ PAIRS = (
 )
 STRICT, FLEXIBLE = "#### (\\-?[0-9\\.\\,]+)", "(-?[$0-9.,]{2,})|(-?[0-9]+)"
 IGNORED = [",", "\\$", "(?s).*#### ", "\\.$"]
+UNIT = re.compile(r"(?<=\d) \([^()]*\)$")  # ASDiv's golds end in one, which only cotrain's grader reads
 SHOWN = 12  # disagreements of a pair that are printed
 
 
@@ -63,7 +63,7 @@ def harness() -> dict[str, Callable[[str, str], tuple[str | None, bool]]]:
 def graded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each row what every way reads and whether it calls it right."""
     judge, ways, found = AnswerGrader(), harness(), []
-    for row in rows:
+    for row in ({**row, "gold": UNIT.sub("", row["gold"])} for row in rows):
         task = task_of(Row(question=row["problem"], answer=row["gold"], solution=None), "agreement/0", judge)
         mine: dict[str, tuple[str | None, bool]] = {}
         for kind in KINDS:
@@ -136,9 +136,13 @@ def main(words: Sequence[str]) -> None:
         )
         for why, count in Counter(cause(row, ours, theirs) for row in apart).most_common():
             print(f"  {count:4d}  {why}")
-        for row in apart[:SHOWN]:
-            end = " ".join(row["text"].split())[-90:]
-            print(f"        gold {row['gold']}: {row['graded'][ours][0]!r} {row['graded'][theirs][0]!r} …{end!r}")
+        judged = [row for row in found if row["graded"][ours][1] != row["graded"][theirs][1]]
+        for title, some in (("another verdict", judged), ("read otherwise", apart[:SHOWN])):
+            for row in some:
+                end = " ".join(row["text"].split())[-90:]
+                print(
+                    f"        {title}: gold {row['gold']}: {row['graded'][ours]!r} {row['graded'][theirs]!r} …{end!r}"
+                )
 
 
 if __name__ == "__main__":
