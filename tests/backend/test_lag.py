@@ -133,7 +133,7 @@ class Meeting(Here):
     def __init__(self, lost=(), at=1):
         """``lost``: who, beside the update of step ``at``."""
         super().__init__()
-        self.due, self.at, self.seen, self.met = set(lost), at, set(), threading.Barrier(2, timeout=60.0)
+        self.due, self.at, self.seen, self.met = set(lost), at, set(), threading.Barrier(2, timeout=300.0)
         self.again = False  # is the next update one that was lost?
 
     def begin(self, what, host, settings):

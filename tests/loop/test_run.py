@@ -265,7 +265,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
     while not (out / "before.json").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=600)
     assert process.returncode == 143, text
     assert f"cotrain resume {out}" in text
     assert (out / "report.html").exists()

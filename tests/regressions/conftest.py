@@ -103,7 +103,7 @@ class Asker:
         return self._process.poll() is not None
 
     def close(self) -> None:
-        self._process.communicate(timeout=120)  # it may have a hundred thousand directories to remove
+        self._process.communicate(timeout=600)  # it may have a hundred thousand directories to remove
         with suppress(OSError):
             CGROUP.rmdir()
 
