@@ -145,9 +145,7 @@ HOSTILE = {
 @pytest.fixture
 def own(monkeypatch):
     """A pool of our own."""
-    with GradingPool(
-        workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=chosen()
-    ) as pool:
+    with GradingPool(workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=chosen()) as pool:
         monkeypatch.setattr(python_tool, "_pool", lambda: pool)
         yield pool
 

@@ -81,11 +81,10 @@ class Asker:
             strays = {p.pid for p in table() if _user(p.pid) == self.user} - own if self.user else set()
             if len(own) <= SERVER and len(strays) <= 1:  # that one clears up folders
                 return True
+            time.sleep(0.02)
         return False
 
-    def _send(
-        self, paper: str, program: str, deadline_s: float = DEADLINE_S
-    ) -> tuple[bool | None, str | None, float]:
+    def _send(self, paper: str, program: str, deadline_s: float = DEADLINE_S) -> tuple[bool | None, str | None, float]:
         assert self._process.stdin is not None
         request = {"paper": paper, "program": program, "deadline_s": deadline_s}
         self._process.stdin.write(json.dumps(request) + "\n")
