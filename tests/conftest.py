@@ -6,6 +6,10 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported, and for the processes that tests start
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def pytest_collection_finish(session):
