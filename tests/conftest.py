@@ -1,10 +1,21 @@
 """One thread for every test: the models are tiny, tests run beside each other, and sums are the same everywhere."""
 
+import gc
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported, and for the processes that tests start
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
+
+
+def pytest_collection_finish(session):
+    """What was imported is there for good: looking through it for garbage takes half a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -151,13 +151,18 @@ def test_three_steps_move_the_weights_whatever_the_latency(recipe, place, peacef
 
 @pytest.mark.whole
 def test_killed_and_resumed_it_ends_with_the_same_bits(place, peaceful):
-    out, chance = place / "killed", random.Random(time.time_ns())
+    chance = random.Random(time.time_ns())
     flags = ["--operations", "2", "2", "--set", "tasks.max_value=20", "--checkpoint-every", "1", "--threads", "1"]
     command = [sys.executable, "-m", "cotrain.cli", "run", f"{place / 'calculator.py'}:with_calculator", *flags]
-    process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    rows = chance.randint(1, 2)
-    while process.poll() is None and (not (out / "metrics.jsonl").exists() or _lines(out / "metrics.jsonl") < rows):
-        time.sleep(0.002)
+    for tried in range(4):  # on a busy machine it may end before it is killed
+        out = place / f"killed-{tried}"
+        process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        rows = chance.randint(1, 2)
+        while process.poll() is None and (not (out / "metrics.jsonl").exists() or _lines(out / "metrics.jsonl") < rows):
+            time.sleep(0.002)
+        if process.poll() is None:
+            break
+        assert process.returncode == 0
     assert process.poll() is None, "it ended before it was killed"
     process.send_signal(signal.SIGKILL)
     process.wait()

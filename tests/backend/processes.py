@@ -29,7 +29,7 @@ class Here:
     def __init__(self, losses: Iterable[tuple[str, str, int]] = ()) -> None:
         self.losses, self.asked, self.begun, self.lost = set(losses), Counter(), Counter(), 0
 
-    here, deadline = True, 60.0
+    here, deadline = True, 600.0
 
     def start(self) -> None: ...
 
@@ -99,7 +99,7 @@ class Apart:
     ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions),
     which it no longer hears."""
 
-    here, deadline = True, 120.0
+    here, deadline = True, 600.0
 
     def __init__(self, kills: Iterable[tuple[int, str, int]] = ()) -> None:
         self.kills, self.asked, self.begun, self.killed = set(kills), Counter(), 0, 0

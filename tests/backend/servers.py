@@ -52,11 +52,11 @@ def serving_run(trainer):
 
 class Odd:
     """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "refusing", "flaky",
-    "long"."""
+    "long". ``pause``: seconds before each answer; ``until``: what is true before each, for 20 seconds at most."""
 
-    def __init__(self, pause=0.0):
+    def __init__(self, pause=0.0, until=lambda: True):
         self.asked, self.keys, self.lines, self.open, self.most = Counter(), set(), set(), 0, 0
-        self.pause = pause
+        self.pause, self.until = pause, until
         routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
         self.app = Starlette(routes=routes)
 
@@ -68,7 +68,10 @@ class Odd:
         self.lines.add(request.client.port)
         self.open += 1
         self.most = max(self.most, self.open)
-        await asyncio.sleep(10.0 if model == "slow" else self.pause)
+        await asyncio.sleep(60.0 if model == "slow" else self.pause)
+        late = time.monotonic() + 20.0
+        while not self.until() and time.monotonic() < late:
+            await asyncio.sleep(0.005)
         self.open -= 1
         if model == "broken" or (model == "flaky" and self.asked[model] % 2):
             return Response("oh", status_code=500)

@@ -54,10 +54,10 @@ def test_a_job_at_its_end_saves_is_queued_again_and_goes_on(job, tmp_path):
         time.sleep(0.02)
         assert first.poll() is None
     first.send_signal(signal.SIGTERM)  # to the script alone, as --signal=B: does
-    assert first.wait(timeout=30) == 143
+    assert first.wait(timeout=300) == 143
     assert told(tmp_path, "scontrol") == ["requeue 7"]
     (tmp_path / "short").touch()
-    assert job().wait(timeout=30) == 0 and told(tmp_path, "scontrol") == ["requeue 7"]
+    assert job().wait(timeout=300) == 0 and told(tmp_path, "scontrol") == ["requeue 7"]
     begun, resumed = map(shlex.split, told(tmp_path, "cotrain"))
     assert begun[:3] == ["run", "tango", "--model"] and begun[-2:] == ["--out", str(tmp_path / "runs/mine")]
     assert resumed[:2] == ["resume", str(tmp_path / "runs/mine")]

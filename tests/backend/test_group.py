@@ -257,20 +257,20 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "said"),
+    ("what", "deadline", "error", "said"),
     [
-        ("fail", ConfigError, "rank 1 has no room"),
-        ("cut", ProcessLost, "rank 0 has lost the others during cut: .*closed by peer"),
-        ("sleep", ProcessLost, "rank 0 did not answer sleep within 1.5 seconds; all were killed"),
+        ("fail", 50.0, ConfigError, "rank 1 has no room"),
+        ("cut", 50.0, ProcessLost, "rank 0 has lost the others during cut: .*closed by peer"),
+        ("sleep", 0.3, ProcessLost, "rank 0 did not answer sleep within 0.3 seconds; all were killed"),
     ],
 )
-def test_one_rank_alone_ends_the_group(what, error, said, monkeypatch):
+def test_one_rank_alone_ends_the_group(what, deadline, error, said, monkeypatch):
     monkeypatch.setattr(learner_group, "RankHost", Odd)
-    monkeypatch.setattr(learner_group, "LOSS", 0.5)
+    monkeypatch.setattr(learner_group, "LOSS", 0.1)
     launcher = Apart()
     group = Group("the learners", launcher, 2, (), {})
     assert group.ask("answer") == "answer"
-    group._deadline = 1.5
+    group._deadline = deadline
     with pytest.raises(error, match=said):
         group.ask(what)
     assert not any(process.process.is_alive() for process in launcher.processes)

@@ -23,7 +23,7 @@ def held_by_a_child(directory: Path) -> int:
         try:
             lock = RunLock(directory)
             os.write(tell, b"x")
-            time.sleep(30)
+            time.sleep(600)
             lock.release()
         finally:
             os._exit(1)

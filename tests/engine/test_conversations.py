@@ -28,14 +28,20 @@ def asked(i, *, stop=("a", "b", "c", "d", "zz", "0<"), tokens=60):
     return replace(request(prompt_ids=prompt, sampling=sampling, stop_ids=(5,), task=i), decode=DECODE)
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_stop_strings_equal_reference(static):
+@pytest.fixture(scope="module")
+def with_reference():
+    """Requests with stop strings and without, and what the slow engine says to them."""
     model = tiny_model()
     requests = [asked(i) for i in range(24)] + [asked(i, stop=()) for i in range(24, 30)]
-    found = answers(EmbeddedEngine({"a": model}, max_rows=7, static=static), requests)
+    return [(one, complete(model, one)) for one in requests]
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_stop_strings_equal_reference(static, with_reference):
+    engine = EmbeddedEngine({"a": tiny_model()}, max_rows=7, static=static)
+    found = answers(engine, [one for one, _ in with_reference])
     stopped = 0
-    for one, completion in zip(requests, found, strict=True):
-        slow = complete(model, one)
+    for (one, slow), completion in zip(with_reference, found, strict=True):
         assert (completion.token_ids, completion.finish) == (slow.token_ids, slow.finish)
         assert completion.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
         ends = stop_in(DECODE(completion.token_ids), one.sampling.stop)

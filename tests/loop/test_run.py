@@ -240,12 +240,17 @@ COMMAND = [*RUN, "tango", "--steps", "4", "--warmup", "1", "--ratio", "2", "1", 
 
 
 def test_killed_at_a_random_point_a_run_ends_as_if_never_killed(whole, tmp_path):
-    killed, chance = tmp_path / "killed", random.Random(time.time_ns())
-    process = subprocess.Popen([*COMMAND, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    rows = chance.randint(1, 4)  # of the metrics, before the kill; tests/disk kills twenty times
-    while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
-        time.sleep(0.002)
-    time.sleep(chance.random() * 0.1)
+    chance = random.Random(time.time_ns())
+    for tried in range(4):  # on a busy machine it may end before it is killed
+        killed = tmp_path / f"killed-{tried}"
+        process = subprocess.Popen([*COMMAND, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        rows = chance.randint(1, 4)  # of the metrics, before the kill; tests/disk kills twenty times
+        while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.1)
+        if process.poll() is None:
+            break
+        assert process.returncode == 0
     assert process.poll() is None, "it ended before it was killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -265,7 +270,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
     while not (out / "before.json").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=600)
     assert process.returncode == 143, text
     assert f"cotrain resume {out}" in text
     assert (out / "report.html").exists()

@@ -116,9 +116,10 @@ def test_members_differ_and_seeds_depend_on_every_coordinate(models):
         episodes = played.play(solve_and_review, letter_tasks(1), step=step, group_size=4, split=split)
         return tuple(e.traces[0].token_ids for e in episodes)
 
-    assert len(set(texts())) == 4
-    assert len({texts(), texts(step=1), texts(split="test"), texts(seed=4)}) == 4
-    assert texts() == texts()
+    once = texts()
+    assert len(set(once)) == 4
+    assert len({once, texts(step=1), texts(split="test"), texts(seed=4)}) == 4
+    assert texts() == once
 
 
 def test_random_latency_changes_nothing(models):
@@ -347,24 +348,24 @@ def test_keyboard_interrupt_in_a_protocol_passes_through(models):
 @pytest.mark.parametrize("where", ["decoding", "busy"])
 def test_ctrl_c_gets_through_at_once(models, where):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start background jobs without it
+    timer, started = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)), time.monotonic()
 
     async def forever(task, roles):
+        if timer.ident is None:  # it plays
+            timer.start()
         if where == "busy":
             async with busy():
                 await asyncio.sleep(60)
         while True:
             await roles.solver(problem=task.prompt)
 
-    timer = threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT))
-    started = time.monotonic()
-    timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             executor(models).play(forever, letter_tasks(2), step=0, group_size=2)
     finally:
         signal.signal(signal.SIGINT, before)
     timer.join()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30  # and not 60
 
 
 def test_busy_belongs_to_a_play():

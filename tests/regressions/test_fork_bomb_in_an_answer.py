@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotrain.core.types import Grade
-from tests.regressions.conftest import GOOD, TESTS
+from tests.regressions.conftest import GOOD, TESTS, WAITS_S
 
 SLEEP = "time.sleep(20)\n        os._exit(0)"
 ROW = f"""
@@ -37,7 +37,7 @@ def test_a_row_of_forks_ends_at_the_limit(cell):
 
 
 def test_a_tree_of_forks_ends_with_its_deadline(cell):
-    assert cell.ask(TREE + GOOD, TESTS) == Grade(value=False, reason="timeout")
+    assert cell.ask(TREE + GOOD, TESTS, deadline_s=WAITS_S) == Grade(value=False, reason="timeout")
     assert cell.is_well()
 
 

@@ -26,7 +26,7 @@ def taken():
         if not child:
             x = bytearray({MEMORY // 2})
             time.sleep(20)
-    time.sleep(1.5)
+    time.sleep(20)
     return 4
 """
 

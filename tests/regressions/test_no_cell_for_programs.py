@@ -29,16 +29,40 @@ def without_rights():
 
 
 def run(*words):
-    command = [sys.executable, "-m", "cotrain.cli", *words]
+    command = [sys.executable, *words]
     environment = {**os.environ, "PATH": "/nowhere"}  # no bwrap
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, preexec_fn=without_rights)
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux")
-def test_a_run_that_would_have_no_cell_is_refused_before_it_begins(tmp_path):
-    data = tmp_path / "mbpp.jsonl"
-    data.write_text(json.dumps(ROW) + "\n")
-    done = run("run", "grpo", "--tasks", "mbpp", "--data", str(data), "--out", str(tmp_path / "run"))
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "mbpp.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    return str(path)
+
+
+needs_root = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root on Linux")
+REFUSED = """
+import sys
+from cotrain.core.errors import ConfigError
+from cotrain.tasks.sources import task_source
+try:
+    task_source("mbpp", sys.argv[1])
+except ConfigError as error:
+    print(error)
+"""
+
+
+@needs_root
+def test_tasks_that_would_have_no_cell_are_refused(data):
+    done = run("-c", REFUSED, data)
+    assert "programs cannot be run here" in done.stdout and "install bubblewrap" in done.stdout, done.stderr
+
+
+@pytest.mark.whole
+@needs_root
+def test_a_run_that_would_have_no_cell_is_refused_before_it_begins(data, tmp_path):
+    done = run("-m", "cotrain.cli", "run", "grpo", "--tasks", "mbpp", "--data", data, "--out", str(tmp_path / "run"))
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
     assert "programs cannot be run here" in line and "install bubblewrap" in line

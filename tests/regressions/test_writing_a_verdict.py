@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cotrain.core.types import Grade
-from tests.regressions.conftest import GOOD
+from tests.regressions.conftest import DEADLINE_S, GOOD, WAITS_S
 
 SAID = {
     "a verdict": b'{"id": 1, "value": true, "reason": null}\n',
@@ -20,6 +20,7 @@ SAID = {
     "no value": b"\x00\x00\x00\x14" + b'{"gives":{"int":{}}}',
     "a name of ours": b"\x00\x00\x00\x1d" + b'{"gives":{"builtin":"eval"}} ',
 }
+WAITING = ("noise", "a deep one")  # their examiner waits for the end of a message
 WRITE = """
 import os
 for number in range(64):
@@ -35,7 +36,8 @@ CLOSE = "import os\nos.closerange(0, 100)\ndef twice(x):\n    return 0\n"
 
 @pytest.mark.parametrize("name", SAID)
 def test_what_a_program_writes_is_no_verdict(cell, name):
-    grade = cell.ask(WRITE.format(said=SAID[name]), solution=GOOD)
+    deadline_s = WAITS_S if name in WAITING else DEADLINE_S
+    grade = cell.ask(WRITE.format(said=SAID[name]), solution=GOOD, deadline_s=deadline_s)
     assert grade.value is False
     assert cell.is_well()
 

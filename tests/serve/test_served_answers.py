@@ -94,7 +94,9 @@ def test_eight_at_once_say_what_each_says_alone(client, served, task):
 
     async def shut():
         gate.wait()  # in the engine's thread: nothing is sampled meanwhile
-        time.sleep(0.1)
+        until = time.monotonic() + 20
+        while len(served.engine._loop._ready) < 8 and time.monotonic() < until:
+            time.sleep(0.005)
 
     def said_together(one):
         gate.wait()

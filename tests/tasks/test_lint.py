@@ -38,7 +38,7 @@ def test_each_fault_is_found_where_it_is(tmp_path):
         {"question": "What is 3+4?", "answer": "7"},
         {"question": "What is 3-4?", "answer": "-1"},
     )
-    report = check_file(file)
+    report = check_file(file, workers=1)
     assert found(report) == {
         "malformed": [
             "row 2, column 31: broken JSON (Expecting ':' delimiter); expected one object on one line",

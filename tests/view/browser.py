@@ -107,7 +107,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 60.0) -> Any:
+    def wait(self, script: str, seconds: float = 300.0) -> Any:
         """Until an expression is true."""
         end = time.monotonic() + seconds
         tried = f"(() => {{ try {{ return {script}; }} catch {{ return false; }} }})()"  # what is not there yet

@@ -37,6 +37,7 @@ def address(place: Path) -> Iterator[str]:
 DRAWN = "location.hash.startsWith('#r:' + document.querySelector('.rollout h2').textContent.split(' ').at(-1))"
 
 
+@pytest.mark.whole
 @needs_browser
 def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
     place: Path, address: str, tmp_path: Path
@@ -86,6 +87,7 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
         assert browser.errors == []
 
 
+@pytest.mark.whole
 @needs_browser
 def test_nothing_is_wider_than_a_phone(address: str, tmp_path: Path) -> None:
     with Browser(tmp_path / "profile", 390, 844) as browser:
@@ -97,6 +99,7 @@ def test_nothing_is_wider_than_a_phone(address: str, tmp_path: Path) -> None:
         assert browser.errors == []
 
 
+@pytest.mark.whole
 @needs_browser
 def test_seeds_of_one_recipe_are_bands_over_any_cost(tmp_path: Path) -> None:
     for seed in range(3):
@@ -126,6 +129,7 @@ def test_seeds_of_one_recipe_are_bands_over_any_cost(tmp_path: Path) -> None:
         thread.join()
 
 
+@pytest.mark.whole
 @needs_browser
 def test_a_folder_is_read_on_a_phone(tmp_path: Path) -> None:
     for name in ("first", "a-rather-long-name/of-a-run-within-another-folder"):

@@ -105,6 +105,7 @@ def audited(inside: dict[str, bytes], place: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.whole
 @needs_browser
 def test_nothing_that_comes_from_outside_can_act(tmp_path: Path) -> None:
     with listening() as (address, asked):
@@ -134,6 +135,7 @@ def test_nothing_in_a_comparison_or_study_can_act(tmp_path: Path) -> None:
         assert found["seen"] > 300 and asked == []
 
 
+@pytest.mark.whole
 @needs_browser
 def test_every_screen_of_a_comparison_is_drawn(tmp_path: Path) -> None:
     path = write_comparison(poisoned_comparison(tmp_path / "compare", [f"m{at}" for at in range(300)]))

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from browser import Browser, needs_browser
 from fake_run import write_fake_run
 
@@ -16,6 +17,7 @@ from cotrain.view.server import HOST, Viewer, listen
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "viewer.md"
 
 
+@pytest.mark.whole
 @needs_browser
 def test_three_rollouts_that_fool_the_verifier_within_a_minute(tmp_path: Path) -> None:
     walk = re.search(r"## Three rollouts that fool the verifier\n(.+?)\n## ", PAGE.read_text(), re.DOTALL)

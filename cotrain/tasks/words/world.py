@@ -99,8 +99,8 @@ class World:
 
     def _asked(self, split: str, index: int, attempt: int) -> Problem | None:
         """The needed facts of the world and the question's own, last; None where a value is out of range."""
-        rng = rng_of("world", self.seed, split, index, attempt)
-        target = rng.choice([noun for noun in NOUNS if noun not in self.library])
+        rng, known = rng_of("world", self.seed, split, index, attempt), {fact.target for fact in self.facts}
+        target = rng.choice([noun for noun in NOUNS if noun not in known])
         left, other = rng.sample([fact.target for fact in self.facts], 2)
         kind = rng.choice(("plus", "minus", "sum", "difference"))
         right = other if kind in ("sum", "difference") else 2 + int(rng.random() * (CONSTANT_MAX - 1))
