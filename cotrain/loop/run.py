@@ -42,6 +42,7 @@ from cotrain.loop.fitting import look
 from cotrain.loop.flops import flops_of
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
+from cotrain.loop.limits import limit, limits
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
@@ -254,12 +255,14 @@ def _remember(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | N
 
 def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer) -> None:
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
+    documents: dict[str, Any] = {}
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
         observer.message(
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
+    limit(trainer.policies, trainer.engine, documents)
     cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished - 1)
@@ -294,8 +297,9 @@ def _saved_step(directory: RunDirectory) -> int:
 def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.saved()
-    ahead = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
-    documents = {"state": trainer.state(), seal.RECORD: record.json(), **ahead}
+    more = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
+    more |= limits(trainer.policies, trainer.engine)
+    documents = {"state": trainer.state(), seal.RECORD: record.json(), **more}
     saved: Any = directory.read("recipe.json")
     keep_every = int(saved.get("keep_every", 0))
     transaction.save(directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every)
