@@ -175,8 +175,8 @@ def _continue(
         for damage in checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            losses = Losses()
             before: dict[str, Any] | None = None
+            losses = Losses()
             todo: Callable[[], None] | None = None  # before the work goes on
             while True:
                 try:
@@ -197,7 +197,7 @@ def _continue(
                     todo = partial(_bring_back, directory, trainer, lost, observer, to_start=before is None)
                 record = seal.Record(directory)
         except Interrupted:
-            if trainer.finished > _saved_step(directory):
+            if before is not None and trainer.finished > _saved_step(directory):  # else there is nothing to save yet
                 with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save(directory, trainer, record)
             observer.message(
@@ -236,7 +236,7 @@ def _start(
     observer.message("measuring the start on held-out problems …")
     figures = final_figures(trainer)
     made = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if saved is not None and not told(made).items() <= directory.sealed().items():
+    if saved is not None and saved.checkpoint.step and not told(made).items() <= directory.sealed().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
