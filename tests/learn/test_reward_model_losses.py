@@ -9,7 +9,8 @@ from learn_makers import credit, sampled, tiny_model
 from torch.nn import functional as F
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.contract import LossTerm
+from cotrain.learn.collate import collate
+from cotrain.learn.contract import LossTerm, Normaliser
 from cotrain.learn.reward_model_losses import Pairwise, Pointwise
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.heads import ValueModel
@@ -96,6 +97,15 @@ def test_pointwise_learns_its_labels():
         traces = [rated(values[i], labels[i], call=i, prompt=PROMPTS[i]) for i in range(5)]
         report = learner.update([LossTerm(name="rm", algorithm=algorithm, samples=credit(algorithm, traces).samples)])
     assert report.metrics["rm/accuracy"] == 1.0 and report.metrics["rm/loss"] < 0.2
+
+
+def test_pointwise_accuracy_by_hand():
+    """Right where the score is on the label's side of 0: 0.5 and -0.5 are, 0.5 for a label of 0 is not."""
+    algorithm = Pointwise()
+    made = [rated(0.0, label, call=i) for i, label in enumerate((1.0, 0.0, 0.0))]
+    batch = collate(credit(algorithm, made).samples)[1]
+    loss = algorithm.loss_of(torch.tensor([[0.5], [-0.5], [0.5]]), None, batch, Normaliser(tokens=3.0, sequences=3.0))
+    assert (float(loss.sums["accuracy"]), float(loss.sums["score"])) == (2.0, 0.5)
 
 
 def test_a_role_that_speaks_has_no_score():

@@ -47,6 +47,17 @@ def test_slices_of_logits_change_neither_values_nor_gradients():
         torch.testing.assert_close(gradients, results[0][2], rtol=1e-10, atol=1e-12)
 
 
+def test_a_head_that_learns_alone_has_the_same_gradient_in_slices():
+    """Nothing that enters the slices has a gradient then, but the head itself."""
+    model, samples = tiny_model(tie=False).requires_grad_(False), random_samples(3)
+    head = model.get_output_embeddings().weight.requires_grad_(True)
+    found = []
+    for logits_at_once in (2**20, VOCABULARY):
+        predictions, _ = Scorer(model, logits_at_once=logits_at_once).predict(collate(samples)[0])
+        found += torch.autograd.grad(predictions.sum(), [head])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
+
+
 def test_scores_come_back_in_the_order_given():
     model, samples = tiny_model(), random_samples(9)
     pairs = [(s.prompt_ids, s.token_ids) for s in samples]
