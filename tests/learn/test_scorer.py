@@ -58,6 +58,17 @@ def test_a_head_that_learns_alone_has_the_same_gradient_in_slices():
     torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(("fewer", "calls"), [(0, 1), (1, 4)])
+def test_only_several_slices_are_computed_again(fewer, calls):
+    """What one slice holds exactly is not; with one position less there are two, and both are."""
+    model, count = tiny_model(), []
+    rows = collate(random_samples(2))[0]
+    scorer = Scorer(model, logits_at_once=(int(rows.mask.sum()) - fewer) * VOCABULARY)
+    model.get_output_embeddings().register_forward_hook(lambda *_: count.append(1))
+    scorer.predict(rows)[0].sum().backward()
+    assert len(count) == calls
+
+
 def test_scores_come_back_in_the_order_given():
     model, samples = tiny_model(), random_samples(9)
     pairs = [(s.prompt_ids, s.token_ids) for s in samples]
