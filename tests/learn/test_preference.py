@@ -104,8 +104,9 @@ def test_beta_changes_with_the_iteration():
 def test_what_it_refuses():
     with pytest.raises(UnknownName, match="did you mean 'hinge'"):
         learn(loss="hing")
-    with pytest.raises(ConfigError, match="betas"):
-        learn(betas=())
+    for betas in ((), (0.0,), (0.1, math.inf)):
+        with pytest.raises(ConfigError, match="betas"):
+            learn(betas=betas)
     with pytest.raises(ConfigError, match="sft is 1"):
         learn(sft=1.0)
     assert learn().needs().reads == (CHOSEN,) and learn().needs().on_policy is False

@@ -99,6 +99,14 @@ def test_pointwise_learns_its_labels():
     assert report.metrics["rm/accuracy"] == 1.0 and report.metrics["rm/loss"] < 0.2
 
 
+@pytest.mark.parametrize("algorithm", [Pairwise(), Pointwise()])
+def test_the_drift_of_scores_by_hand(algorithm):
+    """Of 1 and 4: mean 2.5, spread 1.5; of none nothing is said."""
+    found = credit(algorithm, [rated(1.0, 1.0), rated(4.0, 0.0, call=1)]).metrics
+    assert (found["score_mean"], found["score_std"]) == (2.5, 1.5)
+    assert "score_mean" not in credit(algorithm, [rated(1.0)]).metrics
+
+
 def test_pointwise_accuracy_by_hand():
     """Right where the score is on the label's side of 0: 0.5 and -0.5 are, 0.5 for a label of 0 is not."""
     algorithm = Pointwise()

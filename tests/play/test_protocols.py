@@ -6,9 +6,9 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
+from cotrain.play import judges
 from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play import judges
 from cotrain.play.protocols import examine, plurality, review_all, solve, solve_then_verify
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer, Saying
@@ -128,7 +128,7 @@ def test_a_readable_solution_that_could_not_be_graded_is_not_reviewed_either():
 async def reviewed_with_programs(task, roles):
     solution = await roles.solver(problem=task.prompt)
     await examine(task, roles, solution)
-    [(review,)] = await review_all(task, roles, [solution], n=1, tool="python")
+    [(review,)] = await review_all(task, roles, [solution], tool="python")  # one, where nothing is said
     assert review.parsed.final is False
 
 

@@ -218,8 +218,8 @@ def told(log: Path) -> tuple[str, bool]:
     falls = [_fall(run) for run in found.get("fooled", []) if run["raised"]]
     if falls:
         rows.append(
-            f"fooled: accuracy had fallen by {sum(falls) / len(falls):.3f} when the first alarm came, by more than 0.05 in "
-            f"{sum(fall > 0.05 for fall in falls)} of {len(falls)}"
+            f"fooled: accuracy had fallen by {sum(falls) / len(falls):.3f} when the first alarm came, by more than "
+            f"0.05 in {sum(fall > 0.05 for fall in falls)} of {len(falls)}"
         )
     return "\n".join(rows), right >= 0.95 * every and len(false) <= 0.1 * len(sound)
 
