@@ -108,12 +108,12 @@ def test_the_drift_of_scores_by_hand(algorithm):
 
 
 def test_pointwise_accuracy_by_hand():
-    """Right where the score is on the label's side of 0: 0.5 and -0.5 are, 0.5 for a label of 0 is not."""
+    """Right where the score is on the label's side of 0: 0.5 and -0.5 are, 2 for a label of 0 is not."""
     algorithm = Pointwise()
     made = [rated(0.0, label, call=i) for i, label in enumerate((1.0, 0.0, 0.0))]
     batch = collate(credit(algorithm, made).samples)[1]
-    loss = algorithm.loss_of(torch.tensor([[0.5], [-0.5], [0.5]]), None, batch, Normaliser(tokens=3.0, sequences=3.0))
-    assert (float(loss.sums["accuracy"]), float(loss.sums["score"])) == (2.0, 0.5)
+    loss = algorithm.loss_of(torch.tensor([[0.5], [-0.5], [2.0]]), None, batch, Normaliser(tokens=3.0, sequences=3.0))
+    assert (float(loss.sums["accuracy"]), float(loss.sums["score"])) == (2.0, 2.0)
 
 
 def test_a_role_that_speaks_has_no_score():

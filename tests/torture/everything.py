@@ -3,8 +3,8 @@
     python -m tests.torture.everything [--only kills soak] [--share 0.01] [--out runs/torture]
 
 ``--share`` makes each part as much smaller, to see that it works. Parts that keep a log of what is done (kills, soak,
-mutation, alarms) go on behind it when this is called again. The exit code is the number of parts that failed. A part prints its
-figures as a table; ``docs/reliability.md`` says what they mean.
+mutation, alarms) go on behind it when this is called again. The exit code is the number of parts that
+failed. A part prints its figures as a table; ``docs/reliability.md`` says what they mean.
 """
 
 from __future__ import annotations
