@@ -94,6 +94,7 @@ def say_nothing(fields, draws):
 def test_numbers_below_one_are_refused():
     refuse(lambda: grpo(steps=0), "steps is 0, expected at least 1")
     refuse(lambda: tango(group_size=0), "group_size is 0")
+    assert replace(find("spin")(), group_size=1)  # answers need no others to be compared with there
 
 
 def test_only_reviews_may_be_none_and_only_in_training():

@@ -7,6 +7,7 @@ import random
 from collections import Counter, deque
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import FunctionType, ModuleType
 
 import pytest
@@ -220,7 +221,7 @@ def plain_parted(rule, window, paid, true):
     best = means[1].index(max(means[1]))
     up, down = now[0] - means[0][best], means[1][best] - now[1]
     late = true[-3 * window :]
-    scatter = (sum((b - a) ** 2 for a, b in zip(late, late[1:], strict=False)) / (len(late) - 1) / window) ** 0.5
+    scatter = (sum((b - a) ** 2 for a, b in pairwise(late)) / (len(late) - 1) / window) ** 0.5
     if down < rule.fall or down < 2.5 * scatter or up < rule.rise:
         return None
     return -down if up >= 0.1 * (max(*means[0], now[0]) - min(*means[0], now[0])) else None

@@ -9,7 +9,7 @@ from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
 from cotrain.play import judges
 from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.protocols import examine, plurality, review_all, solve, solve_then_verify
+from cotrain.play.protocols import examine, plurality, review, review_all, solve, solve_then_verify
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer, Saying
 
@@ -125,11 +125,23 @@ def test_a_readable_solution_that_could_not_be_graded_is_not_reviewed_either():
     assert ungraded.parsed["answer"] == "?"
 
 
+async def reviewed_alone(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    await examine(task, roles, solution)
+    (said,) = await review(task, roles, solution)
+    assert said.parsed.final is False
+
+
+def test_one_review_knows_the_truth_of_what_it_is_about():
+    (_, said), _ = played(reviewed_alone, WRONG, judged=[HARSH])
+    assert said.truth["correct"] is False and said.parsed["final"] is False and said.parent is not None
+
+
 async def reviewed_with_programs(task, roles):
     solution = await roles.solver(problem=task.prompt)
     await examine(task, roles, solution)
-    [(review,)] = await review_all(task, roles, [solution], tool="python")  # one, where nothing is said
-    assert review.parsed.final is False
+    [(said,)] = await review_all(task, roles, [solution], tool="python")  # one, where nothing is said
+    assert said.parsed.final is False
 
 
 def test_reviews_that_may_run_programs_are_read_also_where_they_run_none():
