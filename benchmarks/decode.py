@@ -1,6 +1,6 @@
 """Sampling alone: the embedded engine, or transformers' ``generate``, on the benchmark's work.
 
-    python benchmarks/decode.py --side engine|generate --model DIR [--lengths drawn]
+    python benchmarks/decode.py --side engine|generate --model DIR [--lengths drawn] [--bf16]
 
 All rows of a step at once; rows of a group have one prompt. ``generate`` runs the batch to its longest answer, with no
 stop token to look for; only tokens that were asked for count. ``decode_seconds`` is the whole less a run in which every
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from work import Work, answer, middle, now, side, work_of
+from work import Work, answer, middle, now, peak, side, work_of
 
 from cotrain.core.address import Address, seed_of
 from cotrain.core.types import Completion, Sampling
@@ -26,8 +26,8 @@ from cotrain.play.idle_loop import IdleLoop, together
 Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts, length of each answer) → tokens
 
 
-def by_engine(model: PreTrainedModel, work: Work, device: str) -> Sampler:
-    return sampler_of(EmbeddedEngine({"a": model}, max_rows=work.rows, device=device), work)
+def by_engine(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:
+    return sampler_of(EmbeddedEngine({"a": model}, max_rows=work.rows, device=device, autocast=half), work)
 
 
 def sampler_of(engine: EmbeddedEngine, work: Work) -> Sampler:
@@ -59,13 +59,13 @@ def completions_of(engine: EmbeddedEngine, requests: Sequence[Request]) -> list[
     return IdleLoop().run(together(engine.sample(request) for request in requests), engine.advance)
 
 
-def by_generate(model: PreTrainedModel, work: Work, device: str) -> Sampler:
+def by_generate(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:
     model.to(device)
     model.generation_config.eos_token_id = None
 
     def sample(prompts: Sequence[tuple[int, ...]], lengths: Sequence[int]) -> int:
         ids = torch.tensor(prompts, device=device)
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(torch.device(device).type, dtype=half, enabled=half is not None):
             out = model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, required=True)
     given = parser.parse_args()
     work, device = work_of(given), given.device
-    sample = SIDES[given.side](load_model(given.model)[0], work, device)
+    sample = SIDES[given.side](load_model(given.model)[0], work, device, torch.bfloat16 if given.bf16 else None)
     measured = []
     for step in range(given.warmup + given.steps):
         prompts = [prompt for prompt in work.prompts(work.tasks * (step + 1))[-work.tasks :] for _ in range(work.group)]
@@ -101,7 +101,7 @@ def main() -> None:
         if step >= given.warmup:
             whole, first = middle_of - began, ended - middle_of
             measured.append({"seconds": whole, "decode_seconds": whole - first, "sampled_tokens": tokens})
-    answer(**middle(measured))
+    answer(**middle(measured), peak_mib=peak(device))
 
 
 if __name__ == "__main__":

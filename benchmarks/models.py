@@ -1,5 +1,5 @@
-"""The models of the benchmarks: random Llamas around the shape of the embedded base, one of Qwen2.5-0.5B's sizes, and a
-tokenizer of made-up words.
+"""The models of the benchmarks: random Llamas around the shape of the embedded base, one each of SmolLM2-135M's and
+Qwen2.5-0.5B's sizes, and a tokenizer of made-up words.
 
     python benchmarks/models.py 5M DIR
 
@@ -28,6 +28,9 @@ SIZES = {
     "5M": Shape(depth=6, width=256, heads=8, kv_heads=4, feed_forward=768, vocabulary=VOCABULARY),
     "25M": Shape(depth=8, width=512, heads=8, kv_heads=4, feed_forward=1536, vocabulary=VOCABULARY),
 }
+REAL_SIZES = {
+    "135M": Shape(depth=30, width=576, heads=9, kv_heads=3, feed_forward=1536, vocabulary=49152),  # of SmolLM2-135M
+}
 GPU_SIZES = {
     "wide": Shape(depth=2, width=32, heads=4, kv_heads=2, feed_forward=64, vocabulary=2 * VOCABULARY),
     "0.5B": Shape(depth=24, width=896, heads=14, kv_heads=2, feed_forward=4864, vocabulary=151936),  # of Qwen2.5
@@ -46,7 +49,7 @@ def tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
 def make(size: str, directory: Path) -> Path:
     """Write the model of a size, if it is not there, and return its directory."""
     if not (directory / "config.json").is_file():
-        shape = (SIZES | GPU_SIZES)[size]
+        shape = (SIZES | REAL_SIZES | GPU_SIZES)[size]
         config = small_config(
             shape.vocabulary,
             depth=shape.depth,

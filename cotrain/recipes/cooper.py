@@ -9,7 +9,8 @@ cross-entropy on the rule's labels.
 
 Controls are parameters: ``rm="frozen"`` never trains it after the warm-up (reward → 1 while accuracy falls),
 ``rm="rule"`` pays the rule itself. ``negatives`` are made by a "program" (another answer is written over the right one)
-or a "model" (the start, hot, at most three tries). ``reference=False`` hides the reference answer from the reward
+or a "model" (the start, hot, at most three tries), or are the generator's "own" rejected answers, each compared with
+each that was accepted; the paper has no such form. ``reference=False`` hides the reference answer from the reward
 model, ``anchor`` holds its scores in place by cross-entropy, which the paper lacks.
 
 Different from the authors' settings: generator and reward model learn at one rate (theirs are 10 : 1), with groups of 8
@@ -127,7 +128,7 @@ def cooper(
     rm_lr: float = 2e-4,  # learning rate of the reward model
     rm: Literal["online", "frozen", "rule"] = "online",  # who pays, and does it learn?
     warmup: int | None = None,  # steps in which the reward model alone learns
-    negatives: Literal["program", "model"] = "program",  # who corrupts right answers
+    negatives: Literal["program", "model", "own"] = "program",  # who corrupts right answers, or own rejected ones
     overlooked: float = 0.0,  # share of right answers that the rule misses
     reference: bool = True,  # show the reward model the reference answer
     anchor: float = 0.0,  # weight of cross-entropy beside the pairs
@@ -135,7 +136,8 @@ def cooper(
     begun = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
     alone, online = warmup if warmup is not None else 20 * (begun == run.model), rm == "online"
     how = {"samples": run.group_size, "overlooked": overlooked, "negatives": negatives, "reference": reference}
-    paying = {"pay": "rule" if rm == "rule" else "model", "learn": "pair" if online else ""}
+    learned = "all" if negatives == "own" else "pair"
+    paying = {"pay": "rule" if rm == "rule" else "model", "learn": learned if online else ""}
     objectives = {
         "generator": Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=run.pull())),
         **({"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))} if online else {}),

@@ -22,6 +22,7 @@ LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
+    "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
     "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
     "cooper: frozen": {"warmup": 1, "rm": "frozen"},
     "cooper: rule": {"seed": 1, "rm": "rule", "warmup": 1, "steps": 2},

@@ -1,0 +1,75 @@
+"""A model of SmolLM2-135M's shape: sampling beside transformers' ``generate``, a GRPO step beside TRL's.
+
+    python benchmarks/real_model.py [--trl-python TRL_ENV/bin/python] [--rounds 3] [--threads 2]
+
+In float32, and with bfloat16 arithmetic over float32 weights. Weights are random, as neither time nor memory hangs on
+them; the work is the benchmarks' (``work.py``): 8 prompts of 48 tokens, 8 answers to each, 48 tokens on average, of
+drawn lengths. The two sides run in turn, each as a process of its own (``harness.py``). Tokens a second are those that
+the answers hold, over the seconds of prompts and decoding, and of the whole step. Memory is the most that the process
+held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from harness import Answer, alternate, check_same, ratio
+from models import make
+from table import Line
+
+HERE = Path(__file__).resolve().parent
+SIZE = "135M"
+WORK = ("--tasks", "8", "--group", "8", "--prompt", "48", "--new", "48", "--lengths", "drawn", "--steps", "1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("float32", "bfloat16"), help="one kind of arithmetic")
+    parser.add_argument("--size", default=SIZE, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    print("| what | | | ratio | spread |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as models:
+        words = ("--model", str(make(given.size, Path(models) / given.size)), "--threads", str(given.threads), *WORK)
+        for kind in ("float32", "bfloat16"):
+            if given.only in (None, kind):
+                compare(kind, (*words, *(("--bf16",) if kind == "bfloat16" else ())), given.rounds, given.trl_python)
+
+
+def compare(kind: str, words: tuple[str, ...], rounds: int, trl: str | None) -> None:
+    """Prints its rows as they come."""
+    decode = [sys.executable, str(HERE / "decode.py"), *words]
+    pairs = alternate([*decode, "--side", "engine"], [*decode, "--side", "generate"], rounds)
+    told(f"sampling, {kind}", "engine", "`generate`", pairs, "peak_mib")
+    print(Line(f"sampling, {kind}", "engine", "`generate`", ratio(rated(pairs), "rate"), unit="tokens/s").row())
+    if trl is None:
+        return
+    ours = [sys.executable, str(HERE / "grpo_step.py"), *words]
+    pairs = alternate(ours, [trl, str(HERE / "trl_step.py"), *words, "--rows", "32"], rounds)
+    for a, b in pairs:
+        check_same(a, b)
+    told(f"GRPO step, {kind}", "cotrain", "TRL", pairs, "step_peak_mib")
+
+
+def told(what: str, a: str, b: str, pairs: list[tuple[Answer, Answer]], held: str) -> None:
+    for key, name, unit in (("seconds", "", "s"), (held, ", memory", "MiB")):
+        print(Line(f"{what}{name}", a, b, ratio(pairs, key), unit=unit).row(), flush=True)
+
+
+def rated(pairs: list[tuple[Answer, Answer]]) -> list[tuple[Answer, Answer]]:
+    """With tokens a second in each answer."""
+    first, second = (
+        [{**answer, "rate": answer["sampled_tokens"] / answer["seconds"]} for answer in side]
+        for side in zip(*pairs, strict=True)
+    )
+    return list(zip(first, second, strict=True))
+
+
+if __name__ == "__main__":
+    main()
