@@ -49,7 +49,7 @@ def test_of_two_commands_at_once_one_runs_and_can_be_read(tmp_path):
     ]
     command += ["--group-size", "2", "--evaluation-tasks", "1", "--threads", "1", "--out", str(tmp_path / "run")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in both]
+    said = [process.communicate(timeout=600) for process in both]
     codes = [process.returncode for process in both]
     assert sorted(codes) == [0, 2], said
     winner, (_, told) = codes.index(0), said[codes.index(2)]
