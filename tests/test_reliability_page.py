@@ -40,6 +40,16 @@ def test_its_commands_take_their_words(module, words, capsys):
         break
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("module", sorted({module for module, _ in COMMANDS}))
+def test_its_scripts_run_alone(module):
+    """Without the folders that pytest has put on the path of modules."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_make_torture_runs_every_script():
     everything = import_module("tests.torture.everything")
     made = [words for part in everything.PARTS.values() for words in part(str, Path("out"))]

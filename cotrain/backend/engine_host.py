@@ -24,7 +24,7 @@ from cotrain.backend.handles import ModelHandle, Spec
 from cotrain.backend.local import Room, embedded
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import LimitedEngine, Request, serving
+from cotrain.engine.contract import DividingEngine, LimitedEngine, Request, serving
 from cotrain.play.idle_loop import IdleLoop
 from cotrain.text.render import Rendering
 
@@ -49,6 +49,9 @@ class Answered:
     error: Exception | None = None
 
 
+Turn = tuple[list[Answered], dict[str, float], dict[str, int]]  # answers; counts and limits of the engine
+
+
 def sent(number: int, request: Request) -> Asked:
     """What of a request crosses to another process."""
     return Asked(number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None)
@@ -71,16 +74,16 @@ class Host:
         """Of each policy: see ``ServingEngine.context``."""
         return {name: self._engine.context(name) for name in self._renderers}
 
-    def advance(self, asked: Sequence[Asked], gone: Sequence[int]) -> tuple[list[Answered], dict[str, float]]:
+    def advance(self, asked: Sequence[Asked], gone: Sequence[int]) -> Turn:
         """Take these requests, give up those that nobody waits for any more, and work until at least one has been
-        answered. Returns what has been answered, in the order of the engine, and its counts; nothing where nothing is
-        open."""
+        answered. Returns what has been answered, in the order of the engine, its counts and its limits; nothing where
+        nothing is open."""
         self._take(asked, gone)
         if self._tasks:
             self._run(self._some())
         return self._handed_out()
 
-    def step(self, asked: Sequence[Asked], gone: Sequence[int]) -> tuple[list[Answered], dict[str, float]]:
+    def step(self, asked: Sequence[Asked], gone: Sequence[int]) -> Turn:
         """See ``ServingEngine.step``."""
         self._take(asked, gone)
         self._run(asyncio.sleep(0))
@@ -105,6 +108,11 @@ class Host:
 
     def counts(self) -> dict[str, float]:
         return self._engine.counts()
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """See ``DividingEngine``."""
+        if isinstance(self._engine, DividingEngine):
+            self._engine.limit(limits)
 
     def close(self) -> None:
         """Give up what is open, for who holds it in a process that lives on: a killed one ends as it is."""
@@ -152,9 +160,10 @@ class Host:
                 self._loop.advance = _idle
                 self._loop.run_until_complete(asyncio.wait([whole]))
 
-    def _handed_out(self) -> tuple[list[Answered], dict[str, float]]:
+    def _handed_out(self) -> Turn:
         answered, self._finished = self._finished, []
-        return answered, self._engine.counts()
+        limits = self._engine.limits() if isinstance(self._engine, DividingEngine) else {}
+        return answered, self._engine.counts(), limits
 
 
 async def _awaited(work: Any) -> None:

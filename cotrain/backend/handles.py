@@ -152,6 +152,13 @@ class PolicyHandle:
     def remember(self, traces: Sequence[Trace]) -> None:
         """See ``Backend.remember``; only who answers from outside has something to remember."""
 
+    def limit(self) -> int | None:
+        """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
+        return None
+
+    def limit_to(self, tokens: int | None) -> None:
+        """What ``limit`` gave; None: as many as at the start."""
+
     def counts(self) -> dict[str, float]:
         """Work done for it that the engine does not count."""
         return {}
@@ -183,7 +190,7 @@ class ModelHandle(PolicyHandle):
         super().__init__(name, spec, renderer)
         self.model, self.activate = model, activate
         self.make_scorer: Callable[..., Scorer] = Scorer
-        self.micro_tokens = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
+        self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
         self._shortages = 0
 
     async def sample(self, request: Request) -> Completion:
@@ -200,6 +207,12 @@ class ModelHandle(PolicyHandle):
         found = scorer.logprobs(sequences, temperature=temperature, given=given)
         self.micro_tokens, self._shortages = scorer.micro_tokens, self._shortages + scorer.shortages
         return found
+
+    def limit(self) -> int | None:
+        return None if self.micro_tokens == self.most else self.micro_tokens
+
+    def limit_to(self, tokens: int | None) -> None:
+        self.micro_tokens = self.most if tokens is None else min(self.most, tokens)
 
     def counts(self) -> dict[str, float]:
         return {f"{self.name}/{SCORING_SHORT}": float(self._shortages)}

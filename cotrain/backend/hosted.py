@@ -92,6 +92,13 @@ class HostedPolicy(PolicyHandle):
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         self._version = self._ask("load", state, {name: tensor.numpy() for name, tensor in tensors.items()})
 
+    def limit(self) -> int | None:
+        found: int | None = self._ask("limit")
+        return found
+
+    def limit_to(self, tokens: int | None) -> None:
+        self._ask("limit_to", tokens)
+
     def begin_again(self) -> None:
         """It is at its start again."""
         self._version = 0
@@ -101,7 +108,7 @@ class HostedPolicy(PolicyHandle):
 
 
 class HostedEngine:
-    """An engine in another process. Implements ``ServingEngine``."""
+    """An engine in another process. Implements ``ServingEngine`` and ``DividingEngine``."""
 
     def __init__(self, process: Process, renew: Callable[[], Process]) -> None:
         """``renew``: makes another process in place of one that is lost, with the present weights."""
@@ -113,6 +120,7 @@ class HostedEngine:
         self._number = 0
         self._past: dict[str, float] = {}  # counts of lost processes
         self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
+        self._limits: dict[str, int] = {}  # likewise
 
     async def sample(self, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -149,6 +157,16 @@ class HostedEngine:
     def counts(self) -> dict[str, float]:
         return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
 
+    def limits(self) -> dict[str, int]:
+        """See ``DividingEngine``."""
+        return dict(self._limits)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """See ``DividingEngine``. A lost process is told when there is another."""
+        changed, self._limits = dict(limits) != self._limits, dict(limits)
+        if changed and self._process is not None:
+            self.ask("limit", self._limits)
+
     def ask(self, method: str, *arguments: Any) -> Any:
         """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
         one are lost."""
@@ -156,7 +174,13 @@ class HostedEngine:
 
     def _present(self) -> Process:
         if self._process is None:
-            self._process = self._renew()
+            process = self._renew()
+            if self._limits:
+                try:
+                    process.ask("limit", self._limits)
+                except ProcessLost as lost:
+                    raise EngineLost(str(lost)) from lost
+            self._process = process
         return self._process
 
     def _wait(self, reference: Any, method: str) -> Any:
@@ -192,7 +216,7 @@ class HostedEngine:
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
         answered: list[Answered]
-        answered, self._counts = self._wait(reference, method)
+        answered, self._counts, self._limits = self._wait(reference, method)
         for one in answered:
             future = self._open.pop(one.number)
             if one.error is not None:

@@ -17,7 +17,7 @@ from cotrain.engine.contract import Request
 
 
 class HostedEngines:
-    """Implements ``ServingEngine``."""
+    """Implements ``ServingEngine`` and ``DividingEngine``."""
 
     def __init__(self, engines: Mapping[tuple[str, ...], HostedEngine]) -> None:
         """``engines``: by the policies that they answer for."""
@@ -52,6 +52,15 @@ class HostedEngines:
 
     def counts(self) -> dict[str, float]:
         return {name: count for engine in self._engines for name, count in engine.counts().items()}
+
+    def limits(self) -> dict[str, int]:
+        return {policy: count for engine in self._engines for policy, count in engine.limits().items()}
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        for policy in limits:
+            self._engine(policy)
+        for engine in self._engines:
+            engine.limit({policy: n for policy, n in limits.items() if self._of[policy] is engine})
 
     def _turn(self, method: str) -> bool:
         lost: EngineLost | None = None

@@ -83,6 +83,12 @@ class LearnerHost:
         self.handles[policy].load(state, tensors_of(arrays))
         return self.handles[policy].version
 
+    def limit(self, policy: str) -> int | None:
+        return self.handles[policy].limit()
+
+    def limit_to(self, policy: str, tokens: int | None) -> None:
+        self.handles[policy].limit_to(tokens)
+
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}

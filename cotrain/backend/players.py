@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from cotrain.backend.handles import PolicyHandle
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import Engine, Request, serving
+from cotrain.engine.contract import DividingEngine, Engine, Request, serving
 
 
 class Players:
-    """Implements ``ServingEngine`` over handles; ``engine`` answers for whoever has none, and refuses whom it does not
-    know."""
+    """Implements ``ServingEngine`` and ``DividingEngine`` over handles; ``engine`` answers for whoever has none, and
+    refuses whom it does not know."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
         self._handles, self.engine = handles, engine
@@ -33,6 +33,13 @@ class Players:
         for handle in self._handles.values():
             own |= handle.counts()
         return own
+
+    def limits(self) -> dict[str, int]:
+        return self.engine.limits() if isinstance(self.engine, DividingEngine) else {}
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        if isinstance(self.engine, DividingEngine):
+            self.engine.limit(limits)
 
     # -- what a server needs
 

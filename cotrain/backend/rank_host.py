@@ -84,7 +84,7 @@ class RankHost:
             if isinstance(handle, LearnerHandle) and isinstance(handle.learner, ShardedLearner):
                 handle.learner.limit(tokens)
             elif isinstance(handle, ModelHandle):
-                handle.micro_tokens = min(handle.micro_tokens, tokens)
+                handle.micro_tokens = handle.most = min(handle.most, tokens)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What ``LearnerHost`` answers, on the first rank. Raises RankShort."""

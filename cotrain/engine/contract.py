@@ -94,6 +94,20 @@ class ServingEngine(LimitedEngine, Protocol):
         ...
 
 
+@runtime_checkable
+class DividingEngine(Engine, Protocol):
+    """One that does with less at a time where memory runs out."""
+
+    def limits(self) -> dict[str, int]:
+        """What it does at a time (rows, or tokens of a pass that scores), of the policies for which memory has run
+        out."""
+        ...
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """What ``limits`` gave; policies that it does not name do as much at a time as at the start. No row runs."""
+        ...
+
+
 def serving(engine: Engine) -> ServingEngine:
     """The engine, for a server. Raises ConfigError for one that only trains."""
     if not isinstance(engine, ServingEngine):

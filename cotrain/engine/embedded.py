@@ -85,6 +85,7 @@ class EmbeddedEngine:
             for name, model in (scorers or {}).items()
         }
         self._schedulers = dict(sorted(schedulers.items()))
+        self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
@@ -128,7 +129,7 @@ class EmbeddedEngine:
         for scheduler in self._schedulers.values():
             scheduler.drop_cancelled()
             room = (
-                scheduler.max_rows - len(scheduler.running)
+                scheduler.at_once - len(scheduler.running)
                 if isinstance(scheduler, Scheduler)
                 else len(scheduler.waiting)
             )
@@ -178,6 +179,18 @@ class EmbeddedEngine:
             for policy, scheduler in self._schedulers.items()
             for name, count in asdict(scheduler.counts).items()
         }
+
+    def limits(self) -> dict[str, int]:
+        """See ``DividingEngine``."""
+        now = {policy: scheduler.at_once for policy, scheduler in self._schedulers.items()}
+        return {policy: count for policy, count in now.items() if count != self._first[policy]}
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """See ``DividingEngine``. Raises UnknownName."""
+        for policy in limits:
+            self._scheduler(policy)
+        for policy, scheduler in self._schedulers.items():
+            scheduler.at_once = limits.get(policy, self._first[policy])
 
     def _scheduler(self, policy: str) -> Scheduler | ScoringScheduler:
         if policy not in self._schedulers:

@@ -38,7 +38,7 @@ from cotrain.engine.sampling import draw
 from cotrain.models.memory import SHORT, give_back, out_of_memory
 from cotrain.text.stops import StopWatch
 
-LEAST_ADMITTED = 8  # fewer than this (or a quarter of max_rows) do not interrupt running rows
+LEAST_ADMITTED = 8  # fewer than this (or a quarter of what runs at once) do not interrupt running rows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +77,8 @@ class Scheduler:
 
         Raises ModelError for a model that this scheduler does not decode as its own forward pass would.
         """
-        self.policy, self.model, self.max_rows, self.autocast = policy, model, max_rows, autocast
+        self.policy, self.model, self.autocast = policy, model, autocast
+        self.at_once = max_rows  # rows; fewer once memory ran out
         self._activate, self._copies = activate or (lambda: None), copies
         self.config = _config(policy, model)
         self.context, self.vocabulary = _limits(policy, self.config)
@@ -109,11 +110,11 @@ class Scheduler:
         enters: reviews wait until the solutions that they are about have all been written, and then decode side by
         side.
         """
-        room = self.max_rows - len(self.running)
+        room = self.at_once - len(self.running)
         count = min(len(self.waiting), room)
         few = room if patient else 1
         if self.running:
-            few = max(few, min(LEAST_ADMITTED, self.max_rows // 4), len(self.running) // 4)
+            few = max(few, min(LEAST_ADMITTED, self.at_once // 4), len(self.running) // 4)
         return count if count >= few else 0
 
     @torch.inference_mode()
@@ -187,7 +188,7 @@ class Scheduler:
         self._reset()
         self._kept.clear()
         give_back(self.device)
-        self.counts, self.max_rows, self._most = counts, self._most // 2, 0
+        self.counts, self.at_once, self._most = counts, self._most // 2, 0
         counts.out_of_memory += 1
 
     def _reset(self) -> None:

@@ -36,7 +36,7 @@ class ScoringScheduler:
         self.waiting: list[Row] = []
         self.running: list[Row] = []  # always empty: a score takes one step
         self.counts = EngineCounts()
-        self.batch_tokens = BATCH_TOKENS  # fewer once memory ran out
+        self.at_once = BATCH_TOKENS  # padded tokens; fewer once memory ran out
 
     def check(self, request: Request) -> None:
         """Raise ConfigError when the request cannot be answered by this policy."""
@@ -67,7 +67,7 @@ class ScoringScheduler:
         prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))
         scores: dict[tuple[int, ...], float] = {}
         while prompts:
-            batch = prompts[: max(1, self.batch_tokens // len(prompts[0]))]
+            batch = prompts[: max(1, self.at_once // len(prompts[0]))]
             found: list[float] | None = None
             try:
                 found = self._scores(batch)
@@ -81,7 +81,7 @@ class ScoringScheduler:
                         "shorten the prompts, or take a smaller model"
                     ) from error
             if found is None:
-                self.batch_tokens = len(batch) // 2 * len(batch[0])
+                self.at_once = len(batch) // 2 * len(batch[0])
                 self.counts.out_of_memory += 1
                 give_back(self.device)
                 continue

@@ -42,6 +42,7 @@ from cotrain.loop.fitting import look
 from cotrain.loop.flops import flops_of
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
+from cotrain.loop.limits import limit, limits
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
@@ -174,8 +175,8 @@ def _continue(
         for damage in checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
-            losses = Losses()
             before: dict[str, Any] | None = None
+            losses = Losses()
             todo: Callable[[], None] | None = None  # before the work goes on
             while True:
                 try:
@@ -196,7 +197,7 @@ def _continue(
                     todo = partial(_bring_back, directory, trainer, lost, observer, to_start=before is None)
                 record = seal.Record(directory)
         except Interrupted:
-            if trainer.finished > _saved_step(directory):
+            if before is not None and trainer.finished > _saved_step(directory):  # else there is nothing to save yet
                 with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save(directory, trainer, record)
             observer.message(
@@ -235,7 +236,7 @@ def _start(
     observer.message("measuring the start on held-out problems …")
     figures = final_figures(trainer)
     made = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if saved is not None and not told(made).items() <= directory.sealed().items():
+    if saved is not None and saved.checkpoint.step and not told(made).items() <= directory.sealed().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
@@ -254,12 +255,14 @@ def _remember(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | N
 
 def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer) -> None:
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
+    documents: dict[str, Any] = {}
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
         observer.message(
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
+    limit(trainer.policies, trainer.engine, documents)
     cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished - 1)
@@ -294,8 +297,9 @@ def _saved_step(directory: RunDirectory) -> int:
 def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
     """Raises NotFinite for weights that no run can go on with."""
     tensors = trainer.policies.saved()
-    ahead = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
-    documents = {"state": trainer.state(), seal.RECORD: record.json(), **ahead}
+    more = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
+    more |= limits(trainer.policies, trainer.engine)
+    documents = {"state": trainer.state(), seal.RECORD: record.json(), **more}
     saved: Any = directory.read("recipe.json")
     keep_every = int(saved.get("keep_every", 0))
     transaction.save(directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every)

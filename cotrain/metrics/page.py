@@ -72,8 +72,10 @@ first left; `summary.json` lists all of them under `alarms`, with the steps from
 report's section Health shows them and every band. A window is so many rows that have the metric: in an alternating
 schedule, steps at which that policy was trained. A band on a range of the table is left by a window whose mean is not
 *tolerable*, or, where that metric moves from step to step, by a window of which no row is healthy; the report says
-"watch" outside of the healthy range and "look here" outside of the tolerable one. Alarms about rewards and verdicts
-name up to three rollouts, to be found in `episodes/`. """
+"watch" outside of the healthy range and "look here" outside of the tolerable one. A metric
+that must stay near its best has fallen only where the fall is 2.5 standard errors too, by the scatter of its last rows:
+three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name up to three rollouts, to be found in
+`episodes/`. """
 STARVED_HEAD = """What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
 too short for it: """
 TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised
@@ -83,7 +85,7 @@ problems of six steps, where the verifier is known to have died ([log.md](log.md
 first; groups without spread in GRPO on seven steps, which has hardly any signal; a rising gap in two of five balanced
 runs, whose verifiers call 11 to 12 points too many solutions right. The limits of the gap and of the entropy, and that
 one-sided verdicts must be off by 0.05, were set after looking at these runs, the other limits before. None of these
-runs hacked a reward or collapsed by consensus, so the last three bands have only been seen to fire on made-up rows. """
+runs hacked a reward or collapsed by consensus; [reliability.md](reliability.md), row 26, has small ones that did. """
 ARROWS = {1: "↑", -1: "↓", 0: ""}
 ROWS = {STEP: "step", HELD_OUT: "held-out", BOTH: "both"}
 

@@ -10,10 +10,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 LEAST = 0.05  # verdicts at an end must be off the base rate by this
 REACH = 3  # windows that a rule may look back
+SURE = 2.5  # standard errors by which a fall must exceed what the rows' own scatter makes
 
 
 @dataclass(slots=True)
@@ -66,6 +68,14 @@ class Series:
         values, n = list(self.columns[column]), self.window
         starts = range(len(values) - count * n, len(values), n)
         return [mean(values[start : start + n]) for start in starts] if starts[0] >= 0 else None
+
+
+    def scatter(self, column: int) -> float:
+        """Standard error of the difference of two windows' means, by the scatter of the last rows about their
+        neighbours (von Neumann 1941: half of the mean square of successive differences), which no trend adds to."""
+        values = self.columns[column]
+        steps = [(b - a) ** 2 for a, b in pairwise(values)]
+        return math.sqrt(mean(steps) / self.window) if steps else 0.0
 
 
 class Rule(Protocol):
@@ -167,7 +177,8 @@ class Drifted:
 @dataclass(frozen=True, slots=True)
 class Parted:
     """The first metric has risen while the second fell, since the window in which the second was best. Reads the
-    second's change. A rise must also be a tenth of the first metric's own range, whose scale may be anything."""
+    second's change. A rise must also be a tenth of the first metric's own range, whose scale may be anything; a fall
+    more than what few problems a step make of it by chance."""
 
     rise: float
     fall: float
@@ -181,7 +192,7 @@ class Parted:
             return None
         paid, true = past.best
         up, down = now[0][0] - paid, true - now[1][0]
-        if down < self.fall or up < self.rise:
+        if down < max(self.fall, SURE * series.scatter(1)) or up < self.rise:
             return None
         spread = max(past.high, now[0][0]) - min(past.low, now[0][0])
         return -down if up >= 0.1 * spread else None

@@ -192,6 +192,15 @@ def test_what_json_would_change_is_refused_by_its_place() -> None:
             check_json(value, "document")
 
 
+def test_what_is_synced_is_flushed_and_so_is_its_folder(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with JsonlWriter(tmp_path / "metrics.jsonl", files=files) as writer:
+        writer.append(ROWS[0])
+        files.log.clear()
+        writer.sync()
+        assert files.log == ["fsync", "sync directory"]
+
+
 def test_a_closed_writer_says_so(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path / "metrics.jsonl")
     writer.close()

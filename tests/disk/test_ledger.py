@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import math
+import os
 import random
 import struct
 from functools import partial
@@ -204,6 +205,7 @@ def test_a_reader_sees_whole_steps_while_they_are_written(tmp_path: Path) -> Non
     assert reader.steps() == ()
     for step in (0, 1):
         writer.append(step, episodes_of(step))
+        assert reader.extent()[:2] == (step + 1, step)
         assert reader.read(step) == episodes_of(step)
     with (tmp_path / NAME).open("ab") as file:
         file.write(encode_member(2, episodes_of(2))[:-1])
@@ -339,6 +341,14 @@ def test_a_cut_that_the_disk_refuses_forgets_nothing(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="ends with step 2"):
         ledger.append(1, ())
     assert ledger.read(2) == episodes_of(2)
+
+
+def test_a_ledger_that_is_left_holds_no_file(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with Ledger(tmp_path) as ledger:
+        ledger.append(0, ())
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_index_holds_no_object_for_each_step(tmp_path: Path) -> None:

@@ -107,3 +107,20 @@ def test_a_lock_that_is_removed_leaves_nothing_and_is_one_again(tmp_path: Path) 
     with RunLock(tmp_path):
         assert (tmp_path / NAME).read_text().startswith(f"{os.getpid()} since ")
     os.close(other)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(BlockingIOError(), "is in use by process"), (OSError(37, "No locks available"), "cannot lock run directory")],
+)
+def test_a_lock_that_is_not_got_leaves_no_open_file(
+    error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise error
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RunDirectoryError, match=said):
+        RunLock(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from fault_files import InParts
 
 from cotrain.disk.files import Files
 from cotrain.disk.transaction import Checkpoint, latest, save, verify
+from tests.disk.fault_files import InParts
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_a_directory_that_grows_says_how_far_it_is(tmp_path: Path, monkeypatch) 
 
 def test_what_is_over_at_once_says_nothing(tmp_path: Path) -> None:
     said: list[str] = []
+    threads = threading.active_count()
     with growing(tmp_path, 10, "{}", said.append):
         (tmp_path / "file").write_bytes(b"x" * 10)
-    assert said == []
+    assert said == [] and threading.active_count() == threads

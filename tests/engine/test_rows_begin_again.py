@@ -59,7 +59,7 @@ def test_rows_begin_again_half_as_many_at_a_time_and_stop_strings_are_found_anew
     engine = EmbeddedEngine({"a": model})
     short(model, n=3, times=2)
     same(answers(engine, requests), expected)
-    assert engine.counts()["a/out_of_memory"] == 2 and engine._schedulers["a"].max_rows == 2
+    assert engine.counts()["a/out_of_memory"] == 2 and engine._schedulers["a"].at_once == 2
 
 
 def test_one_answer_that_does_not_fit_is_said():

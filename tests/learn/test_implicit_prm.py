@@ -49,6 +49,12 @@ def test_without_the_normaliser_rewards_keep_their_size():
     assert credit(Prime(keep=(0, 1), max_return_norm=False), traces).metrics["process/reward"] == pytest.approx(4.0)
 
 
+def test_where_the_two_models_agree_the_outcome_alone_counts():
+    """No log-ratio has a size then that others could be divided by."""
+    traces = [answer(1.0, [-1.0, -2.0], [-1.0, -2.0]), answer(0.0, [-1.0], [-1.0], call=1)]
+    assert flat(credit(Prime(keep=(0, 1)), traces)) == pytest.approx(whiten(torch.tensor([1.0, 1.0, -1.0])).tolist())
+
+
 def test_without_process_rewards_it_is_rloo_and_needs_no_other_model():
     algorithm = Prime(process_weight=0.0, keep=(0.0, 1.0))
     assert algorithm.needs().scores == ()

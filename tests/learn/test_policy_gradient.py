@@ -14,6 +14,7 @@ from cotrain.learn.algorithms import dr_grpo, grpo
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.losses import Kl
 from cotrain.learn.mixing import decay, linear
+from cotrain.learn.policy_gradient import PolicyGradient
 
 ROOT_HALF = math.sqrt(0.5)
 TOLERANCE = 3e-6  # of ε = 1e-6 beside standard deviations near 1
@@ -198,6 +199,7 @@ def test_needs():
     assert (needs.group, needs.reference, needs.entropy, needs.on_policy) == (2, "start", True, True)
     assert needs.reads == (OUTCOME, TRUTH)
     assert grpo(rewards={OUTCOME: 1.0}).needs().entropy is False
+    assert PolicyGradient(rewards={OUTCOME: 1.0}, advantage=None).needs().group == 1  # nobody to be compared with
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def test_the_best_and_the_worst_of_a_group_are_a_pair():
     assert [float(s.advantages[0]) for s in credit.samples] == [pytest.approx(0.05), pytest.approx(-0.05)]
 
 
+@pytest.mark.parametrize(("others", "dropped"), [(0, {}), (1, {"not in the pair": 1})])
+def test_answers_between_the_best_and_the_worst_are_counted(others, dropped):
+    group = [sample(str(i), v, [-1.0], [-1.0]) for i, v in enumerate((0.9, 0.1, *[0.5] * others))]
+    credit, _ = learn().credit(Batch(samples=tuple(group)), {})
+    assert [s.key for s in credit.samples] == ["0", "1"] and credit.dropped == dropped
+
+
 def test_equal_values_and_lonely_answers_are_no_pair():
     lonely, twins = sample("0", 1.0, [-1.0], [-1.0], "a"), [sample(k, 1.0, [-1.0], [-1.0], "b") for k in "12"]
     credit, _ = learn().credit(Batch(samples=(lonely, *twins)), {})
@@ -97,8 +104,9 @@ def test_beta_changes_with_the_iteration():
 def test_what_it_refuses():
     with pytest.raises(UnknownName, match="did you mean 'hinge'"):
         learn(loss="hing")
-    with pytest.raises(ConfigError, match="betas"):
-        learn(betas=())
+    for betas in ((), (0.0,), (0.1, math.inf)):
+        with pytest.raises(ConfigError, match="betas"):
+            learn(betas=betas)
     with pytest.raises(ConfigError, match="sft is 1"):
         learn(sft=1.0)
     assert learn().needs().reads == (CHOSEN,) and learn().needs().on_policy is False

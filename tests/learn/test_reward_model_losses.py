@@ -9,7 +9,8 @@ from learn_makers import credit, sampled, tiny_model
 from torch.nn import functional as F
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.contract import LossTerm
+from cotrain.learn.collate import collate
+from cotrain.learn.contract import LossTerm, Normaliser
 from cotrain.learn.reward_model_losses import Pairwise, Pointwise
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.heads import ValueModel
@@ -96,6 +97,23 @@ def test_pointwise_learns_its_labels():
         traces = [rated(values[i], labels[i], call=i, prompt=PROMPTS[i]) for i in range(5)]
         report = learner.update([LossTerm(name="rm", algorithm=algorithm, samples=credit(algorithm, traces).samples)])
     assert report.metrics["rm/accuracy"] == 1.0 and report.metrics["rm/loss"] < 0.2
+
+
+@pytest.mark.parametrize("algorithm", [Pairwise(), Pointwise()])
+def test_the_drift_of_scores_by_hand(algorithm):
+    """Of 1 and 4: mean 2.5, spread 1.5; of none nothing is said."""
+    found = credit(algorithm, [rated(1.0, 1.0), rated(4.0, 0.0, call=1)]).metrics
+    assert (found["score_mean"], found["score_std"]) == (2.5, 1.5)
+    assert "score_mean" not in credit(algorithm, [rated(1.0)]).metrics
+
+
+def test_pointwise_accuracy_by_hand():
+    """Right where the score is on the label's side of 0: 0.5 and -0.5 are, 2 for a label of 0 is not."""
+    algorithm = Pointwise()
+    made = [rated(0.0, label, call=i) for i, label in enumerate((1.0, 0.0, 0.0))]
+    batch = collate(credit(algorithm, made).samples)[1]
+    loss = algorithm.loss_of(torch.tensor([[0.5], [-0.5], [2.0]]), None, batch, Normaliser(tokens=3.0, sequences=3.0))
+    assert (float(loss.sums["accuracy"]), float(loss.sums["score"])) == (2.0, 2.0)
 
 
 def test_a_role_that_speaks_has_no_score():

@@ -47,6 +47,35 @@ def test_slices_of_logits_change_neither_values_nor_gradients():
         torch.testing.assert_close(gradients, results[0][2], rtol=1e-10, atol=1e-12)
 
 
+def test_a_head_that_learns_alone_has_the_same_gradient_in_slices():
+    """Nothing that enters the slices has a gradient then, but the head itself."""
+    model, samples = tiny_model(tie=False).requires_grad_(False), random_samples(3)
+    head = model.get_output_embeddings().weight.requires_grad_(True)
+    found = []
+    for logits_at_once in (2**20, VOCABULARY):
+        predictions, _ = Scorer(model, logits_at_once=logits_at_once).predict(collate(samples)[0])
+        found += torch.autograd.grad(predictions.sum(), [head])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("fewer", "calls"), [(0, 1), (1, 4)])
+def test_only_several_slices_are_computed_again(fewer, calls):
+    """What one slice holds exactly is not; with one position less there are two, and both are."""
+    model, count = tiny_model(), []
+    rows = collate(random_samples(2))[0]
+    scorer = Scorer(model, logits_at_once=(int(rows.mask.sum()) - fewer) * VOCABULARY)
+    model.get_output_embeddings().register_forward_hook(lambda *_: count.append(1))
+    scorer.predict(rows)[0].sum().backward()
+    assert len(count) == calls
+
+
+def test_one_sequence_that_is_too_long_is_told_with_its_length():
+    """Prompt and answer together: 2 + 3 tokens are more than 3 + 1."""
+    batches = [[((1, 2), (3, 4, 5))], [((1, 2, 3), (4,))]]
+    with pytest.raises(ConfigError, match="does not hold one sequence of 5 tokens"):
+        Scorer(tiny_model()).halve(batches, MemoryError())
+
+
 def test_scores_come_back_in_the_order_given():
     model, samples = tiny_model(), random_samples(9)
     pairs = [(s.prompt_ids, s.token_ids) for s in samples]

@@ -15,7 +15,7 @@ from cotrain.learn.contract import LossTerm
 from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.ppo import ValueRegression
 from cotrain.learn.sft import Sft
-from cotrain.learn.torch_learner import TorchLearner
+from cotrain.learn.torch_learner import TorchLearner, _compared
 from cotrain.models.heads import ValueModel
 
 GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
@@ -117,6 +117,14 @@ def test_gradient_norms_and_cosine_of_terms_are_those_of_each_alone():
         assert together[f"cosine/{made[i].name}/{made[j].name}"] == pytest.approx(cosine, abs=1e-6)
 
 
+def test_a_term_without_a_gradient_has_no_angle_to_others():
+    """Gradients of length 3, 0 and 4, the first and the last at a right angle."""
+    products = torch.diag(torch.tensor([9.0, 0.0, 16.0], dtype=torch.float64))
+    found = _compared(("a", "none", "b"), products)
+    assert found["none/grad_norm"] == found["none/grad_share"] == 0.0 and found["b/grad_share"] == pytest.approx(4 / 7)
+    assert {name: value for name, value in found.items() if name.startswith("cosine")} == {"cosine/a/b": 0.0}
+
+
 class plain_sgd:
     """A stand-in optimiser whose step shows the gradient."""
 
@@ -151,6 +159,8 @@ def test_metrics():
     assert m["lr"] == pytest.approx(1e-2 / 4)
     assert m["tokens"] == 2 * sum(len(s.token_ids) for s in samples) == m["gen/tokens"] + m["gold/tokens"]
     assert m["grad_norm"] <= m["gen/grad_norm"] + m["gold/grad_norm"]
+    parts = [m[f"{name}/{way}_seconds"] for name in ("gen", "gold") for way in ("forward", "backward")]
+    assert min(parts) > 0.0 and sum(parts) <= m["seconds"]
     assert all(p.grad is None for p in model.parameters())
 
 

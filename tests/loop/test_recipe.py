@@ -12,7 +12,7 @@ from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.loop.directory import RunDirectory, recipe_json
 from cotrain.loop.override import override
-from cotrain.loop.policies import critic, frozen, program, trainable
+from cotrain.loop.policies import adapter, critic, ema, frozen, program, trainable
 from cotrain.loop.recipe import Objective, check_due
 from cotrain.loop.schedule import single
 from cotrain.recipes import find
@@ -94,6 +94,30 @@ def say_nothing(fields, draws):
 def test_numbers_below_one_are_refused():
     refuse(lambda: grpo(steps=0), "steps is 0, expected at least 1")
     refuse(lambda: tango(group_size=0), "group_size is 0")
+    assert replace(find("spin")(), group_size=1)  # answers need no others to be compared with there
+
+
+def test_only_reviews_may_be_none_and_only_in_training():
+    """Where an oracle judges the steps there are no reviews; every other number of turns is one at least."""
+
+    def counted(**options):
+        recipe = tango()
+        phases = tuple(replace(phase, options={**phase.options, **options}) for phase in recipe.schedule.phases)
+        return replace(recipe, schedule=replace(recipe.schedule, phases=phases))
+
+    assert counted(reviews=0)
+    refuse(lambda: counted(reviews=-1), "option reviews is -1, expected at least 0")
+    refuse(lambda: counted(votes=0), "option votes is 0, expected at least 1")
+    evaluation = replace(tango().evaluation, options={"reviews": 0})
+    refuse(lambda: replace(tango(), evaluation=evaluation), "evaluation, option reviews is 0, expected at least 1")
+
+
+def test_a_policy_follows_one_that_is_trained_whole():
+    recipe = grpo()
+    follower = {"start": ema("embedded", of="generator")}
+    assert replace(recipe, policies={**recipe.policies, **follower})
+    lent = {"generator": adapter("embedded")}
+    refuse(lambda: replace(recipe, policies={**recipe.policies, **follower, **lent}), "which is an adapter; make")
 
 
 def test_set_changes_any_setting_and_suggests_the_nearest_name():

@@ -2,10 +2,12 @@
 
 import gc
 import json
+import math
 import random
 from collections import Counter, deque
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import FunctionType, ModuleType
 
 import pytest
@@ -218,7 +220,9 @@ def plain_parted(rule, window, paid, true):
     now = [mean(column[-window:]) for column in (paid, true)]
     best = means[1].index(max(means[1]))
     up, down = now[0] - means[0][best], means[1][best] - now[1]
-    if down < rule.fall or up < rule.rise:
+    late = true[-3 * window :]
+    scatter = (sum((b - a) ** 2 for a, b in pairwise(late)) / (len(late) - 1) / window) ** 0.5
+    if down < rule.fall or down < 2.5 * scatter or up < rule.rise:
         return None
     return -down if up >= 0.1 * (max(*means[0], now[0]) - min(*means[0], now[0])) else None
 
@@ -229,10 +233,11 @@ def test_a_summary_of_what_was_reads_as_the_whole_series_does(window):
     draw, found = random.Random(window), Counter()
     parted, drifted = Parted(0.05, 0.1, "a", "b"), Drifted(0.7, 1.3)
     for _ in range(40):
-        series, paid, true = Series(window), [], []
+        series, paid, true, level = Series(window), [], [], 0.5
         for step in range(40):
+            level = draw.random() if step % 12 == 0 else level
             paid.append(round(step / 40 + draw.random(), 1))
-            true.append(round(draw.random(), 1))
+            true.append(round(level + 0.1 * draw.random(), 1))
             series.add(step, [paid[-1], true[-1]])
             expected = plain_parted(parted, window, paid, true)
             assert parted(series) == expected
@@ -263,6 +268,25 @@ def held(thing):
             seen[id(one)] = 1 + len(one) if isinstance(one, list | deque) else 1
             todo += gc.get_referents(one)
     return sum(seen.values())
+
+
+def test_a_fall_of_few_problems_a_step_is_chance_and_one_of_many_is_not():
+    """The same means, 0.4 and then 0.25; rows about them by 0.2 as of three problems a step, and by 0.02."""
+
+    def told(scatter):
+        truth = [level + scatter * (-1) ** i for i, level in enumerate(flat(0.4, 0.25, 0.25))]
+        return check(rows(solver__reward__proxy=flat(0.3, 0.6, 0.9), solver__accuracy=truth))
+
+    assert not told(0.2) and [alarm.band for alarm in told(0.02)] == ["reward hacking"]
+
+
+def test_the_scatter_of_a_series_by_hand():
+    """Steps of 1, 1 and 4: half of their mean square is 3, the variance of a row; a window of two rows has half of it,
+    the difference of two windows twice that."""
+    series = Series(2)
+    for step, value in enumerate((0.0, 1.0, 2.0, -2.0)):
+        series.add(step, [value])
+    assert series.scatter(0) == pytest.approx(math.sqrt(3.0))
 
 
 def test_the_bands_that_apply_are_known_from_the_keys():

@@ -58,6 +58,8 @@ def said(trace):
 async def three_turns(task, roles):
     chat = roles.solver.begin(problem=task.prompt)
     first = await chat.say(max_tokens=4)
+    whole = Span(start=0, end=len(first.text), text=first.text)
+    assert chat.probability(whole) == first.probability(whole) <= 1.0
     chat.tool("[42]")
     second = await chat.say(stop=("e", "t", "a"))
     chat.user("[ok]")

@@ -6,9 +6,10 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
+from cotrain.play import judges
 from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
-from cotrain.play.protocols import plurality, solve, solve_then_verify
+from cotrain.play.protocols import examine, plurality, review, review_all, solve, solve_then_verify
 from cotrain.play.role import Role
 from tests.helpers import CharRenderer, Saying
 
@@ -41,14 +42,13 @@ class Exact:
 TASK = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, grader=Exact())
 
 
-def played(protocol, *solutions, judged=(), **options):
+def played(protocol, *solutions, judged=(), verifier=None, **options):
     """The traces of one episode, and the engine."""
     engine = Saying(solver=solutions, verifier=judged)
     roles = {
         "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution),
-        "verifier": Role(
-            policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review
-        ),
+        "verifier": verifier
+        or Role(policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review),
     }
     [episode] = Executor(engine, {"a": CharRenderer()}, roles, 0).play(
         protocol, [TASK], step=0, group_size=1, **options
@@ -123,6 +123,31 @@ def test_a_readable_solution_that_could_not_be_graded_is_not_reviewed_either():
     assert [role for role, _ in engine.asked] == ["solver"]
     assert ungraded.failure == "no grade" and ungraded.signals == () and ungraded.truth == {}
     assert ungraded.parsed["answer"] == "?"
+
+
+async def reviewed_alone(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    await examine(task, roles, solution)
+    (said,) = await review(task, roles, solution)
+    assert said.parsed.final is False
+
+
+def test_one_review_knows_the_truth_of_what_it_is_about():
+    (_, said), _ = played(reviewed_alone, WRONG, judged=[HARSH])
+    assert said.truth["correct"] is False and said.parsed["final"] is False and said.parent is not None
+
+
+async def reviewed_with_programs(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    await examine(task, roles, solution)
+    [(said,)] = await review_all(task, roles, [solution], tool="python")  # one, where nothing is said
+    assert said.parsed.final is False
+
+
+def test_reviews_that_may_run_programs_are_read_also_where_they_run_none():
+    said = "".join(f"<analyze>a</analyze><output>\\boxed{{{word}}}</output>" for word in ("Yes", "No"))
+    (_, review), _ = played(reviewed_with_programs, WRONG, judged=[said], verifier=judges.genprm("a", "m", runs=True))
+    assert review.truth["correct"] is False and review.parsed["final"] is False
 
 
 def test_plurality_by_hand():

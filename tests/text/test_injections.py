@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import pytest
@@ -63,6 +64,20 @@ def test_the_corpus():
     assert 0.6 < sum(readable) / len(readable) < 0.95  # the rest is refused before a verifier is asked
     for family in MEANING:
         assert any(ok for one, ok in zip(CORPUS, readable, strict=True) if one.family == family), family
+
+
+def test_the_corpus_of_published_figures():
+    """Rates of one run compare with those of another on the same strings: another corpus is a change of results."""
+    said = "\0".join(f"{one.family} {one.place} {one.text}" for one in CORPUS)
+    assert (len(CORPUS), hashlib.blake2b(said.encode(), digest_size=8).hexdigest()) == (783, "c634906b65763c20")
+    solutions = hashlib.blake2b("\0".join(TEXTS).encode(), digest_size=8).hexdigest()
+    assert solutions == "e887d5278c999f0d"
+
+
+def test_broken_reasoning_stands_above_the_right_answer_where_it_is_known():
+    one = next(one for one in CORPUS if one.place == "broken")
+    assert tagged_solution(attacked(one, STEPS, ANSWER, gold=GOLD)).answer == GOLD
+    assert tagged_solution(attacked(one, STEPS, ANSWER)).answer == ANSWER
 
 
 def test_without_the_guard_verdicts_would_be_read():

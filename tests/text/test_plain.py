@@ -22,3 +22,7 @@ def test_texts_come_back_with_the_end_of_each_character(text):
 def test_a_prompt_is_never_empty():
     assert ByteRenderer().render([Message("user", "")]) == (STOP,)
     assert ByteRenderer().render([Message("system", "a"), Message("user", "b")]) == tuple(b"a\nb")
+
+
+def test_a_token_is_a_byte():
+    assert ByteRenderer().token_text(97) == "a" and ByteRenderer().token_text(STOP) == ""

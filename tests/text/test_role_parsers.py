@@ -13,6 +13,7 @@ CHECK = "<step>|1 CORRECT</step><step>|2 INCORRECT</step><final>INCORRECT</final
 def test_a_self_check_is_cut_in_two():
     read = self_check(SOLUTION + CHECK)
     assert isinstance(read, SelfCheck) and read.ok and (read.text, read.analysis) == (SOLUTION, CHECK)
+    assert read.format_score == 1.0
     assert (read.answer, [s.text for s in read.steps]) == ("2", [" a=1", " b=2"])
     assert (read.review.steps, read.review.final) == ((True, False), False)
 

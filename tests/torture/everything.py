@@ -3,8 +3,8 @@
     python -m tests.torture.everything [--only kills soak] [--share 0.01] [--out runs/torture]
 
 ``--share`` makes each part as much smaller, to see that it works. Parts that keep a log of what is done (kills, soak,
-mutation) go on behind it when this is called again. The exit code is the number of parts that failed. A part prints its
-figures as a table; ``docs/reliability.md`` says what they mean.
+mutation, alarms) go on behind it when this is called again. The exit code is the number of parts that
+failed. A part prints its figures as a table; ``docs/reliability.md`` says what they mean.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ PARTS: dict[str, Part] = {
     ],
     "mutation": lambda n, out: [
         "-m", "tests.torture.mutation", "--mutants", n(200), "--log", str(out / "mutation.jsonl"),
+    ],
+    "alarms": lambda n, out: [
+        "-m", "tests.torture.alarms", "--sick", n(20), "--sound", n(50), "--log", str(out / "alarms.jsonl"),
     ],
     "soak": lambda n, out: ["-m", "tests.torture.soak", "--steps", n(100_000), "--out", str(out / "soak")],
 }  # fmt: skip

@@ -195,6 +195,8 @@ EQUIVALENT = {  # name of a mutant → why no test can see it
     "negated": "offsets are the same, by the slow way",
     'cotrain/functional/reductions.py: if normalise == "constant" and constant is not None:: And to '
     "Or": "ten lines above one is refused without the other",
+    "cotrain/functional/aggregate.py: if meta is not None and top is not None:: And to "
+    "Or": "two lines above one is refused without the other",
     "cotrain/text/verdicts.py: if opened and end < 0:: Lt to "
     "LtE": "a text that begins with a thought has its end later than 0",
 }

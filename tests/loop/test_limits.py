@@ -1,0 +1,112 @@
+"""Memory that ran out in the first step: what is done at a time from then on is part of the checkpoint."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cotrain.backend.local import Local
+from cotrain.backend.several import ENGINE, Several
+from cotrain.core.errors import StateError
+from cotrain.disk import transaction
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.loop import run as loop
+from cotrain.loop.limits import LIMITS, limit, limits
+from cotrain.loop.log import Silent
+from cotrain.loop.policies import frozen
+from cotrain.loop.policy_store import PolicyStore
+from cotrain.loop.stopping import Interrupted
+from cotrain.recipes.grpo import grpo
+from tests.backend.processes import Here
+from tests.helpers import EASY, TINY
+from tests.loop.test_run import digest
+
+
+def brief():
+    made = grpo(steps=3, tasks=EASY, kl=0.05, model=TINY, tasks_per_step=3, group_size=4, evaluation_tasks=1, lr=1e-3)
+    return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
+
+
+class Scarce:
+    """Around the engine of training: at its third turn one pass of the generator fails, and one of the reference."""
+
+    def __init__(self, engine, backend):
+        self.engine, self.backend, self.turns = engine, backend, 0
+        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
+
+    def advance(self):
+        self.turns += 1
+        if self.turns == 3:
+            for name in ("generator", "start"):
+                fail_once(self.backend._handles[name].model)
+        return self.engine.advance()
+
+
+def fail_once(model):
+    def fail(layer, given):
+        if given[0].shape[:2].numel() > 4:  # not where a scorer looks at its model
+            hook.remove()
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    hook = model.model.layers[0].register_forward_pre_hook(fail)
+
+
+class Stopped(Silent):
+    """Asks the run to stop after its second step."""
+
+    def update(self, row):
+        if row["step"] == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def begun(out, observer=None):
+    backend = Local()
+    return loop.start(
+        brief(), out, checkpoint_every=1, backend=backend, observer=observer, wrap=lambda e: Scarce(e, backend)
+    )
+
+
+def test_a_resumed_run_computes_in_the_parts_of_the_one_that_was_short(tmp_path):
+    torch.set_num_threads(1)
+    begun(tmp_path / "peace")
+    with pytest.raises(Interrupted):
+        begun(tmp_path / "run", Stopped())
+    held = transaction.latest(tmp_path / "run" / "checkpoints").load()[1][LIMITS]
+    assert held["scoring"]["start"] < 2048 and 0 < held["sampling"]["generator"] < 12
+    assert set(held["scoring"]) == {"start"} and set(held["sampling"]) == {"generator"}
+    loop.resume(brief(), tmp_path / "run", backend=Local())
+    assert digest(tmp_path / "run") == digest(tmp_path / "peace")
+    assert transaction.latest(tmp_path / "run" / "checkpoints").load()[1][LIMITS] == held
+
+
+def opened(backend):
+    store = PolicyStore(backend.open({"judge": frozen(TINY)}, seed=0))
+    return store, backend.engine
+
+
+@pytest.mark.parametrize("make", [Local, lambda: Several(Here())])
+def test_limits_are_given_back_and_taken_away(make):
+    """In one process, and where engine and learners have theirs."""
+    store, engine = opened(make())
+    assert limits(store, engine) == {}
+    made = {LIMITS: {"scoring": {"judge": 300}, "sampling": {"judge": 5}}}
+    limit(store, engine, made)
+    assert limits(store, engine) == made
+    limit(store, engine, {})
+    assert limits(store, engine) == {}
+    with pytest.raises(StateError, match="limits does not fit"):
+        limit(store, engine, {LIMITS: {"scoring": {}}})
+
+
+def test_an_engine_in_the_place_of_a_lost_one_has_its_limits():
+    backend = Several(Here())
+    store, engine = opened(backend)
+    limit(store, engine, {LIMITS: {"scoring": {}, "sampling": {"judge": 5}}})
+    hosted = engine.engine._engines[0]
+    hosted.drop()
+    assert hosted.ask("counts")["judge/requests"] == 0.0
+    process = backend._engine_processes[ENGINE]
+    assert process._host._engine.limits() == {"judge": 5}
+    assert isinstance(process._host._engine, EmbeddedEngine)
