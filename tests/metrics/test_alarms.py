@@ -2,12 +2,9 @@
 
 import gc
 import json
-import math
-import random
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from types import FunctionType, ModuleType
 
 import pytest
@@ -19,7 +16,6 @@ from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.run import Interrupted
 from cotrain.metrics.alarms import BANDS, Monitor, check, watched, with_examples
-from cotrain.metrics.rules import Drifted, Parted, Series, mean
 from cotrain.metrics.table import metric
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
@@ -210,44 +206,6 @@ def test_a_monitor_that_goes_on_raises_what_one_that_never_stopped_raises():
     assert [(a.band, a.step) for a in raised] == [(a.band, a.step) for a in whole.alarms]
 
 
-def plain_parted(rule, window, paid, true):
-    """The rule on all values there ever were."""
-    n = len(paid)
-    earlier = (n - window) // window
-    if n < window or earlier < 1:
-        return None
-    means = [[mean(column[i * window : (i + 1) * window]) for i in range(earlier)] for column in (paid, true)]
-    now = [mean(column[-window:]) for column in (paid, true)]
-    best = means[1].index(max(means[1]))
-    up, down = now[0] - means[0][best], means[1][best] - now[1]
-    late = true[-3 * window :]
-    scatter = (sum((b - a) ** 2 for a, b in pairwise(late)) / (len(late) - 1) / window) ** 0.5
-    if down < rule.fall or down < 2.5 * scatter or up < rule.rise:
-        return None
-    return -down if up >= 0.1 * (max(*means[0], now[0]) - min(*means[0], now[0])) else None
-
-
-@pytest.mark.parametrize("window", [1, 2, 5])
-def test_a_summary_of_what_was_reads_as_the_whole_series_does(window):
-    """Values of one place behind the point, so that windows are equal now and then."""
-    draw, found = random.Random(window), Counter()
-    parted, drifted = Parted(0.05, 0.1, "a", "b"), Drifted(0.7, 1.3)
-    for _ in range(40):
-        series, paid, true, level = Series(window), [], [], 0.5
-        for step in range(40):
-            level = draw.random() if step % 12 == 0 else level
-            paid.append(round(step / 40 + draw.random(), 1))
-            true.append(round(level + 0.1 * draw.random(), 1))
-            series.add(step, [paid[-1], true[-1]])
-            expected = plain_parted(parted, window, paid, true)
-            assert parted(series) == expected
-            found["parted"] += expected is not None
-            ratio = mean(paid[-window:]) / first if step + 1 >= 2 * window and (first := mean(paid[:window])) else None
-            assert drifted(series) == (None if ratio is None or 0.7 <= ratio <= 1.3 else ratio)
-            found["drifted"] += drifted(series) is not None
-    assert min(found["parted"], found["drifted"]) > 20
-
-
 def test_a_long_run_leaves_no_more_with_its_monitor_than_a_short_one():
     """By all that it holds, which once grew with every row."""
     monitor, sizes = Monitor(), []
@@ -268,25 +226,6 @@ def held(thing):
             seen[id(one)] = 1 + len(one) if isinstance(one, list | deque) else 1
             todo += gc.get_referents(one)
     return sum(seen.values())
-
-
-def test_a_fall_of_few_problems_a_step_is_chance_and_one_of_many_is_not():
-    """The same means, 0.4 and then 0.25; rows about them by 0.2 as of three problems a step, and by 0.02."""
-
-    def told(scatter):
-        truth = [level + scatter * (-1) ** i for i, level in enumerate(flat(0.4, 0.25, 0.25))]
-        return check(rows(solver__reward__proxy=flat(0.3, 0.6, 0.9), solver__accuracy=truth))
-
-    assert not told(0.2) and [alarm.band for alarm in told(0.02)] == ["reward hacking"]
-
-
-def test_the_scatter_of_a_series_by_hand():
-    """Steps of 1, 1 and 4: half of their mean square is 3, the variance of a row; a window of two rows has half of it,
-    the difference of two windows twice that."""
-    series = Series(2)
-    for step, value in enumerate((0.0, 1.0, 2.0, -2.0)):
-        series.add(step, [value])
-    assert series.scatter(0) == pytest.approx(math.sqrt(3.0))
 
 
 def test_the_bands_that_apply_are_known_from_the_keys():
