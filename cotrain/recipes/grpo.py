@@ -56,10 +56,12 @@ def grpo(
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     paid: dict[str, Any] = {"step_rewards": "oracle" if oracle else "none", "oracle_noise": oracle_noise}
     check_step_rewards(**paid)
-    outcome, protocol, told = OUTCOME, solve, {}
-    if outcome_noise:
-        outcome, protocol, told = WORD, solve_and_be_told, {"noise": outcome_noise}
-    rewards: dict[Signal, Any] = {outcome: 1.0} | ({FORMAT: format_reward} if format_reward else {})
+    told_wrongly = outcome_noise > 0.0
+    if told_wrongly:
+        paid |= {"noise": outcome_noise}
+    rewards: dict[Signal, Any] = {WORD if told_wrongly else OUTCOME: 1.0} | (
+        {FORMAT: format_reward} if format_reward else {}
+    )
     rewards |= {STEP: decay(alpha, alpha_end)} if oracle else {}
     learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
     return run.recipe(
@@ -67,6 +69,6 @@ def grpo(
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(protocol, "generator", name="generator", **told, **paid),
+        schedule=single(solve_and_be_told if told_wrongly else solve, "generator", name="generator", **paid),
         evaluate=solve,
     )
