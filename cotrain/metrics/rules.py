@@ -69,7 +69,6 @@ class Series:
         starts = range(len(values) - count * n, len(values), n)
         return [mean(values[start : start + n]) for start in starts] if starts[0] >= 0 else None
 
-
     def scatter(self, column: int) -> float:
         """Standard error of the difference of two windows' means, by the scatter of the last rows about their
         neighbours (von Neumann 1941: half of the mean square of successive differences), which no trend adds to."""
