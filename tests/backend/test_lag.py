@@ -29,7 +29,6 @@ RECIPES = {
         co_rewarding(variant="II", rate=0.3, tasks=EASY, **{**FOUR, "tasks_per_step": 3, "group_size": 4})
     ),
 }
-WHOLE = [name if name == "adapters" else pytest.param(name, marks=pytest.mark.whole) for name in RECIPES]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,8 @@ def test_two_runs_are_the_same(name, lagging, tmp_path):
     assert digest(tmp_path / "again") == digest(lagging(name))
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
 def test_it_is_not_the_run_without_a_lag(name, lagging, tmp_path):
     loop.start(RECIPES[name](), tmp_path / "usual", checkpoint_every=1)
     assert digest(tmp_path / "usual")["weights"] != digest(lagging(name))["weights"]
@@ -66,7 +66,8 @@ def test_it_is_not_the_run_without_a_lag(name, lagging, tmp_path):
     assert "lag" not in json.loads((tmp_path / "usual" / "recipe.json").read_text())
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
 def test_one_process_that_plays_and_updates_in_turn_gives_the_same_run(name, lagging, tmp_path):
     loop.start(RECIPES[name](), tmp_path / "run", checkpoint_every=1, lag=1)
     assert digest(tmp_path / "run") == digest(lagging(name))
@@ -102,8 +103,9 @@ class Stop:
             raise self.error
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("stop", [Interrupted(15), pytest.param(KeyboardInterrupt(), marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("stop", [Interrupted(15), KeyboardInterrupt()])
 def test_a_resumed_run_is_the_undisturbed_one(name, stop, lagging, tmp_path):
     """Stopped with a checkpoint at once, and killed with one of the step before; gone on with in one process."""
     out = tmp_path / "run"

@@ -81,10 +81,8 @@ def hosted(tmp_path_factory):
     return of
 
 
-WHOLE = [name if name == "adapters" else pytest.param(name, marks=pytest.mark.whole) for name in RECIPES]
-
-
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_run_in_other_processes_is_the_run_of_one(name, undisturbed, hosted):
     out, launcher = hosted(name)
     assert digest(out) == undisturbed(name)
@@ -99,7 +97,8 @@ LOSSES = [  # of engines as they begin, play and take weights; of learners as th
 ]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", RECIPES)
 def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
     launcher = Here(LOSSES)
     loop.start(RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))

@@ -91,11 +91,13 @@ def distance(found, wanted):
     return worst
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES)
 def test_one_rank_has_the_bits_of_one_process(case, on):
     assert_equal(on(1, *CASES[case]), on(0, *CASES[case]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_differ_by_rounding(case, on):
     found, wanted = on(2, *CASES[case]), on(0, *CASES[case])
