@@ -3,7 +3,7 @@
     python benchmarks/real_model.py [--trl-python TRL_ENV/bin/python] [--rounds 3] [--threads 2]
 
 In float32, and with bfloat16 arithmetic over float32 weights. Weights are random, as neither time nor memory hangs on
-them; the work is the benchmarks' (``work.py``): 8 prompts of 48 tokens, 8 answers to each, 48 tokens on average, of
+them; the work is the benchmarks' (``work.py``): 4 prompts of 48 tokens, 8 answers to each, 32 tokens on average, of
 drawn lengths. The two sides run in turn, each as a process of its own (``harness.py``). Tokens a second are those that
 the answers hold, over the seconds of prompts and decoding, and of the whole step. Memory is the most that the process
 held.
@@ -23,7 +23,7 @@ from table import Line
 
 HERE = Path(__file__).resolve().parent
 SIZE = "135M"
-WORK = ("--tasks", "8", "--group", "8", "--prompt", "48", "--new", "48", "--lengths", "drawn", "--steps", "1")
+WORK = ("--tasks", "4", "--group", "8", "--prompt", "48", "--new", "32", "--lengths", "drawn", "--steps", "1")
 
 
 def main() -> None:
