@@ -4,9 +4,8 @@
 
 In float32, and with bfloat16 arithmetic over float32 weights. Weights are random, as neither time nor memory hangs on
 them; the work is the benchmarks' (``work.py``): 4 prompts of 48 tokens, 8 answers to each, 32 tokens on average, of
-drawn lengths. The two sides run in turn, each as a process of its own (``harness.py``). Tokens a second are those that
-the answers hold, over the seconds of prompts and decoding, and of the whole step. Memory is the most that the process
-held.
+drawn lengths. The two sides run in turn, each as a process of its own (``harness.py``). Tokens a second are those of
+the answers over the seconds of prompts and decoding. Memory is the most that the process held.
 """
 
 from __future__ import annotations
