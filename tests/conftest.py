@@ -20,7 +20,10 @@ def pytest_collection_finish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Commands called within a test may set another number; the next test does not inherit it."""
+    """Commands called within a test may set another number, and another level; the next test does not inherit them."""
     import torch  # here, since the process that only hands out the tests needs none
 
+    from cotrain.core.verbosity import set_level
+
     torch.set_num_threads(1)
+    set_level(None)

@@ -7,7 +7,8 @@
     warning  notes and alarms
     error    nothing but the error that ends the command, and its result
 
-Results go to stdout at every level, and ``run.log`` of a run holds all messages. Left out: levels of single modules.
+Results go to stdout at every level, and ``run.log`` of a run holds all messages. From Python it is "info" too, unless
+the logger's level was set before. Left out: levels of single modules.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import logging
 
 LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
+if LOGGER.level == logging.NOTSET:  # from Python too, where no command sets it
+    LOGGER.setLevel(logging.INFO)
 LIBRARIES = ("transformers", "huggingface_hub", "httpx", "datasets", "peft")
 
 

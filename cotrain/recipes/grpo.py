@@ -25,12 +25,15 @@ WORD = Signal("word", meaning="is the answer right, said by a judge with random 
 
 @gives(*SOLVED, WORD.to("solver"))
 async def solve_and_be_told(task: Task, roles: Roles, *, noise: float, **paid: Any) -> None:
-    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``; an unreadable solution earns 0.
+    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``; an unreadable solution earns 0,
+    one that could not be graded nothing.
 
     An answer that is flipped at one chance is flipped at every larger one.
     """
     solution = await solve(task, roles, **paid)
-    if solution.failed or not solution.parsed.ok:
+    if solution.failed:
+        return
+    if not solution.parsed.ok:
         solution.reward(WORD, 0.0)
         return
     flipped = rng_of("outcome noise", task.id, solution.id).random() < noise

@@ -24,10 +24,12 @@ SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
 
 @gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
 async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: int) -> None:
-    """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; a solution of which no
-    review can be read earns nothing and is not learned from."""
+    """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; one that could not be
+    graded, or of which no review can be read, earns nothing and is not learned from."""
     solution = await solve(task, roles)
-    if solution.failed or not solution.parsed.ok:
+    if solution.failed:
+        return
+    if not solution.parsed.ok:
         solution.reward(BELIEVED, 0.0)
         return
     review_turns = await review(task, roles, solution, n=reviews)

@@ -1,13 +1,16 @@
 """``grpo`` paid by a judge whose word is the truth, flipped with a known chance."""
 
+from dataclasses import replace
+
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Sampling
+from cotrain.core.types import Grade, Sampling
 from cotrain.play.common_roles import parse_solution
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.grpo import grpo, solve_and_be_told
+from cotrain.recipes.judged import solve_to_be_believed
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, spoken
 
@@ -48,6 +51,26 @@ def test_an_unreadable_solution_earns_nothing_however_the_judge_errs():
     )
     [episode] = player.play(solve_and_be_told, [EASY.get("train", 0)], step=0, group_size=1, noise=1.0)
     assert [s.value for s in episode.traces[0].signals if s.name == "word"] == [0.0]
+
+
+def test_a_solution_that_could_not_be_graded_earns_nothing_and_is_no_zero():
+    class Silent:
+        def grade(self, task, text):
+            return Grade(value=None, reason="the grader died")
+
+        def grade_steps(self, task, steps):
+            return None
+
+    task = replace(EASY.get("train", 0), grader=Silent())
+    role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
+    judge = Role(policy="judge", prompt="{problem}", sampling=Sampling(max_tokens=9))
+    for protocol, options in ((solve_and_be_told, {"noise": 0.0}), (solve_to_be_believed, {"reviews": 2})):
+        says = {"solver": lambda fields, rng: task.solution, "judge": lambda fields, rng: ""}
+        roles = {"solver": role, "verifier": judge}
+        player = Executor(spoken(says), dict.fromkeys(says, ByteRenderer()), roles, 0)
+        [episode] = player.play(protocol, [task], step=0, group_size=1, **options)
+        [trace] = episode.traces
+        assert episode.failure is None and trace.failure == "the grader died" and not trace.signals
 
 
 def test_it_is_what_the_generator_learns_from():
