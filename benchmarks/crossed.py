@@ -1,0 +1,57 @@
+"""Two judges on the same solutions, over seeds: what ``cotrain xplay`` found in pairs of runs, as a table.
+
+    for k in 5 6 7; do cotrain xplay RUNS/frozen/seed-$k RUNS/trained/seed-$k --every 75 --json > crossed/$k.json; done
+    python benchmarks/crossed.py crossed/*.json
+
+Each file is one seed: generators and judges of the first run and of the second, at their start and at their last step.
+Differences are the second judge minus the first, paired by seed; the interval is Student's over seeds. "Seen": the
+smallest difference that so many seeds find with 80 % power.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.statistics import paired_difference, smallest_seen
+
+FIGURES = ("balanced_accuracy", "false_positive_rate", "true_positive_rate", "best_of_n")
+
+
+def places(file: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
+    """Of "generators" or "verifiers": where the start, the end of the first run and that of the second stand."""
+    found = file[kind]
+    runs = list(dict.fromkeys(one["run"] for one in found))
+    if len(runs) != 2:
+        raise SystemExit(f"crossed: {len(runs)} runs in a file; expected 2, the frozen judge's and the other's")
+    last = {run: max(i for i, one in enumerate(found) if one["run"] == run) for run in runs}
+    return 0, last[runs[0]], last[runs[1]]
+
+
+def figure(file: Mapping[str, Any], name: str, generator: int, judge: int) -> float:
+    [cell] = [c for c in file["cells"] if (c["generator"], c["verifier"]) == (generator, judge)]
+    return float(cell[name]["value"])
+
+
+def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| figure | solutions of | start's judge | first | second | difference | seen |", "|---" * 7 + "|"]
+    for name in FIGURES:
+        for at, whose in enumerate(("the start", "the first", "the second")):
+            by_judge = [
+                [figure(f, name, places(f, "generators")[at], places(f, "verifiers")[judge]) for f in files]
+                for judge in range(3)
+            ]
+            found = paired_difference(by_judge[2], by_judge[1])
+            means = " | ".join(f"{sum(values) / len(values):.3f}" for values in by_judge)
+            lines.append(
+                f"| {name} | {whose} | {means} | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] "
+                f"| {smallest_seen(found):.3f} |"
+            )
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(rows([json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:]])))
