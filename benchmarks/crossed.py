@@ -10,12 +10,13 @@ smallest difference that so many seeds find with 80 % power.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.errors import DataError
 from cotrain.core.statistics import paired_difference, smallest_seen
 
 FIGURES = ("balanced_accuracy", "false_positive_rate", "true_positive_rate", "best_of_n")
@@ -26,7 +27,7 @@ def places(file: Mapping[str, Any], kind: str) -> tuple[int, int, int]:
     found = file[kind]
     runs = list(dict.fromkeys(one["run"] for one in found))
     if len(runs) != 2:
-        raise SystemExit(f"crossed: {len(runs)} runs in a file; expected 2, the frozen judge's and the other's")
+        raise DataError(f"{len(runs)} runs in a file; expected 2: cotrain xplay FIRST SECOND --every N --json")
     last = {run: max(i for i, one in enumerate(found) if one["run"] == run) for run in runs}
     return 0, last[runs[0]], last[runs[1]]
 
@@ -53,5 +54,24 @@ def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def opened(path: str) -> dict[str, Any]:
+    """What ``cotrain xplay --json`` wrote. Raises DataError for a file that is missing or is something else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}; expected what cotrain xplay --json prints") from None
+    if not isinstance(found, dict) or not {"generators", "verifiers", "cells"} <= found.keys():
+        raise DataError(f"{path} has no generators, verifiers and cells; expected what cotrain xplay --json prints")
+    return found
+
+
 if __name__ == "__main__":
-    print("\n".join(rows([json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:]])))
+    parser = argparse.ArgumentParser(description="Two judges on the same solutions, as a table over seeds.")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="one of each seed, written by cotrain xplay --json")
+    given = parser.parse_args()
+    if len(given.files) < 2:
+        parser.error("one file; expected at least two seeds for an interval")
+    try:
+        print("\n".join(rows([opened(path) for path in given.files])))
+    except DataError as error:
+        parser.error(str(error))

@@ -25,7 +25,7 @@ from cotrain.commands.common import (
     threads,
 )
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
@@ -256,8 +256,9 @@ def _watched(
     from cotrain.report.trackers import Mirrors
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.steps}
+    ends = {name: getattr(recipe, name) for name in ("steps", "tokens", "flops", "seconds")}
     try:
-        with Live(recipe.steps, recipe.tokens) as live, Mirrors(live, out, trackers, about=about) as watch:
+        with Live(ends, spent=_spent(Path(out))) as live, Mirrors(live, out, trackers, about=about) as watch:
             for note in notes:
                 live.message(note)
             outcome = work(watch)
@@ -269,6 +270,16 @@ def _watched(
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0
+
+
+def _spent(directory: Path) -> dict[str, float]:
+    """What a run that goes on had spent, for the time that is left; a directory that cannot be read is told later."""
+    from cotrain.loop.costs import costs_of
+
+    try:
+        return costs_of(directory)[-1]
+    except (OSError, KeyError, CotrainError):
+        return {}
 
 
 FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines

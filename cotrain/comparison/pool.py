@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from cotrain.core.errors import UserError
+from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.pace import clock_of
+from cotrain.loop.costs import costs_of
 from cotrain.loop.stopping import Interrupted, stop_on_signal
+from cotrain.metrics.spent import share_spent
 
 POLL_SECONDS = 0.2
 TOLD_SECONDS = 30.0  # between lines that say how far the runs are
@@ -77,15 +79,13 @@ def far(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str
 
 
 def share_done(folder: Path) -> float:
-    """How much of a run is done, by its steps; 0 where it has not begun."""
+    """How much of a run is done, by what ends it; 0 where it has not begun."""
     try:
         if (folder / "summary.json").exists():
             return 1.0
-        steps = int(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["steps"])
-        rows = (folder / "metrics.jsonl").read_bytes().splitlines()
-        finished = [json.loads(row)["step"] + 1 for row in rows[-3:-1] or rows[:1]]  # the last one may be half written
-        return min(0.99, max(finished, default=0) / steps)
-    except (OSError, ValueError, KeyError, TypeError):
+        written = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+        return min(0.99, share_spent(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
+    except (OSError, ValueError, KeyError, TypeError, CotrainError):
         return 0.0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.disk.jsonl import read_jsonl
-from cotrain.loop.flops import flops_of
+from cotrain.metrics.spent import flops_of
 
 if TYPE_CHECKING:
     from cotrain.loop.trainer import StepResult

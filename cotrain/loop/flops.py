@@ -114,6 +114,3 @@ class Meter:
         return {f"{name}/flops/{part}": count for (name, part), count in sorted(spent.items()) if count}
 
 
-def flops_of(row: Mapping[str, Any]) -> int:
-    """All operations of one row of metrics.jsonl."""
-    return sum(count for key, count in row.items() if "/flops/" in key)

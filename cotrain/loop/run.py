@@ -39,7 +39,6 @@ from cotrain.loop.directory import (
 )
 from cotrain.loop.figures import curve_row, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
-from cotrain.loop.flops import flops_of
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
 from cotrain.loop.limits import limit, limits
@@ -53,6 +52,7 @@ from cotrain.loop.stopping import Interrupted, stop_on_signal
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
+from cotrain.metrics.spent import flops_of
 from cotrain.metrics.starved import SKIPPED
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine

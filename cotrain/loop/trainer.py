@@ -27,12 +27,13 @@ from cotrain.loop.advantages import Worth, told
 from cotrain.loop.clock import Clock
 from cotrain.loop.drawing import train_task
 from cotrain.loop.evaluation import evaluate, evaluation_seed, greedy_names, held_out
-from cotrain.loop.flops import Meter, Sequences, flops_of
+from cotrain.loop.flops import Meter, Sequences
 from cotrain.loop.lag import Played, Plays, StoppableEngine, Work, check_lag, updates_behind
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.refusals import refuse_idleness, refuse_lonely, refuse_mass_failure, refuse_silence
 from cotrain.loop.schedule import Phase
+from cotrain.metrics.spent import flops_of
 from cotrain.metrics.starved import MARK
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.play.executor import Executor

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from cotrain.core.verbosity import shows_notes, shows_progress
 from cotrain.metrics.metric import FIRST
+from cotrain.metrics.spent import flops_of, share_spent
 from cotrain.metrics.table import is_headline, meaning, rank
 from cotrain.report.escape import terminal
 from cotrain.report.guide import number
@@ -34,8 +35,16 @@ COLUMNS = ("accuracy", "balanced_accuracy")
 class Live:
     """Shows rows of metrics as they come. Use as a context: leaving it restores the terminal whatever happened."""
 
-    def __init__(self, total_steps: int, tokens: int | None = None, *, console: Console | None = None) -> None:
-        self._total, self._tokens = total_steps, tokens
+    def __init__(
+        self,
+        ends: Mapping[str, Any],  # what ends the run: "steps", and "tokens", "flops" and "seconds" where given
+        *,
+        spent: Mapping[str, float] | None = None,  # before, by a run that goes on
+        console: Console | None = None,
+    ) -> None:
+        self._ends, self._spent = ends, dict(spent or {})
+        budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
+        self._total = None if budget else int(ends["steps"])  # of steps, where they end the run
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
         self._display: rich_live.Live | None = None
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
@@ -70,6 +79,7 @@ class Live:
         self._seconds.append(_number(row.get("seconds")) or now - self._last)
         self._last = now
         self._row = dict(row)
+        self._spend(row)
         for role in roles_of(row):
             for key in (*_rewards(row, role), *(f"{role}/{c}" for c in COLUMNS)):
                 value = _number(row.get(key))
@@ -89,22 +99,28 @@ class Live:
             return
         self._console.print(Text(line, style="dim" if quiet and self._console.is_terminal else ""), soft_wrap=True)
 
+    def _spend(self, row: Mapping[str, Any]) -> None:
+        spent = self._spent
+        spent["batches"] = (_number(row.get("step")) or 0.0) + 1.0
+        spent["tokens"] = _number(row.get("tokens")) or 0.0
+        spent["flops"] = spent.get("flops", 0.0) + flops_of(row)
+        spent["seconds"] = spent.get("seconds", 0.0) + self._seconds[-1]
+
     def _left(self) -> float | None:
-        step = _number(self._row.get("step"))
-        if step is None or not self._seconds:
+        share = share_spent(self._ends, self._spent)
+        if not share:
             return None
-        left, spent = max(0.0, self._total - step - 1), _number(self._row.get("tokens"))
-        if self._tokens is not None and spent:
-            left = min(left, max(0.0, self._tokens - spent) * (step + 1) / spent)
-        return left * sum(self._seconds) / len(self._seconds)
+        steps = self._spent["batches"] * (1.0 - share) / share
+        return steps * sum(self._seconds) / len(self._seconds)
 
     def _screen(self) -> Group:
         row = self._row
         done = int(_number(row.get("step")) or 0) + 1
+        share = share_spent(self._ends, self._spent)
         head = Text.assemble(
-            (f" step {done}/{self._total} ", "bold reverse"),
+            (f" {_place(done, self._total)} ", "bold reverse"),
             f"  {terminal(row.get('phase', ''), 24)}  ",
-            (f"{_bar(done, self._total)}  {self._seconds[-1]:.1f} s a step, {clock(self._left())} left", "dim"),
+            (f"{_bar(share)}  {self._seconds[-1]:.1f} s a step, {clock(self._left())} left", "dim"),
         )
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
@@ -125,9 +141,13 @@ def roles_of(row: Mapping[str, Any]) -> list[str]:
     return in_order(key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(spoken))
 
 
-def step_line(row: Mapping[str, Any], total: int, seconds: float, left: float | None) -> str:
+def _place(done: int, total: int | None) -> str:
+    return f"step {done}" + ("" if total is None else f"/{total}")
+
+
+def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: float | None) -> str:
     """One line of plain text for one step, safe for any terminal."""
-    parts = [f"step {int(_number(row.get('step')) or 0) + 1}/{total}", terminal(row.get("phase", ""), 24)]
+    parts = [_place(int(_number(row.get("step")) or 0) + 1, total), terminal(row.get("phase", ""), 24)]
     for role in roles_of(row):
         own = [f"{key.rsplit('/', 1)[1]} {_plain(row[key])}" for key in _rewards(row, role)]
         shares = {column: _share(row.get(f"{role}/{column}")) for column in COLUMNS}
@@ -190,8 +210,8 @@ def _rewards(row: Mapping[str, Any], role: str) -> list[str]:
     return [key for key in keys if _number(row[key]) is not None]
 
 
-def _bar(done: int, total: int, width: int = 20) -> str:
-    full = min(width, width * done // max(total, 1))
+def _bar(share: float, width: int = 20) -> str:
+    full = int(width * share + 1e-9)
     return "█" * full + "░" * (width - full)
 
 

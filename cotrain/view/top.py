@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.flags import Parser
+from cotrain.metrics.spent import share_spent
 from cotrain.report.escape import terminal
 from cotrain.report.guide import number
 from cotrain.report.live import clock, roles_of, spark
@@ -62,11 +63,13 @@ def snapshot(run: Run) -> dict[str, Any]:
     row = curves.last
     seconds = curves.seconds_of_last()
     roles = [_role(role, row, curves.rows, seconds) for role in roles_of(row)]
+    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent()
     return {
         "run": str(run.recipe.get("name") or run.directory.name),
         "directory": run.directory.name,
         "step": len(curves.rows),
         "planned": run.recipe.get("steps"),
+        "share_spent": share_spent(ends, spent[-1]) if spent else 0.0,
         "phase": curves.phases[-1] if curves.phases else "",
         "ended": ended,
         "tokens": finite(row.get("tokens")),
@@ -99,12 +102,12 @@ def _role(
 
 def screen(shown: Mapping[str, Any]) -> Group:
     """At most 24 lines of 80 columns."""
-    planned = shown["planned"]
     state = "ended" if shown["ended"] else f"phase {terminal(shown['phase'], 20)}"
     left = ""
-    if not shown["ended"] and isinstance(planned, int) and shown["seconds_a_step"]:
-        left = f"  {clock((planned - shown['step']) * shown['seconds_a_step'])} left"
-    head = f"{terminal(shown['run'], 24)}  step {shown['step']} of {planned}  {state}{left}"
+    share = shown["share_spent"]
+    if not shown["ended"] and share and shown["seconds_a_step"]:
+        left = f"  {clock(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
+    head = f"{terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{left}"
     facts = [f"{number(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
     facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
     facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")

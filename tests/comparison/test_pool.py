@@ -11,11 +11,15 @@ def test_the_line_has_total_and_time_left():
     assert far([0.0], [0.0], 30.0) == "[    30 s] 0 of 1 runs are done, 0% of all steps"
 
 
-def test_a_run_tells_its_share_by_its_steps(tmp_path):
+def test_a_run_tells_its_share_by_what_ends_it(tmp_path):
     assert share_done(tmp_path) == 0.0
     (tmp_path / "recipe.json").write_text(json.dumps({"steps": 10}))
-    rows = [json.dumps({"step": step}) for step in range(5)]
+    rows = [json.dumps({"step": step, "tokens": 100 * step}) for step in range(5)]
+    (tmp_path / "timings.jsonl").write_text("")
     (tmp_path / "metrics.jsonl").write_text("\n".join([*rows, '{"st']))
     assert share_done(tmp_path) == 0.5
+    ends = {"steps": 1_000_000, "settings": {"steps": 1_000_000, "tokens": 500, "flops": None}}
+    (tmp_path / "recipe.json").write_text(json.dumps(ends))
+    assert share_done(tmp_path) == 0.8
     (tmp_path / "summary.json").write_text("{}")
     assert share_done(tmp_path) == 1.0

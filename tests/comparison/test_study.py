@@ -26,6 +26,7 @@ WITHOUT_GATE = {
     "second-view",
     "judged-again",
     "judge-errors",
+    "judge-errors-longer",
 }  # nothing to run first
 STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.toml"))
 FILE = """

@@ -12,9 +12,10 @@ from cotrain.backend.shapes import Shape, shape_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
 from cotrain.learn.contract import Sample
-from cotrain.loop.flops import Work, decoding, flops_of, forward, given, learning, prefill
+from cotrain.loop.flops import Work, decoding, forward, given, learning, prefill
 from cotrain.loop.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.loop.trainer import CoTrainer
+from cotrain.metrics.spent import flops_of
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY, cast_of

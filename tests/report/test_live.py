@@ -19,7 +19,7 @@ ROW = {
 def shown(terminal: bool, rows: list[dict], messages: tuple[str, ...] = (), width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=width, legacy_windows=False, _environ={"TERM": "xterm"})
-    with Live(40, console=console) as live:
+    with Live({"steps": 40}, console=console) as live:
         for row in rows:
             live.update(row)
         for message in messages:
@@ -37,6 +37,17 @@ def test_one_plain_line_a_step_away_from_a_terminal() -> None:
     )
     assert lines[1].startswith("step 13/40") and lines[2] == "saved" and len(lines) == 3
     assert "\x1b" not in text
+
+
+def test_a_run_that_ends_by_what_it_spends_tells_the_time_left_by_that() -> None:
+    rows = [{**ROW, "tokens": 300, "generator/flops/learning": 50}, {**ROW, "step": 12, "tokens": 325}]
+    for ends, left in (({"tokens": 650}, "0:26"), ({"flops": 200}, "1:18"), ({"seconds": 8.0}, "0:26")):
+        out = io.StringIO()
+        with Live({"steps": 1_000_000, **ends}, console=Console(file=out, width=80)) as live:
+            for row in rows:
+                live.update(row)
+        line = out.getvalue().splitlines()[-1]
+        assert line.startswith("step 13 | ") and line.endswith(f"{left} left"), line
 
 
 def test_rewards_apart_by_truth_stay_out_of_the_line() -> None:
@@ -77,7 +88,7 @@ def test_a_terminal_gets_a_table_and_is_restored() -> None:
 def test_the_terminal_is_restored_after_an_error() -> None:
     out = io.StringIO()
     try:
-        with Live(3, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as live:
+        with Live({"steps": 3}, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as live:
             live.update(ROW)
             raise KeyboardInterrupt
     except KeyboardInterrupt:

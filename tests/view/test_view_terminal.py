@@ -24,7 +24,7 @@ def test_top_fits_a_small_terminal(tmp_path: Path) -> None:
     console.print(screen(snapshot(Run(write_fake_run(tmp_path / "run", steps=40, episodes=1)))))
     lines = console.export_text().splitlines()
     assert len(lines) <= 24 and all(len(line) <= 80 for line in lines)
-    assert "tango  step 40 of 40  ended" in lines[0] and any("truth: accuracy" in line for line in lines)
+    assert "tango  step 40, 100% done  ended" in lines[0] and any("truth: accuracy" in line for line in lines)
 
 
 def test_top_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
