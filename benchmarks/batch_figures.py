@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cotrain.core.errors import CotrainError, DataError
-from cotrain.core.statistics import mean_over_seeds, paired_difference, smallest_seen
+from cotrain.core.statistics import mean_interval, paired_difference, smallest_seen
 from cotrain.disk.jsonl import read_jsonl
 
 
@@ -40,7 +40,7 @@ def rows(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
     for name, figures in (first, *others):
         if figures.keys() != first[1].keys():
             raise DataError(f"{name} has other seeds than {first[0]}; expected the same ones in every arm")
-        mean = mean_over_seeds(list(figures.values()))
+        mean = mean_interval(list(figures.values()))
         against = " | | "
         if name != first[0]:
             found = paired_difference([figures[seed] for seed in first[1]], list(first[1].values()))

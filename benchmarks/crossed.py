@@ -65,13 +65,17 @@ def opened(path: str) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Two judges on the same solutions, as a table over seeds.")
     parser.add_argument("files", nargs="+", metavar="FILE", help="one of each seed, written by cotrain xplay --json")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     if len(given.files) < 2:
         parser.error("one file; expected at least two seeds for an interval")
     try:
         print("\n".join(rows([opened(path) for path in given.files])))
     except DataError as error:
         parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,9 +25,8 @@ rest).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cotrain.backend.shapes import Shape
 from cotrain.core.types import Episode
@@ -112,5 +111,3 @@ class Meter:
         """``{policy}/flops/{part}`` since the last call."""
         spent, self._spent = self._spent, Counter()
         return {f"{name}/flops/{part}": count for (name, part), count in sorted(spent.items()) if count}
-
-

@@ -36,14 +36,19 @@ def judge_given(
     return [_judged_row(given[e.task_id], e) for e in episodes]
 
 
+def fields_of(sample: Sample, *, guarded: bool) -> dict[str, Any]:
+    """Of a judge's prompt. ``guarded``: its template wants the solution between markers."""
+    answer = final_answer(sample.steps[-1])
+    text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
+    told = shown(nonce(0, sample.id), solution=text) if guarded else {"solution": text}
+    return {"problem": sample.problem, "count": len(sample.steps), **told}
+
+
 async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier: str, n: int) -> None:
     """The verifier judges each step of a given solution."""
     sample, judge = given[task.id], getattr(roles, verifier)
-    answer = final_answer(sample.steps[-1])
-    text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
-    told = shown(nonce(0, sample.id), solution=text) if "nonce" in judge.fields else {"solution": text}
     try:
-        turns = await judge.many(n, problem=task.prompt, count=len(sample.steps), **told)
+        turns = await judge.many(n, **fields_of(sample, guarded="nonce" in judge.fields))
     except TooLong:
         return
     for turn in turns:

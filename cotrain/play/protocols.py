@@ -138,7 +138,7 @@ async def review(
     ``examine``.
     """
     judge = getattr(roles, role)
-    asked = _asked(task, roles, judge, solution, in_tags(solution) if text is None else text)
+    asked = fields_for(task, roles, judge, solution, in_tags(solution) if text is None else text)
     turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **asked)
     return _noted(solution, turns)
 
@@ -151,7 +151,7 @@ async def review_all(
     each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
-    asked = [_asked(task, roles, roles.verifier, s, in_tags(s)) for s in solutions]
+    asked = [fields_for(task, roles, roles.verifier, s, in_tags(s)) for s in solutions]
     if tool == "none":
         review_turns = await together(
             [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, asked, strict=True)]
@@ -169,7 +169,7 @@ async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapp
     return await together([use_tools(chat, tools, form=PROGRAMS, mark=fields["nonce"]) for chat in chats])
 
 
-def _asked(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
+def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
     """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
     guarded = "nonce" in judge.fields
     fields = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}

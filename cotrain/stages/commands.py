@@ -216,20 +216,30 @@ def pretrain(argv: Sequence[str]) -> int:
 
 
 def sft(argv: Sequence[str]) -> int:
-    """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role solver on
-    solutions of problems, asked and written as a run will ask and read them: question and answer, prompt and
-    completion, messages, or conversations (ShareGPT), as .jsonl, .json, .csv or .parquet."""
+    """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role those that a run
+    will hold. For a solver solutions of problems: question and answer, prompt and completion, messages, or
+    conversations (ShareGPT). For a verifier reviews of solutions: problem, steps and label, the first wrong step or -1.
+    As .jsonl, .json, .csv or .parquet."""
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
     _common(parser, lr=None, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
     _file(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
-    parser.add_argument("--role", choices=("solver",), help="build what this role will see and say from --data")
+    parser.add_argument(
+        "--role", choices=("solver", "verifier"), help="build what this role will see and say from --data"
+    )
     parser.add_argument("--answer", metavar="FORMAT", help="with --role: tags, boxed, hash, phrase … (default: tags)")
     parser.add_argument("--prompt", metavar="FILE", help="with --role: how it is asked, a text with the mark {problem}")
     parser.add_argument(
         "--from-samples",
         action="store_true",
-        help="with --role: learn the model's own right answers, not those of --data",
+        help="with --role: learn the model's own right answers or reviews; --data has problems and answers",
+    )
+    parser.add_argument("--judge", choices=("steps", "genrm"), help="with --role verifier: its format (default: steps)")
+    parser.add_argument(
+        "--reviews",
+        type=whole(),
+        metavar="K",
+        help="with --role verifier --from-samples: reviews of a solution; 0: written from the truth (default: 4)",
     )
     parser.add_argument(
         "--samples", type=whole(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
@@ -280,20 +290,34 @@ def _check_role(parser: Parser, given: Any) -> None:
         parser.error("--role needs the problems; add --data FILE")
     if given.role is None and (given.answer or given.prompt or given.from_samples):
         parser.error("--answer, --prompt and --from-samples go with --role solver; add it")
+    if given.role != "verifier" and (given.judge or given.reviews is not None):
+        parser.error("--judge and --reviews go with --role verifier; add it")
+    if given.reviews is not None and not given.from_samples:
+        parser.error("--reviews goes with --from-samples; add it, or leave it out")
+    if given.role == "verifier" and (given.answer or given.prompt) and not given.from_samples:
+        parser.error("--answer and --prompt are about the solver of --from-samples; add it, or leave them out")
 
 
 def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
     """The conversations of ``--role``, and those of them that the model made itself."""
+    from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
     from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
 
+    form = given.judge or "steps"
+    if given.role == "verifier" and not given.from_samples:
+        return [(gold_reviews(given.data, verifier_of(given.model, form), form, aside), 1)], []
     prompt = None if given.prompt is None else Path(given.prompt).read_text(encoding="utf-8").removesuffix("\n")
     role = solver_of(given.model, given.answer, prompt, given.max_tokens)
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
-    say = progress
-    corpus, rows = own_solutions(
-        given.model, given.data, role, samples=given.samples, seed=given.seed, aside=aside, say=say
-    )
+    how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}
+    if given.role == "verifier":
+        drawn = 4 if given.reviews is None else given.reviews
+        corpus, rows = own_reviews(
+            given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **how
+        )
+    else:
+        corpus, rows = own_solutions(given.model, given.data, role, **how)
     return [(corpus, 1)], rows
 
 

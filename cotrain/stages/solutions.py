@@ -10,14 +10,14 @@ taken, and written as ``<step>``s and an ``<answer>``, or in the words of anothe
 row does not say its answer alone, it is looked for in the text: in tags, a box, after ``####`` or "the answer is".
 
 Or the solutions are the model's own: it answers each problem several times, and what is right is kept, word for word
-(rejection
-sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). Left out: several turns,
-    other roles.
+(rejection sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). A verifier's
+conversations are made in ``reviews.py``. Left out: several turns, other roles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,39 +84,58 @@ def own_solutions(
 ) -> tuple[Corpus, list[dict[str, Any]]]:
     """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
     ``messages``. Raises DataError where none is."""
+    kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
+    solved: set[str] = set()
+    drawn = 0
+    with asked_itself(model, path, {"solver": role}, device=device, seed=seed, aside=aside) as (tasks, player):
+        pace = Pace(samples * len(tasks), "{} answers drawn", say)
+        player.watch = lambda total: pace.add
+        for start, mine in in_chunks(tasks):
+            for episode in player.play(_attempt, mine, step=-1 - start, group_size=samples):
+                for trace in episode.traces:
+                    task = mine[episode.task]
+                    said = Said(task=task, text=trace.text, finish=trace.finish)
+                    (found,) = read(role.prompt, role.answer, [said]).found
+                    if CORRECT.of(trace) and found is not None:
+                        kept[task.id, trace.text] = _asked(role, task.prompt, trace.text)
+                        solved.add(task.id)
+            done = min(start + CHUNK, len(tasks))
+            say(f"{done} of {len(tasks)} problems answered: {len(kept)} right solutions of {len(solved)} problems")
+        drawn = samples * len(tasks)
+    if len(kept) < 2:
+        raise DataError(
+            f"{path}: of {drawn} solutions of {model} {len(kept)} are right and can be read; bring easier problems, "
+            "raise --samples, or leave out --from-samples"
+        )
+    items = list(kept.values())
+    return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
+
+
+@contextmanager
+def asked_itself(
+    model: str, path: str, roles: Mapping[str, Role], *, device: str, seed: int, aside: Quarantine | None
+) -> Iterator[tuple[list[Task], Executor]]:
+    """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
+    Problems are graded outside of this process for as long as the context is open."""
     rows = parsed(numbered(Path(path)), lambda row, where: row_of(row, ANY.question, ANY.answer, where), aside)
     if aside is not None:
         aside.settle(path)
     judge, backend = AnswerGrader(), Local(device)
     tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
-    player = Executor(
-        backend.engine, policies.renderers, {"solver": role}, seed_of("samples", seed), grader=grade_outside
-    )
-    kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
-    solved: set[str] = set()
-    pace = Pace(samples * len(tasks), "{} answers drawn", say)
-    player.watch = lambda total: pace.add
-    for start in range(0, len(tasks), CHUNK):
-        mine = tasks[start : start + CHUNK]
-        for episode in player.play(_attempt, mine, step=-1 - start, group_size=samples):
-            for trace in episode.traces:
-                task = mine[episode.task]
-                (found,) = read(role.prompt, role.answer, [Said(task=task, text=trace.text, finish=trace.finish)]).found
-                if CORRECT.of(trace) and found is not None:
-                    kept[task.id, trace.text] = _asked(role, task.prompt, trace.text)
-                    solved.add(task.id)
-        done = min(start + CHUNK, len(tasks))
-        say(f"{done} of {len(tasks)} problems answered: {len(kept)} right solutions of {len(solved)} problems")
-    judge.close()
-    if len(kept) < 2:
-        raise DataError(
-            f"{path}: of {samples * len(tasks)} solutions of {model} {len(kept)} are right and can be read; bring "
-            "easier problems, "
-            "raise --samples, or leave out --from-samples"
+    try:
+        yield (
+            tasks,
+            Executor(backend.engine, policies.renderers, roles, seed_of("samples", seed), grader=grade_outside),
         )
-    items = list(kept.values())
-    return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
+    finally:
+        judge.close()
+
+
+def in_chunks(tasks: Sequence[Task]) -> Iterator[tuple[int, Sequence[Task]]]:
+    """``CHUNK`` problems at a time, each with where it starts."""
+    for start in range(0, len(tasks), CHUNK):
+        yield start, tasks[start : start + CHUNK]
 
 
 async def _attempt(task: Task, roles: Roles) -> None:

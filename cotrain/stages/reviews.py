@@ -1,0 +1,162 @@
+"""Conversations for a verifier: the solution as a run will show it, and a review whose verdict is the truth.
+
+::
+
+    {"problem", "steps": [text, …], "label": 2, "final_answer_correct": false}     (the layout of ProcessBench)
+
+``label`` is the first wrong step, from 0, and −1 where all are right. The format has a verdict for each step, so those
+behind the first wrong one are called wrong too; the label says nothing of them.
+
+Or solutions are the model's own: it answers each problem several times, and each answer is graded. Its own reviews of
+them are kept where their final verdict is right (rejection sampling, as in ``solutions.py``). A model that writes no
+review that can be read has none to keep: with ``reviews=0`` they are written from the truth, verdicts without a
+derivation. There all steps of a right solution are called right. A wrong solution of several steps, of which nobody
+knows where it goes wrong, is left out in the format "steps"; in "genrm" the verdict is about the answer alone, so none
+is.
+
+As many right as wrong solutions are kept, so that the more frequent verdict is not what is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from cotrain.core.errors import DataError
+from cotrain.core.pace import Pace
+from cotrain.core.types import Task
+from cotrain.play.executor import Roles
+from cotrain.play.fixed_solutions import fields_of
+from cotrain.play.judges import judge
+from cotrain.play.protocols import examine, fields_for, in_tags, review
+from cotrain.play.role import Role, Turn
+from cotrain.stages.corpora import Corpus, Item, from_items
+from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks
+from cotrain.tasks.processbench import Sample, sample_of
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.text.material import guarded
+from cotrain.text.messages import Message
+from cotrain.text.parsers import write_review
+from cotrain.text.prompts import fields_of as marks_of
+from cotrain.text.prompts import fill
+
+Form = Literal["steps", "genrm"]
+FORMS: tuple[Form, ...] = ("steps", "genrm")
+Kept = dict[tuple[bool, str], Item]  # by the truth, and by the review's address or its solution's
+
+
+def verifier_of(model: str, form: Form, max_tokens: int | None = None) -> Role:
+    """The role ``verifier`` as a run will have it, played by the policy "solver"."""
+    role = judge("solver", model, form)
+    return role if max_tokens is None else replace(role, sampling=replace(role.sampling, max_tokens=max_tokens))
+
+
+def gold_reviews(path: str, role: Role, form: Form, aside: Quarantine | None = None) -> Corpus:
+    """The file's own solutions and labels. Raises DataError with the layout expected, or sets such a row ``aside``."""
+
+    def conversation(row: dict[str, Any], where: str) -> Item:
+        try:
+            return _labelled(sample_of(row, where, ""), role, form)
+        except DataError as error:
+            raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
+
+    items = parsed(numbered(Path(path)), conversation, aside)
+    if aside is not None:
+        aside.settle(path)
+    return from_items(path, items)
+
+
+def own_reviews(
+    model: str,
+    path: str,
+    solver: Role,
+    form: Form,
+    *,
+    samples: int,
+    reviews: int,
+    max_tokens: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None],
+) -> tuple[Corpus, list[dict[str, Any]]]:
+    """Reviews of ``samples`` own solutions of each problem, of which ``reviews`` are drawn (0: one is written from the
+    truth), and the same as rows of ``messages``. Raises DataError where there is none of right, or none of wrong
+    solutions."""
+    kept: Kept = {}
+    seen = {True: 0, False: 0}  # solutions that can be read
+
+    async def play(task: Task, roles: Roles) -> None:
+        solution = await roles.solver(problem=task.prompt)
+        truth = await examine(task, roles, solution)
+        if truth is None or not solution.parsed.ok:
+            return
+        seen[truth] += 1
+        if reviews:
+            for turn in await review(task, roles, solution, n=reviews):
+                if turn.parsed.ok and turn.parsed.final == truth:
+                    kept[truth, turn.id] = _answered(turn.chat.messages[:1], turn.text)
+            return
+        text = _written(solution, truth, form)
+        if text is not None:
+            told = fields_for(task, roles, roles.verifier, solution, in_tags(solution))
+            kept[truth, solution.id] = _answered(roles.verifier.begin(parent=solution, **told).messages, text)
+
+    roles = {"solver": solver, "verifier": verifier_of(model, form, max_tokens)}
+    with asked_itself(model, path, roles, device=device, seed=seed, aside=aside) as (tasks, player):
+        pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
+        player.watch = lambda total: pace.add
+        for start, mine in in_chunks(tasks):
+            player.play(play, mine, step=-1 - start, group_size=samples)
+            found = {truth: sum(one is truth for one, _ in kept) for truth in seen}
+            say(
+                f"{min(start + CHUNK, len(tasks))} of {len(tasks)} problems answered: {seen[True]} right and "
+                f"{seen[False]} wrong solutions, {found[True]} and {found[False]} reviews of them are right"
+            )
+    least = min(found.values())
+    if not least:
+        raise DataError(f"{path}: {_why(seen, found, reviews, form)}")
+    by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
+    items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
+    return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]
+
+
+def _why(seen: dict[bool, int], found: dict[bool, int], reviews: int, form: Form) -> str:
+    """What is missing, and what would help."""
+    kinds = {True: "right", False: "wrong"}
+    for truth, other in ((True, "easier"), (False, "harder")):
+        if not seen[truth]:
+            return f"none of the model's solutions is {kinds[truth]} and can be read; bring {other} problems"
+    truth = not found[True]
+    missing = f"no review of a {kinds[truth]} solution is right and can be read"
+    if reviews:
+        return f"{missing}; --reviews 0 writes them from the truth"
+    return f"{missing}: nobody knows which step is wrong; --judge genrm asks for the answer alone, or bring labels"
+
+
+def _written(solution: Turn, truth: bool, form: Form) -> str | None:
+    if form == "genrm":
+        return _verdict(truth)
+    count = len(solution.parsed.steps)
+    return write_review([""] * count, [truth] * count, truth) if truth or count == 1 else None
+
+
+def _labelled(sample: Sample, role: Role, form: Form) -> Item:
+    right = sample.label < 0 if sample.final_answer_correct is None else sample.final_answer_correct
+    verdicts = [sample.label < 0 or k < sample.label for k in range(len(sample.steps))]
+    text = _verdict(right) if form == "genrm" else write_review([""] * len(verdicts), verdicts, right)
+    marks = marks_of(role.prompt)
+    fields = {name: value for name, value in fields_of(sample, guarded="nonce" in marks).items() if name in marks}
+    prompt = fill(role.prompt, **guarded(role.prompt, fields, role.words))
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
+
+
+def _answered(told: Sequence[Message], text: str) -> Item:
+    """What a role was told before it spoke, and what it is to say."""
+    return [*({"role": m.role, "content": m.content} for m in told), {"role": "assistant", "content": text}]
+
+
+def _verdict(right: bool) -> str:
+    return f"<verdict>{'Yes' if right else 'No'}</verdict>"

@@ -1,0 +1,76 @@
+"""The scripts that make a table of seeds from the files of runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import batch_figures
+import crossed
+
+
+def runs(folder: Path, figures: dict[int, list[float | None]]) -> Path:
+    for seed, values in figures.items():
+        (folder / f"seed-{seed}").mkdir(parents=True)
+        lines = [{"step": i, "gap": value} for i, value in enumerate(values)] + [{"step": 9, "kind": "evaluation"}]
+        (folder / f"seed-{seed}" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    return folder
+
+
+def test_the_last_batches_of_two_arms_are_paired_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = runs(tmp_path / "first", {0: [9.0, 0.1, 0.3], 1: [9.0, 0.2, None]})
+    second = runs(tmp_path / "second", {0: [9.0, 0.5, 0.7], 1: [9.0, None, 0.4]})
+    batch_figures.main([str(first), str(second), "--figure", "gap", "--last", "2"])
+    rows = capsys.readouterr().out.splitlines()
+    assert "| first | 0.200" in rows[2] and "0.200, 0.200" in rows[2]
+    assert "| second | 0.500" in rows[3] and "+0.300" in rows[3] and "0.600, 0.400" in rows[3]
+    batch_figures.main([str(first), "--figure", "gap", "--last", "1", "--until", "1"])
+    assert "9.000, 9.000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arms", "what"),
+    [
+        ("nowhere", "holds no seed-N"),
+        ("first --figure nope", "no batch of the last 20 has nope"),
+        ("first other", "other seeds than first"),
+    ],
+)
+def test_arms_that_cannot_be_compared_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arms: str, what: str
+) -> None:
+    runs(tmp_path / "first", {0: [0.1], 1: [0.2]})
+    runs(tmp_path / "other", {0: [0.1], 2: [0.2]})
+    words = [str(tmp_path / word) if word in ("nowhere", "first", "other") else word for word in arms.split()]
+    with pytest.raises(SystemExit) as ended:
+        batch_figures.main(["--figure", "gap", *words])
+    assert ended.value.code == 2 and what in capsys.readouterr().err
+
+
+def matrix(run: str, accuracy: float) -> dict[str, object]:
+    """Two runs with start and end; the second judge is better by 0.2 everywhere."""
+    places = [{"run": name} for name in ("a", "a", "b")]
+    cells = [
+        {"generator": g, "verifier": v, **{f: {"value": accuracy + 0.2 * (v == 2)} for f in crossed.FIGURES}}
+        for g in range(3)
+        for v in range(3)
+    ]
+    return {"generators": places, "verifiers": places, "cells": cells, "run": run}
+
+
+def test_two_judges_on_the_same_solutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "0.json", tmp_path / "1.json"]
+    for path, accuracy in zip(files, (0.5, 0.6), strict=True):
+        path.write_text(json.dumps(matrix(path.stem, accuracy)))
+    crossed.main([str(path) for path in files])
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 2 + 3 * len(crossed.FIGURES) and "| 0.550 | 0.550 | 0.750 | +0.200" in rows[2]
+    files[0].write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        crossed.main([str(path) for path in files])
+    assert ended.value.code == 2 and "has no generators" in capsys.readouterr().err
