@@ -112,6 +112,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
         "my-model",
         "path/or/hub-name",
         "runs/start",
+        "runs/judge",
         "my-reward-model",
     ):  # a dry run looks into them
         shutil.copytree(TINY, place / name)

@@ -19,6 +19,7 @@ As many right as wrong solutions are kept, so that the more frequent verdict is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from cotrain.play.judges import judge
 from cotrain.play.protocols import examine, fields_for, in_tags, review
 from cotrain.play.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
-from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks
+from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, why_lost, without
 from cotrain.tasks.processbench import Sample, sample_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.text.material import guarded
@@ -87,6 +88,7 @@ def own_reviews(
     solutions."""
     kept: Kept = {}
     seen = {True: 0, False: 0}  # solutions that can be read
+    lost = Counter[str]()
 
     async def play(task: Task, roles: Roles) -> None:
         solution = await roles.solver(problem=task.prompt)
@@ -109,15 +111,17 @@ def own_reviews(
         pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
         player.watch = lambda total: pace.add
         for start, mine in in_chunks(tasks):
-            player.play(play, mine, step=-1 - start, group_size=samples)
+            for episode in player.play(play, mine, step=-1 - start, group_size=samples):
+                lost.update(why_lost(episode))
             found = {truth: sum(one is truth for one, _ in kept) for truth in seen}
+            judged = f"{found[True]} and {found[False]} reviews of them are right"
             say(
                 f"{min(start + CHUNK, len(tasks))} of {len(tasks)} problems answered: {seen[True]} right and "
-                f"{seen[False]} wrong solutions, {found[True]} and {found[False]} reviews of them are right"
+                f"{seen[False]} wrong solutions, {judged}{without(lost)}"
             )
     least = min(found.values())
     if not least:
-        raise DataError(f"{path}: {_why(seen, found, reviews, form)}")
+        raise DataError(f"{path}: {_why(seen, found, reviews, form)}{without(lost)}")
     by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
     items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
     return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]

@@ -16,6 +16,7 @@ conversations are made in ``reviews.py``. Left out: several turns, other roles.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,9 +26,9 @@ from typing import Any
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError
-from cotrain.core.notes import CORRECT
+from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.pace import Pace
-from cotrain.core.types import Task
+from cotrain.core.types import Episode, Task
 from cotrain.loop.answers import TAGS, Said, read
 from cotrain.loop.policies import frozen
 from cotrain.loop.policy_store import PolicyStore
@@ -86,12 +87,13 @@ def own_solutions(
     ``messages``. Raises DataError where none is."""
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
-    drawn = 0
+    drawn, lost = 0, Counter[str]()
     with asked_itself(model, path, {"solver": role}, device=device, seed=seed, aside=aside) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} answers drawn", say)
         player.watch = lambda total: pace.add
         for start, mine in in_chunks(tasks):
             for episode in player.play(_attempt, mine, step=-1 - start, group_size=samples):
+                lost.update(why_lost(episode))
                 for trace in episode.traces:
                     task = mine[episode.task]
                     said = Said(task=task, text=trace.text, finish=trace.finish)
@@ -100,12 +102,13 @@ def own_solutions(
                         kept[task.id, trace.text] = _asked(role, task.prompt, trace.text)
                         solved.add(task.id)
             done = min(start + CHUNK, len(tasks))
-            say(f"{done} of {len(tasks)} problems answered: {len(kept)} right solutions of {len(solved)} problems")
+            right = f"{len(kept)} right solutions of {len(solved)} problems"
+            say(f"{done} of {len(tasks)} problems answered: {right}{without(lost)}")
         drawn = samples * len(tasks)
     if len(kept) < 2:
         raise DataError(
-            f"{path}: of {drawn} solutions of {model} {len(kept)} are right and can be read; bring easier problems, "
-            "raise --samples, or leave out --from-samples"
+            f"{path}: of {drawn} solutions of {model} {len(kept)} are right and can be read{without(lost)}; bring "
+            "easier problems, raise --samples, or leave out --from-samples"
         )
     items = list(kept.values())
     return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
@@ -117,7 +120,7 @@ def asked_itself(
 ) -> Iterator[tuple[list[Task], Executor]]:
     """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
     Problems are graded outside of this process for as long as the context is open."""
-    rows = parsed(numbered(Path(path)), lambda row, where: row_of(row, ANY.question, ANY.answer, where), aside)
+    rows = parsed(numbered(Path(path)), _problem, aside)
     if aside is not None:
         aside.settle(path)
     judge, backend = AnswerGrader(), Local(device)
@@ -136,6 +139,22 @@ def in_chunks(tasks: Sequence[Task]) -> Iterator[tuple[int, Sequence[Task]]]:
     """``CHUNK`` problems at a time, each with where it starts."""
     for start in range(0, len(tasks), CHUNK):
         yield start, tasks[start : start + CHUNK]
+
+
+def why_lost(episode: Episode) -> list[str]:
+    """Why nothing is known of the solution of an episode; [] where it can be read and was graded."""
+    if episode.failure is not None:
+        return [episode.failure]
+    solution = episode.traces[0]
+    return [reason] if (reason := solution.failure or FAILURE.of(solution)) else []
+
+
+def without(lost: Mapping[str, int]) -> str:
+    """How many solutions were lost, and the most frequent reason; "" for none."""
+    if not lost:
+        return ""
+    most = max(lost, key=lambda reason: lost[reason])
+    return f"; {sum(lost.values())} could not be read or graded (most often: {most})"
 
 
 async def _attempt(task: Task, roles: Roles) -> None:
@@ -170,16 +189,27 @@ def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:
             found: Row = row_of(row, ANY.question, ANY.answer, where)
         except DataError as error:
             raise DataError(f"{error}; expected {LAYOUTS}") from error
+        told = _answer_in(found.answer)  # an answer that is worked text, without ####
+        answer = told or found.answer
         given = str(row.get("solution") or row.get("answer") or "")
         work = given.rpartition("####")[0].strip() if "####" in given else given
-        return found.question, "" if work.strip() == found.answer else work, found.answer
-    answer = final_answer(work) or READERS["phrase"](work)
+        return found.question, "" if work.strip() == answer else work, answer
+    answer = _answer_in(work)
     if answer is None:
         raise DataError(
             f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer "
             "is …' at its end"
         )
     return problem, work.rpartition("####")[0].strip() or work, answer
+
+
+def _answer_in(work: str) -> str | None:
+    return final_answer(work) or READERS["phrase"](work)
+
+
+def _problem(row: dict[str, Any], where: str) -> Row:
+    question, _, answer = _read(row, where)
+    return Row(question=question, answer=answer, solution=None)
 
 
 def _dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:

@@ -48,6 +48,12 @@ def test_other_formats_are_asked_for_and_written(answer, end, tmp_path):
     assert user["content"] == fill(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
 
 
+def test_an_answer_that_is_worked_text_is_looked_for_in_it(tmp_path):
+    row = {"question": "Q?", "answer": "7 * 2 = 14. The answer is 14."}
+    assert corpus(tmp_path, row, "phrase").get(0)[1]["content"] == row["answer"]
+    assert corpus(tmp_path, row).get(0)[1]["content"] == f"<step>{row['answer']}</step><answer>14</answer>"
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [
