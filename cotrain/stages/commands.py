@@ -303,7 +303,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
     from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
 
-    form = given.judge or "steps"
+    form: Any = given.judge or "steps"
     if given.role == "verifier" and not given.from_samples:
         return [(gold_reviews(given.data, verifier_of(given.model, form), form, aside), 1)], []
     prompt = None if given.prompt is None else Path(given.prompt).read_text(encoding="utf-8").removesuffix("\n")

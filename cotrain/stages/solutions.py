@@ -189,11 +189,10 @@ def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:
             found: Row = row_of(row, ANY.question, ANY.answer, where)
         except DataError as error:
             raise DataError(f"{error}; expected {LAYOUTS}") from error
-        told = _answer_in(found.answer)  # an answer that is worked text, without ####
-        answer = told or found.answer
+        alone = _answer_in(found.answer) or found.answer  # the column may hold worked text
         given = str(row.get("solution") or row.get("answer") or "")
         work = given.rpartition("####")[0].strip() if "####" in given else given
-        return found.question, "" if work.strip() == answer else work, answer
+        return found.question, "" if work.strip() == alone else work, alone
     answer = _answer_in(work)
     if answer is None:
         raise DataError(
