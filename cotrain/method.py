@@ -40,6 +40,7 @@ from cotrain.learn.mixing import decay
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.learn.sft import Sft
 from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.implied import Implied
 from cotrain.loop.policies import Policy, adapter, critic, ema, frozen, program, reward_model, snapshot, trainable
 from cotrain.loop.recipe import Objective, Recipe
 from cotrain.loop.remote import remote
@@ -89,6 +90,7 @@ __all__ = [
     "Clipped",
     "ConfigError",
     "Evaluation",
+    "Implied",
     "Finding",
     "Grade",
     "Kl",

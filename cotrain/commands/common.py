@@ -9,7 +9,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import whole
-from cotrain.core.threads import usual_threads
+from cotrain.core.threads import settled_threads
 from cotrain.core.verbosity import progress, shows_all
 
 say = progress  # what a command is busy with
@@ -31,7 +31,7 @@ def quiet() -> None:
 def threads(count: int | None) -> None:
     import torch
 
-    torch.set_num_threads(count or usual_threads())
+    torch.set_num_threads(settled_threads(count))
 
 
 def figure(estimate: dict[str, Any] | None) -> str:

@@ -37,8 +37,9 @@ def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
+    raw: Any = _Lenient(stream.fileno(), name)
     return io.TextIOWrapper(
-        io.BufferedWriter(_Lenient(stream.fileno(), name)),
+        raw if stream.write_through else io.BufferedWriter(raw),  # PYTHONUNBUFFERED: each text goes out at once
         encoding=stream.encoding,
         errors=ERRORS,
         newline="\n",
@@ -55,11 +56,12 @@ class _Lenient(io.FileIO):
         self._stream = name
 
     def write(self, block: Any) -> int:
-        size = memoryview(block).nbytes
-        if self._stream not in _LOST:
-            try:
-                written = super().write(block)
-                return size if written is None else written  # None: a pipe that is full and does not wait
-            except OSError as error:
-                _LOST[self._stream] = (error.strerror or str(error)).lower()
+        rest = memoryview(block).cast("B")
+        size = rest.nbytes
+        try:
+            while rest and self._stream not in _LOST:
+                written = super().write(rest)
+                rest = rest[size if written is None else written :]  # None: a pipe that is full and does not wait
+        except OSError as error:
+            _LOST[self._stream] = (error.strerror or str(error)).lower()
         return size

@@ -16,6 +16,7 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import TooLong, UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource
+from cotrain.loop.implied import Implied
 from cotrain.loop.schedule import Protocol
 from cotrain.metrics.heldout import Measure
 from cotrain.play.executor import TOO_LONG, Executor
@@ -44,6 +45,7 @@ class Evaluation:
     fixed: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for figures on
     # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
+    implied: tuple[Implied, ...] = ()  # reward models that never speak
 
 
 def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:

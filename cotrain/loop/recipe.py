@@ -140,6 +140,11 @@ def check(recipe: Recipe) -> None:
                 )
     _check_counts(recipe)
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
+    for implied in recipe.evaluation.implied:
+        _known("role", implied.role, recipe.roles, "evaluation, implied")
+        for policy in (implied.policy, implied.reference):
+            _known("policy", policy, recipe.policies, "evaluation, implied")
+            used.add(policy)
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
     for role, policy in recipe.evaluation.fixed.items():

@@ -27,6 +27,7 @@ from cotrain.core.types import TaskSource
 from cotrain.core.user_code import target_of_class
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.loop.evaluation import Evaluation
+from cotrain.loop.implied import Implied
 from cotrain.loop.policies import Learning, Policy, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Origin, Recipe
 from cotrain.loop.schedule import Protocol, Schedule
@@ -97,10 +98,12 @@ class Settings:
         measures: tuple[Measure, ...] = (solving("solver", 8),),
         options: Mapping[str, Any] | None = None,
         fixed: Mapping[str, str] | None = None,
+        implied: tuple[Implied, ...] = (),
         stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
         """The whole recipe. ``evaluate``: the protocol played on held-out problems, with ``options``; ``measures``:
-        what is counted then; ``fixed``: see ``Evaluation``; ``stores``: what the run collects (``play/stores.py``)."""
+        what is counted then; ``fixed``, ``implied``: see ``Evaluation``; ``stores``: what the run collects
+        (``play/stores.py``)."""
         evaluation = Evaluation(
             protocol=evaluate,
             measures=measures,
@@ -108,6 +111,7 @@ class Settings:
             splits=SPLITS,
             options=options or {},
             fixed=fixed or {},
+            implied=implied,
         )
         return Recipe(
             name=name,

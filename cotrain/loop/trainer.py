@@ -28,6 +28,7 @@ from cotrain.loop.clock import Clock
 from cotrain.loop.drawing import train_task
 from cotrain.loop.evaluation import evaluate, evaluation_seed, greedy_names, held_out
 from cotrain.loop.flops import Meter, Sequences
+from cotrain.loop.implied import implied_figures
 from cotrain.loop.lag import Played, Plays, StoppableEngine, Work, check_lag, updates_behind
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
@@ -328,7 +329,9 @@ class CoTrainer:
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         self.judge.watch = self.watch
-        return evaluate(evaluation, self.judge, tasks, split=split, group_size=group_size or evaluation.group_size)
+        size = group_size or evaluation.group_size
+        figures, played = evaluate(evaluation, self.judge, tasks, split=split, group_size=size)
+        return figures | implied_figures(evaluation.implied, played, self.policies, self.recipe.roles), played
 
     def evaluate_fixed(
         self, split: str, count: int, *, greedy: bool = False
@@ -339,14 +342,10 @@ class CoTrainer:
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
 
         def judged(cold: bool) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-            roles = {
-                name: replace(role, policy=swapped[name])
-                if name in swapped
-                else replace(
-                    role, sampling=replace(role.sampling, temperature=0.0 if cold else role.sampling.temperature)
-                )
-                for name, role in self.recipe.roles.items()
-            }
+            roles = {n: replace(role, policy=swapped.get(n, role.policy)) for n, role in self.recipe.roles.items()}
+            if cold:
+                judges = {n: role for n, role in roles.items() if n not in swapped}
+                roles |= {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in judges.items()}
             still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
             still.watch = self.watch
             group_size = max(1, evaluation.group_size // 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cotrain.metrics.metric import COUNT, NATS, NUMBER, UNKNOWN, Metric
+from cotrain.metrics.metric import BOTH, COUNT, HELD_OUT, MAIN, NATS, NUMBER, UNKNOWN, Metric
 
 inf = math.inf
 EXPLORING = "Near zero it has stopped exploring, far above one it is losing its language: lower the learning rate."
@@ -66,8 +66,14 @@ CREDIT = (
     Metric(key="{objective}/logprob/worse", unit=NATS, meaning="preferences: that of the worse one"),
     Metric(key="{objective}/pair_loss", unit=NUMBER, better=-1, meaning="reward model: their loss"),
     Metric(
-        key="{objective}/pair_accuracy", better=1, trend="above 0.5",
-        meaning="the share of pairs that is put in order",
+        key="{objective}/pair_accuracy", headline=MAIN, label="pairs in order", better=1, at=BOTH,
+        trend="above 0.5",
+        meaning="the share of pairs that is put in order; held out, of a right and a wrong solution of one problem",
+    ),
+    Metric(
+        key="{objective}/step_pair_accuracy", headline=MAIN, label="pairs of steps in order", better=1, at=HELD_OUT,
+        trend="above 0.5",
+        meaning="of a right and a wrong step in solutions of one problem: the share that process rewards put in order",
     ),
     Metric(key="{objective}/score_mean", unit=NUMBER, trend="not drifting", meaning="reward model: mean of its scores"),
     Metric(key="{objective}/score_std", unit=NUMBER, trend="not drifting", meaning="reward model: spread of its "

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cotrain import Objective, Phase, Recipe, Settings
+from cotrain import Implied, Objective, Phase, Recipe, Settings
 from cotrain import alternate, frozen, common_roles, recipe, solve
 from cotrain.core.errors import ConfigError
 from cotrain.learn.implicit_prm import ImplicitPrm, Prime
@@ -60,4 +60,5 @@ def prime(
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"prm": warmup} if implicit and warmup else {}),
         evaluate=solve,
+        implied=(Implied(policy="prm", reference="start"),) if implicit else (),
     )

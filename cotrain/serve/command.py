@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, whole
-from cotrain.core.threads import usual_threads
+from cotrain.core.threads import settled_threads
 
 
 def serve(words: Sequence[str]) -> int:
@@ -40,6 +40,6 @@ def serve(words: Sequence[str]) -> int:
     from cotrain.backend.local import settled_device
 
     logging.disable_progress_bar()
-    torch.set_num_threads(given.threads or usual_threads())
+    torch.set_num_threads(settled_threads(given.threads))
     device = settled_device(given.device)
     return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=device)

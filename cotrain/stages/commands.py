@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real, whole
-from cotrain.core.threads import usual_threads
+from cotrain.core.threads import settled_threads
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
@@ -71,7 +71,7 @@ def _keep(aside: Quarantine | None, out: str) -> None:
 def _begin(threads: int | None) -> None:
     import torch
 
-    torch.set_num_threads(threads or usual_threads())
+    torch.set_num_threads(settled_threads(threads))
 
 
 def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
