@@ -1,15 +1,18 @@
-"""A figure of training batches over the last steps of runs, arms side by side, paired by seed.
+"""A figure of runs, arms side by side, paired by seed: of the last training batches, or of a later evaluation.
 
     python benchmarks/batch_figures.py RUNS/frozen RUNS/online --figure generator/process/pair_accuracy --last 30
+    python benchmarks/batch_figures.py RUNS/frozen RUNS/online --figure solver/greedy --split ood_length
 
 Each folder is an arm of a comparison or study and holds ``seed-N``. A seed's figure is the mean over those of its last
-``--last`` batches that have one. Differences are an arm's minus the first arm's; the interval is Student's over seeds.
-"Seen": the smallest difference that so many seeds find with 80 % power.
+``--last`` batches that have one, or with ``--split`` what ``cotrain eval seed-N --split …`` found. Differences are an
+arm's minus the first arm's; the interval is Student's over seeds. "Seen": the smallest difference that so many seeds
+find with 80 % power.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +33,20 @@ def by_seed(arm: Path, figure: str, last: int, until: int | None = None) -> dict
         found[run.parent.name] = sum(values) / len(values)
     if not found:
         raise DataError(f"{arm} holds no seed-N/metrics.jsonl; expected the folder of an arm")
+    return found
+
+
+def evaluated(arm: Path, figure: str, split: str) -> dict[str, float]:
+    """What an evaluation of each run of an arm found. Raises DataError for a run without it."""
+    found: dict[str, float] = {}
+    for run in sorted(arm.glob("seed-*/")):
+        path = run / f"eval-{split}.json"
+        try:
+            found[run.name] = float(json.loads(path.read_text(encoding="utf-8"))["figures"][figure]["value"])
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"{path}: no {figure} ({error}); expected what cotrain eval RUN --split wrote") from None
+    if not found:
+        raise DataError(f"{arm} holds no seed-N; expected the folder of an arm")
     return found
 
 
@@ -56,9 +73,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--figure", required=True, metavar="NAME", help="a key of metrics.jsonl")
     parser.add_argument("--last", type=int, default=20, metavar="N", help="batches (default: 20)")
     parser.add_argument("--until", type=int, metavar="STEP", help="batches before this step (default: the end)")
+    parser.add_argument("--split", metavar="NAME", help="read what cotrain eval found on this split instead")
     given = parser.parse_args(words)
+
+    def found(arm: Path) -> dict[str, float]:
+        if given.split is not None:
+            return evaluated(arm, given.figure, given.split)
+        return by_seed(arm, given.figure, given.last, given.until)
+
     try:
-        print("\n".join(rows({arm.name: by_seed(arm, given.figure, given.last, given.until) for arm in given.arms})))
+        print("\n".join(rows({str(arm): found(arm) for arm in given.arms})))
     except CotrainError as error:
         parser.error(str(error))
 

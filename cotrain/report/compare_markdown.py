@@ -84,7 +84,7 @@ def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
 
 
 def _setting(compare: Mapping[str, Any], runs: Runs) -> str:
-    seeds = sorted({str(seed) for found in runs.values() for seed in found})
+    seeds = map(str, sorted({int(seed) for found in runs.values() for seed in found}))
     settings_ = ", ".join(text(s) for s in compare.get("settings", ())) or "none"
     lines = [
         f"- seeds {', '.join(map(text, seeds))}; settings: {settings_}",

@@ -27,10 +27,22 @@ def test_the_last_batches_of_two_arms_are_paired_by_seed(tmp_path: Path, capsys:
     second = runs(tmp_path / "second", {0: [9.0, 0.5, 0.7], 1: [9.0, None, 0.4]})
     batch_figures.main([str(first), str(second), "--figure", "gap", "--last", "2"])
     rows = capsys.readouterr().out.splitlines()
-    assert "| first | 0.200" in rows[2] and "0.200, 0.200" in rows[2]
-    assert "| second | 0.500" in rows[3] and "+0.300" in rows[3] and "0.600, 0.400" in rows[3]
+    assert "/first | 0.200" in rows[2] and "0.200, 0.200" in rows[2]
+    assert "/second | 0.500" in rows[3] and "+0.300" in rows[3] and "0.600, 0.400" in rows[3]
     batch_figures.main([str(first), "--figure", "gap", "--last", "1", "--until", "1"])
     assert "9.000, 9.000" in capsys.readouterr().out
+
+
+def test_what_an_evaluation_found_is_read_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arm = runs(tmp_path / "first", {0: [0.0], 1: [0.0]})
+    for seed, value in ((0, 0.25), (1, 0.75)):
+        written = {"split": "test", "figures": {"solver/greedy": {"value": value}}}
+        (arm / f"seed-{seed}" / "eval-test.json").write_text(json.dumps(written))
+    batch_figures.main([str(arm), "--figure", "solver/greedy", "--split", "test"])
+    assert "0.250, 0.750" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        batch_figures.main([str(arm), "--figure", "solver/greedy", "--split", "other"])
+    assert "expected what cotrain eval RUN --split wrote" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -38,7 +50,7 @@ def test_the_last_batches_of_two_arms_are_paired_by_seed(tmp_path: Path, capsys:
     [
         ("nowhere", "holds no seed-N"),
         ("first --figure nope", "no batch of the last 20 has nope"),
-        ("first other", "other seeds than first"),
+        ("first other", "other seeds than"),
     ],
 )
 def test_arms_that_cannot_be_compared_are_one_line(
