@@ -45,6 +45,7 @@ def test_import_is_cheap():
         (["run", "tango", "--out", "x", "--checkpoint-every", "0"], "expected at least 1"),
         (["resume", "nowhere"], "no such directory"),
         (["compare", "grpo", "--seeds", "0", "--out", "x"], "--seeds: '0' is too small, expected at least 1"),
+        (["view", "x", "--port", "99999"], "--port: '99999' is too large, expected at most 65535"),
         (["sft", "--model", "./nowhere", "--out", "x"], "no such directory"),
     ],
 )

@@ -92,13 +92,15 @@ def words_of(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def whole(least: int | None = None) -> Callable[[str], int]:
-    """The type of a flag that is a whole number, of at least ``least``."""
+def whole(least: int | None = None, most: int | None = None) -> Callable[[str], int]:
+    """The type of a flag that is a whole number, of at least ``least`` and at most ``most``."""
 
     def read(text: str) -> int:
         value = _number(text, int, "a whole number")
         if least is not None and value < least:
             raise argparse.ArgumentTypeError(f"{text!r} is too small, expected at least {least}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"{text!r} is too large, expected at most {most}")
         return value
 
     return read
