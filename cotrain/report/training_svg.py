@@ -25,6 +25,8 @@ SHOWN = (  # of any role; "gap" besides
     "reward/proxy",
     "reward/vote",
     "majority_share",
+    "process/pair_accuracy",
+    "pair_accuracy",
     "predicted_positive",
     "base_rate",
 )
