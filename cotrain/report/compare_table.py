@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_seen
-from cotrain.metrics.table import meaning, rank
+from cotrain.metrics.table import limits_of, meaning, rank
 from cotrain.report.compare_words import AXES, budget_in_words, difference_in_words
 from cotrain.report.guide import number, take_apart, where
 from cotrain.report.lines import Points, value_at
@@ -239,14 +239,15 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                 words = difference_in_words(change, take_apart(metric, roles).metric, verdict=at == "end")
                 seen = least if math.isfinite(least := smallest_seen(change)) else None
             own = [(value, list(_said(runs[name][seed], metric, at).values())) for seed, value in final[name].items()]
+            limits = limits_of(metric.rpartition("/")[2])
             rows.append(
                 {
                     "at": at,
                     "metric": metric,
                     "recipe": name,
                     "reference": None if change is None else reference,
-                    "before": mean_interval(list(start[name].values())).json(),
-                    "after": over_seeds_and_problems(own).json(),
+                    "before": mean_interval(list(start[name].values())).within(*limits).json(),
+                    "after": over_seeds_and_problems(own).within(*limits).json(),
                     "difference": None if change is None else change.json(),
                     "seen": seen,
                     "words": words,
