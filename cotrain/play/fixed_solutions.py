@@ -36,8 +36,8 @@ def judge_given(
     return [_judged_row(given[e.task_id], e) for e in episodes]
 
 
-def fields_of(sample: Sample, *, guarded: bool) -> dict[str, Any]:
-    """Of a judge's prompt. ``guarded``: its template wants the solution between markers."""
+def asked_about(sample: Sample, *, guarded: bool) -> dict[str, Any]:
+    """The fields of a judge's prompt on this solution. ``guarded``: its template wants the solution between markers."""
     answer = final_answer(sample.steps[-1])
     text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
     told = shown(nonce(0, sample.id), solution=text) if guarded else {"solution": text}
@@ -48,7 +48,7 @@ async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier
     """The verifier judges each step of a given solution."""
     sample, judge = given[task.id], getattr(roles, verifier)
     try:
-        turns = await judge.many(n, **fields_of(sample, guarded="nonce" in judge.fields))
+        turns = await judge.many(n, **asked_about(sample, guarded="nonce" in judge.fields))
     except TooLong:
         return
     for turn in turns:

@@ -237,7 +237,7 @@ def sft(argv: Sequence[str]) -> int:
     parser.add_argument("--judge", choices=("steps", "genrm"), help="with --role verifier: its format (default: steps)")
     parser.add_argument(
         "--reviews",
-        type=whole(),
+        type=whole(0),
         metavar="K",
         help="with --role verifier --from-samples: reviews of a solution; 0: written from the truth (default: 4)",
     )

@@ -22,26 +22,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from cotrain.core.errors import DataError
 from cotrain.core.pace import Pace
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
-from cotrain.play.fixed_solutions import fields_of
+from cotrain.play.fixed_solutions import asked_about
 from cotrain.play.judges import judge
 from cotrain.play.protocols import examine, fields_for, in_tags, review
 from cotrain.play.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
-from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, why_lost, without
+from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, rows_in, why_lost, without
 from cotrain.tasks.processbench import Sample, sample_of
-from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.reading import Quarantine
 from cotrain.text.material import guarded
 from cotrain.text.messages import Message
 from cotrain.text.parsers import write_review
-from cotrain.text.prompts import fields_of as marks_of
-from cotrain.text.prompts import fill
+from cotrain.text.prompts import fields_of, fill
 
 Form = Literal["steps", "genrm"]
 FORMS: tuple[Form, ...] = ("steps", "genrm")
@@ -63,10 +61,7 @@ def gold_reviews(path: str, role: Role, form: Form, aside: Quarantine | None = N
         except DataError as error:
             raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
 
-    items = parsed(numbered(Path(path)), conversation, aside)
-    if aside is not None:
-        aside.settle(path)
-    return from_items(path, items)
+    return from_items(path, rows_in(path, conversation, aside))
 
 
 def own_reviews(
@@ -151,8 +146,8 @@ def _labelled(sample: Sample, role: Role, form: Form) -> Item:
     right = sample.label < 0 if sample.final_answer_correct is None else sample.final_answer_correct
     verdicts = [sample.label < 0 or k < sample.label for k in range(len(sample.steps))]
     text = _verdict(right) if form == "genrm" else write_review([""] * len(verdicts), verdicts, right)
-    marks = marks_of(role.prompt)
-    fields = {name: value for name, value in fields_of(sample, guarded="nonce" in marks).items() if name in marks}
+    marks = fields_of(role.prompt)
+    fields = {name: value for name, value in asked_about(sample, guarded="nonce" in marks).items() if name in marks}
     prompt = fill(role.prompt, **guarded(role.prompt, fields, role.words))
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
@@ -53,6 +53,7 @@ ENDS = {
     "last-number": "ANSWER",
 }
 CHUNK = 32  # problems that are answered at a time
+T = TypeVar("T")
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
@@ -66,10 +67,16 @@ def solver_of(model: str, answer: str | None = None, prompt: str | None = None, 
 
 def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
     """The file's own solutions. Raises DataError with the layouts expected, or sets such a row ``aside``."""
-    items = parsed(numbered(Path(path)), lambda row, where: _conversation(row, where, role), aside)
+    return from_items(path, rows_in(path, lambda row, where: _conversation(row, where, role), aside))
+
+
+def rows_in(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
+    """What ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses, or sets
+    such rows ``aside``."""
+    found = parsed(numbered(Path(path)), read, aside)
     if aside is not None:
         aside.settle(path)
-    return from_items(path, items)
+    return found
 
 
 def own_solutions(
@@ -120,9 +127,7 @@ def asked_itself(
 ) -> Iterator[tuple[list[Task], Executor]]:
     """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
     Problems are graded outside of this process for as long as the context is open."""
-    rows = parsed(numbered(Path(path)), _problem, aside)
-    if aside is not None:
-        aside.settle(path)
+    rows = rows_in(path, _problem, aside)
     judge, backend = AnswerGrader(), Local(device)
     tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
@@ -145,7 +150,7 @@ def why_lost(episode: Episode) -> list[str]:
     """Why nothing is known of the solution of an episode; [] where it can be read and was graded."""
     if episode.failure is not None:
         return [episode.failure]
-    solution = episode.traces[0]
+    solution = next(trace for trace in episode.traces if trace.role == "solver")
     return [reason] if (reason := solution.failure or FAILURE.of(solution)) else []
 
 
