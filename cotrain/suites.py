@@ -16,7 +16,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.answers import PROBED, settings_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
+from cotrain.loop.names import role_named
 from cotrain.loop.override import override
+from cotrain.loop.recipe import Recipe
 from cotrain.metrics.suites import (
     GREEDY,
     SampleRow,
@@ -112,6 +114,7 @@ def evaluate_suites(
             tasks = drawn(asked, PROBED)
             how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
             recipe = override(recipe, how)
+    play = replace(play, **{flag: _role(recipe, getattr(play, flag), flag) for flag in ("solver", "verifier")})
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     trainer = api.trained(directory, recipe=recipe, device=device)
@@ -133,6 +136,11 @@ def evaluate_suites(
         if isinstance(ending, AnswerGrader):
             ending.close()
     return results
+
+
+def _role(recipe: Recipe, name: str, flag: str) -> str:
+    """The role of a name, or of a policy's; the usual name stands for itself, as a recipe may have no such role."""
+    return name if name == flag else role_named(recipe, name, f"--{flag}")
 
 
 def _loaded(

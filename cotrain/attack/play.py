@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Episode, Task
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
+from cotrain.loop.names import role_named
+from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.protocols import examine, show_verdict
@@ -69,11 +71,11 @@ def attack(
         start: attack the models that the run began with, into ``attack-start.json``.
         out: where the file goes; by default the run's directory, of a model ``evals/NAME``.
 
-    Raises UnknownName for a role there is not, ConfigError for one that says no verdict, and where there is no wrong
+    Raises ConfigError for a role there is not and for one that says no verdict, and where there is no wrong
     solution.
     """
     recipe = api.recipe_of(directory, judging=True)
-    judge = judging_role(recipe.roles, role)
+    role, judge = judging_role(recipe, role)
     trainer = api.trained(directory, recipe=recipe, step=0 if start else None, device=device)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
     solver = _solver(trainer, fixed)
@@ -110,16 +112,20 @@ def attack(
     return found
 
 
-def judging_role(roles: Mapping[str, Role], name: str) -> Role:
-    """The role of this name. Raises UnknownName, and ConfigError for one that judges no solution."""
-    if name not in roles:
-        raise UnknownName("role", name, roles)
-    judge = roles[name]
-    if judge.parse is None or "solution" not in fields_of(judge.prompt):
+def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
+    """The role of this name, or of a policy's (``loop/names.py``). Raises ConfigError for a name that there is not, and
+    for a role that judges no solution."""
+    name = role_named(recipe, name, fits=_judges)
+    judge = recipe.roles[name]
+    if not _judges(judge):
         raise ConfigError(
             f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role"
         )
-    return judge
+    return name, judge
+
+
+def _judges(role: Role) -> bool:
+    return role.parse is not None and "solution" in fields_of(role.prompt)
 
 
 def _solver(trainer: CoTrainer, fixed: bool) -> Role:

@@ -51,7 +51,7 @@ def reviewed(
     there is not, RunDirectoryError for what is no run.
     """
     recipe = api.rebuild(directory)
-    judging_role(recipe.roles, role)
+    role, _ = judging_role(recipe, role)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:
         raise ConfigError(

@@ -86,8 +86,11 @@ def xplay(
     """
     recipes = {str(directory): api.rebuild(directory) for directory in directories}
     first = next(iter(recipes.values()))
+    judges = {judging_role(recipe, role)[0] for recipe in recipes.values()}
+    if len(judges) > 1:
+        raise ConfigError(f"xplay: {role!r} is {' and '.join(sorted(judges))} in these runs; name a role of all")
+    (role,) = judges
     for run, recipe in recipes.items():
-        judging_role(recipe.roles, role)
         if "solver" not in recipe.roles:
             raise UnknownName("role (that solves)", "solver", recipe.roles)
         if recipe.tasks.describe() != first.tasks.describe():
