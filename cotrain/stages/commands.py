@@ -36,6 +36,9 @@ def _common(parser: Parser, *, lr: float | None, tokens: int) -> None:
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and of the order of the text")
     parser.add_argument("--save-every", type=whole(0), default=500, metavar="N", help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
+    )
     _threads(parser)
 
 
@@ -72,6 +75,15 @@ def _begin(threads: int | None) -> None:
     import torch
 
     torch.set_num_threads(settled_threads(threads))
+
+
+def _device(name: str) -> str:
+    """The device that ``--device`` means. Raises ConfigError for one that is not there."""
+    from cotrain.backend.local import check_device, settled_device
+
+    device = settled_device(name)
+    check_device(device)
+    return device
 
 
 def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
@@ -177,6 +189,7 @@ def pretrain(argv: Sequence[str]) -> int:
     if given.model and given.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
     _begin(given.threads)
+    given.device = _device(given.device)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
     from cotrain.stages.pretrain import steps_of
@@ -210,6 +223,7 @@ def pretrain(argv: Sequence[str]) -> int:
         resume=given.resume,
         report=_progress(steps_of(given.tokens, given.batch_tokens, given.length)),
         plan={"save_every": given.save_every},
+        device=given.device,
     )
     _keep(aside, given.out)
     return _ended(outcome, given.out, "pretrain")
@@ -248,6 +262,7 @@ def sft(argv: Sequence[str]) -> int:
     given = parser.strict(argv)
     _check_role(parser, given)
     _begin(given.threads)
+    given.device = _device(given.device)
     from cotrain.play.common_roles import speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, mark, practice_of
@@ -276,6 +291,7 @@ def sft(argv: Sequence[str]) -> int:
         resume=given.resume,
         report=_progress(steps_of(given.tokens, given.batch_tokens, given.length)),
         plan={"save_every": given.save_every},
+        device=given.device,
     )
     if outcome.finished and given.data is None:
         mark(Path(given.out))
@@ -311,6 +327,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
     how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}
+    how["device"] = given.device
     if given.role == "verifier":
         drawn = 4 if given.reviews is None else given.reviews
         corpus, rows = own_reviews(
