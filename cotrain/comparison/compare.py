@@ -28,6 +28,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cotrain.comparison import asking
 from cotrain.comparison.arms import Arm, distinct, recipe_of, settings_of
 from cotrain.comparison.pool import cores
 from cotrain.comparison.rates import choose_rates, with_rate
@@ -67,6 +68,8 @@ class Plan:
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
+    answer: str | None = None  # how solvers are read, and asked (``asking.py``): a format, or "auto"
+    prompt: str | None = None  # a text with the mark {problem}
     device: str = "cpu"
     workers: int | None = None  # runs at a time; None: one a core
 
@@ -121,7 +124,9 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     source = {"tasks": problems(**given)} if any(given.values()) else {}
     recipes = {arm.label: recipe_of(arm, source, plan.common) for arm in arms}
     _refuse_unlike(recipes)
+    asked = asking.settled(recipes, plan.answer, plan.prompt, out=plan.out, device=plan.device, say=say)
     claim(plan, arms)
+    asking.keep(plan.out, asked)
     count = plan.workers or cores()
     say(
         f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
@@ -136,7 +141,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
             seed=seed,
             ends={**plan.ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
-            settings=(*plan.common, *further),
+            settings=(*plan.common, *asked[arm.label], *further),
             device=plan.device,
             **given,
         )
@@ -156,6 +161,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         "seeds": plan.seeds,
         "settings": list(plan.settings),
         "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
+        "answers": asked,
         "recipes": {},
     }
     result["budget"] = plan.budget
