@@ -193,3 +193,9 @@ def values_of(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, 
     """The parsed values of these parameters; lists as tuples."""
     found = {name: getattr(namespace, name) for name in names}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def typed_in(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
+    """Names of the flags that are among these words; what a parser has of others are defaults."""
+    flags = {word.partition("=")[0] for word in words}
+    return {action.dest for action in parser._actions if flags & set(action.option_strings)}
