@@ -226,6 +226,9 @@ def _shown(estimate: Mapping[str, Any] | None) -> str:
 
 def _alarm(alarm: Any) -> str:
     """One line of an alarm as the summary holds it."""
-    if isinstance(alarm, Mapping):
-        return " ".join(str(alarm[key]) for key in ("message", "advice") if alarm.get(key)) or json.dumps(alarm)
-    return str(alarm)
+    try:
+        held = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
+        read = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
+        return f"{alarm['band']}, after step {alarm['step'] + 1}{held}({read}). {alarm['advice']}"
+    except (KeyError, TypeError):
+        return json.dumps(alarm)

@@ -129,3 +129,18 @@ def test_answers_in_a_format_that_there_is_not(place, capsys):
 
 def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
     assert "--samples goes with --suite" in fails(capsys, "eval", TINY, "--samples", "4")
+
+
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        ("prompt and completion", {"prompt": "What is 2 + 3?", "completion": "2 + 3 = 5\n#### 5"}),
+        ("ShareGPT", {"conversations": [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "#### 5"}]}),
+        ("messages", {"messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "#### 5"}]}),
+    ],
+)
+def test_rows_for_fine_tuning(place, capsys, layout, row):
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(9)))
+    line = run(capsys)
+    assert f"the layout is {layout}" in line and "'question' and 'answer'" in line
+    assert "cotrain sft --role solver --data" in line and "did you mean" not in line
