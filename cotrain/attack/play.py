@@ -27,6 +27,7 @@ from cotrain.attack.tables import BROKEN, Attempt, Outcome, asked, tables
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
+from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
@@ -79,7 +80,7 @@ def attack(
     trainer = api.trained(directory, recipe=recipe, step=0 if start else None, device=device)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
     solver = _solver(trainer, fixed)
-    wrong = wrong_solutions(trainer, solver, tasks, split)
+    wrong = wrong_solutions(trainer, solver, tasks, split, say)
     if not wrong:
         raise ConfigError(f"attack: none of {WRONG * problems} solutions of {directory} is wrong; raise --problems")
     strings = corpus(seed)
@@ -153,9 +154,12 @@ def digest(strings: Sequence[Injection]) -> str:
 Wrong = tuple[int, str, Solution]  # which task, its text, as it was read
 
 
-def wrong_solutions(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str) -> list[Wrong]:
+def wrong_solutions(
+    trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say = lambda text: None
+) -> list[Wrong]:
     """Different readable wrong solutions of the solver, in order; ``WRONG`` are drawn of each problem."""
     player = trainer.player(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
     played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=WRONG)
     found: dict[tuple[int, str], Wrong] = {}
     for episode in played:
@@ -195,14 +199,23 @@ def changed(
 
 
 def judged(
-    player: Executor, role: str, tasks: Sequence[Task], attempts: Sequence[Attempt], *, split: str, say: Say
+    player: Executor,
+    role: str,
+    tasks: Sequence[Task],
+    attempts: Sequence[Attempt],
+    *,
+    split: str,
+    say: Say = lambda text: None,
+    pace: Pace | None = None,
 ) -> list[Outcome]:
-    """What the verifier says of each."""
+    """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls."""
     outcomes: list[Outcome] = []
+    kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
+    counted = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
+    player.watch = lambda total: counted.add
     for start in range(0, len(attempts), CHUNK):
         mine = attempts[start : start + CHUNK]
         chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(mine)]
-        kind = "ordinary" if mine[0].injection is None else "changed"
         episodes = player.play(
             _judge_one,
             chosen,
@@ -213,7 +226,7 @@ def judged(
             judge=role,
         )
         outcomes += [_outcome(mine[episode.task], episode) for episode in episodes]
-        say(f"{min(start + CHUNK, len(attempts))} of {len(attempts)} {kind} solutions")
+    say(f"{len(attempts):,} {kind} solutions judged")
     return outcomes
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.pace import Pace
 from cotrain.core.types import Task
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
@@ -159,7 +160,12 @@ def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, dev
     for prompt in [role.prompt] if fixed else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
         asked = {"solver": replace(role, prompt=prompt)}
         player = Executor(
-            backend.engine, policies.renderers, asked, seed_of("probe", recipe.seed), grader=grade_outside
+            backend.engine,
+            policies.renderers,
+            asked,
+            seed_of("probe", recipe.seed),
+            grader=grade_outside,
+            watch=lambda total: Pace(total, "  {} answers", say).add,
         )
         episodes = player.play(_ask, tasks, step=STEP, group_size=1)
         said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
