@@ -11,7 +11,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.loop.override import override
 from cotrain.loop.policies import Learning
-from cotrain.loop.recipe import Recipe, check_problems
+from cotrain.loop.recipe import Recipe, check_due, check_problems
 from cotrain.recipes import make
 from cotrain.report.compare_words import slug_of
 
@@ -99,10 +99,12 @@ def distinct(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def recipe_of(arm: Arm, source: Mapping[str, Any], settings: Sequence[str]) -> Recipe:
-    """What an arm will run, so that whatever is wrong with it is said before anything has been run."""
+    """What an arm will run, so that whatever is wrong with it is said before anything has been run: its length is among
+    ``settings``."""
     try:
         made = override(make(arm.target, {**arm.arguments, **source}), settings)
         check_problems(made)
+        check_due(made)
         return made
     except UserError as error:
         raise ConfigError(f"arm {arm.label!r}: {error}") from error
