@@ -98,13 +98,14 @@ def distinct(arms: Sequence[Arm]) -> list[Arm]:
     return list(arms)
 
 
-def recipe_of(arm: Arm, source: Mapping[str, Any], settings: Sequence[str]) -> Recipe:
-    """What an arm will run, so that whatever is wrong with it is said before anything has been run: its length is among
-    ``settings``."""
+def recipe_of(arm: Arm, source: Mapping[str, Any], settings: Sequence[str], *, begun: bool = False) -> Recipe:
+    """What an arm will run, so that whatever is wrong with it is said before anything has been run. ``settings``: with
+    the length of a run; ``begun``: its runs are there, with the schedule that the recipe had then."""
     try:
         made = override(make(arm.target, {**arm.arguments, **source}), settings)
         check_problems(made)
-        check_due(made)
+        if not begun:
+            check_due(made)
         return made
     except UserError as error:
         raise ConfigError(f"arm {arm.label!r}: {error}") from error

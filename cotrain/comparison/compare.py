@@ -115,8 +115,8 @@ class Plan:
 
     def recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """What each of these arms will run. Raises UserError for what no run could begin with."""
-        source = self.source()
-        return {arm.label: recipe_of(arm, source, self.long) for arm in arms}
+        source, begun = self.source(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
+        return {arm.label: recipe_of(arm, source, self.long, begun=begun[arm.label]) for arm in arms}
 
     @property
     def ends(self) -> dict[str, float]:
@@ -181,7 +181,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
-            recipe = recipe_of(arm, source, (*plan.long, *own[arm.label]))
+            recipe = recipe_of(arm, source, (*plan.long, *own[arm.label]), begun=True)
         leading = recipe.objectives[recipe.leading].policy
         seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}
