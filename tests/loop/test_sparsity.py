@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cotrain.backend.local import Local
+from cotrain.cli import main
 from cotrain.loop import run as loop
 from cotrain.loop.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.loop.sparsity import update_sparsity
@@ -100,7 +101,7 @@ def test_what_cannot_be_measured_is_said_and_ends_nothing(tmp_path):
     ]
 
 
-def test_a_run_ends_with_it_and_begins_without(tmp_path):
+def test_a_run_ends_with_it_and_begins_without(tmp_path, capsys):
     made = grpo(steps=2, kl=0.0, **SMALL)
     loop.start(replace(made, evaluation=replace(made.evaluation, group_size=1, splits=())), tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -108,3 +109,13 @@ def test_a_run_ends_with_it_and_begins_without(tmp_path):
     assert 0.0 <= shares[0] <= shares[1] <= 1.0 and "generator/update_sparsity" not in summary["before"]
     assert not any("sparsity" in key for key in summary["change"])
     assert (shares[0] < 1.0) == bool(summary["updates"]["generator"])
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0.0 < row["solver/entropy"] < 10.0
+    large = ["eval", str(tmp_path / "run"), "--problems", "2", "--samples", "6", "--threads", "1"]
+    assert main([*large, "--step", "0"]) == 0 and main([*large, "--json"]) == 0
+    ends = [tmp_path / "run" / f"eval-test{step}-6-samples.json" for step in ("-step-0", "")]
+    start, end = (json.loads(file.read_text()) for file in ends)
+    assert (start["step"], end["step"]) == (0, 2)
+    passed = [end["figures"][f"solver/pass@{k}"]["value"] for k in (1, 2, 4, 6)]
+    assert passed == sorted(passed) and "solver/pass@6" in capsys.readouterr().out
+    assert main([*large, "--solver", "verifier"]) == 2 and "unknown role 'verifier'" in capsys.readouterr().err
