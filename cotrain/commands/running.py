@@ -155,7 +155,9 @@ def dry_run(recipe: Any, given: argparse.Namespace, flags: Sequence[str]) -> int
     """Open what a run would open, and print what it would be."""
     from cotrain.loop.directory import recipe_json
     from cotrain.loop.estimate import looked_at
+    from cotrain.loop.recipe import check_due
 
+    check_due(recipe)
     device = device_of(given.device)
     seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every)
     saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every, lag=given.lag)
