@@ -145,12 +145,14 @@ class Ray:
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
         import ray
 
-        gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
-        elsewhere: dict[str, Any] = {"runtime_env": {"py_executable": python}} if python else {}
-        actor: Any = ray.remote(Hosting).options(
-            num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0, **elsewhere
-        )
+        actor: Any = ray.remote(Hosting).options(**self.options(host))
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
+
+    def options(self, host: type) -> dict[str, Any]:
+        """What Ray is told of the actor of a host."""
+        gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
+        elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
+        return {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0, **elsewhere}
 
     def stop(self) -> None:
         import ray

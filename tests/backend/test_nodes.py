@@ -1,0 +1,97 @@
+"""Runs on a Ray of two machines, which are two raylets of this one: a machine that dies takes its processes with it."""
+
+import os
+
+import pytest
+
+from cotrain.backend import machines
+from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.on_ray import Ray
+from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.core.errors import ConfigError
+from cotrain.loop import run as loop
+from tests.backend.test_ray_command import below, left_over, named  # noqa: F401  a fixture
+from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.whole
+STORE = 100 * 2**20  # bytes of each machine's object store
+
+
+class Nodes:
+    """Ray's head, and another machine beside it."""
+
+    def __init__(self):
+        Ray(Cluster())  # sets what Ray reads when it is imported
+        from ray.cluster_utils import Cluster as Raylets
+
+        self._raylets = Raylets(
+            initialize_head=True,
+            head_node_args={"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False},
+        )
+        self.address = self._raylets.address
+        self.other = self.add()
+
+    def add(self, **settings):
+        return self._raylets.add_node(num_cpus=1, object_store_memory=STORE, **settings)
+
+    def lose(self):
+        """At once, as a machine whose power fails."""
+        self._raylets.remove_node(self.other, allow_graceful=False)
+
+    def end(self):
+        self._raylets.shutdown()
+
+
+@pytest.fixture
+def nodes(left_over):  # noqa: F811
+    made = Nodes()
+    yield made
+    made.end()
+    assert left_over(60) == {}
+
+
+class Losing(Ray):
+    """Puts one process on the other machine, as long as there is one, which is lost with one of the questions to it."""
+
+    def __init__(self, nodes, what, at):
+        super().__init__(Cluster(address=nodes.address, deadline=120.0))
+        self.nodes, self.what, self.at, self.asked, self.lost = nodes, what, at, 0, 0
+
+    def begin(self, what, host, settings):
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        node = self.nodes.other if what == self.what and not self.lost else None
+        self.where = NodeAffinitySchedulingStrategy(node.node_id, soft=False) if node else "DEFAULT"
+        made = super().begin(what, host, settings)
+        return Watched(made, self) if what == self.what else made
+
+    def options(self, host):
+        return {**super().options(host), "scheduling_strategy": self.where}
+
+
+class Watched:
+    """Of a process whose machine is lost."""
+
+    def __init__(self, process, losing):
+        self._process, self._losing = process, losing
+        self.wait, self.kill = process.wait, process.kill
+
+    def ask(self, method, *arguments):
+        return self.wait(self.send(method, *arguments), method)
+
+    def send(self, method, *arguments):
+        losing = self._losing
+        losing.asked += 1
+        reference = self._process.send(method, *arguments)
+        if losing.asked == losing.at:
+            losing.lost += 1
+            losing.nodes.lose()
+        return reference
+
+
+@pytest.mark.parametrize(("what", "at"), [(ENGINE, 20), (LEARNERS, 20)])
+def test_a_machine_that_is_lost_changes_nothing(what, at, nodes, undisturbed, tmp_path):  # noqa: F811
+    launcher = Losing(nodes, what, at)
+    loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
+    assert launcher.lost == 1
+    assert digest(tmp_path / "run") == undisturbed("adapters")
