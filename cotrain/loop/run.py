@@ -114,6 +114,7 @@ def resume(
     observer = Logged(observer or Silent(), directory.path)
     with RunLock(directory.path):
         seal.verify(directory)
+        transaction.sweep(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
         refuse_other(directory.path, saved, recipe)
         if (done := _finished(directory, observer)) is not None:
