@@ -165,16 +165,22 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
 
 def opened(
-    where: Path | str, answer: str | None = None, prompt: str | None = None, *, device: str = "cpu"
+    where: Path | str,
+    answer: str | None = None,
+    prompt: str | None = None,
+    steps: str | None = None,
+    *,
+    device: str = "cpu",
 ) -> CoTrainer:
     """``trained``, with a solver that is asked and read so (``loop/answers.py``), without a look at how it answers: by
     default as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
     recipe = recipe_of(where)
     if answer is None and is_model(where) and not speaks_short(str(where)):
         answer = "phrase"
-    if answer is not None or prompt is not None:
+    if answer is not None or prompt is not None or steps is not None:
         answer = answer or (recipe.roles["solver"].answer if "solver" in recipe.roles else None)
-        recipe = override(recipe, settings_for(recipe, answer, prompt, device=device, say=print))
+        how = settings_for(recipe, answer, prompt, steps=steps, device=device, say=print, look=False)
+        recipe = override(recipe, how)
     return trained(where, recipe=recipe, device=device)
 
 

@@ -106,7 +106,7 @@ def evaluate(argv: Sequence[str]) -> int:
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
         return command(given)
-    suited = ("data", "reviews", "verifier", "answer", "prompt", "out", "lenient", "max_tokens")
+    suited = ("data", "reviews", "verifier", "answer", "steps_as", "prompt", "out", "lenient", "max_tokens")
     lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
@@ -154,7 +154,8 @@ def chat(argv: Sequence[str]) -> int:
     from cotrain.chat import talk
 
     prompt = prompt_of(given.prompt)
-    return talk(given.directory, temperature=given.temperature, once=given.once, answer=given.answer, prompt=prompt)
+    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as}
+    return talk(given.directory, temperature=given.temperature, once=given.once, **how)
 
 
 def export(argv: Sequence[str]) -> int:
