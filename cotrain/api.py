@@ -21,13 +21,14 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
+from cotrain.loop.whereabouts import refuse_lost
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import rank
 from cotrain.models.load import EMBEDDED_RATER
+from cotrain.models.names import is_hub_model
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
 from cotrain.recipes.grpo import grpo
-from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.sources import from_description
 from cotrain.view.report import write_report
 
@@ -72,6 +73,8 @@ def resume(
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     try:
         made = recipe or rebuild(directory)
+        if not RunDirectory(directory).summary.exists():
+            refuse_lost(made.policies, directory)
         outcome = loop.resume(made, directory, device=device, backend=backend, observer=observer)
     except (Interrupted, Diverged):
         write_report(Path(directory))
@@ -190,7 +193,7 @@ def is_model(where: Path | str) -> bool:
     folder = Path(where)
     if folder.is_dir():
         return (folder / "config.json").is_file() and not (folder / "recipe.json").is_file()
-    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_name(str(where)) and not folder.parent.is_dir())
+    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 
 def trained(
@@ -206,6 +209,8 @@ def trained(
     else:
         folder = RunDirectory.open(directory)
         saved = seal.newest(folder) if step is None else seal.at(folder, step)
+    if not is_model(directory):
+        refuse_lost(recipe.policies, directory)
     trainer = CoTrainer(recipe, backend=Local(device))
     if saved is not None:
         tensors, documents = saved.load()

@@ -164,11 +164,13 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
     given = parser.strict(argv)
     quiet()
     from cotrain.export import export as write
 
-    print(f"written to {write(given.directory, given.role, given.out, merged=given.merged, say=say)}")
+    where = write(given.directory, given.role, given.out, merged=given.merged, model=given.model, say=say)
+    print(f"written to {where}")
     return 0
 
 

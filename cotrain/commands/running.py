@@ -207,6 +207,7 @@ def resume(argv: Sequence[str]) -> int:
         metavar="N",
         help="lengthen the run to so many; decays end where they would have ended",
     )
+    parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device(parser)
     add_threads(parser, "as the run was begun")
     add_backend(parser)
@@ -217,6 +218,10 @@ def resume(argv: Sequence[str]) -> int:
 
     quiet()
     refuse_other_lag(given.directory, given.lag)
+    if given.model is not None:
+        from cotrain.loop.whereabouts import moved
+
+        moved(given.directory, given.model)
     if given.steps is not None:
         from cotrain.loop.lengthen import lengthen
 
