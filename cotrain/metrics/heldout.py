@@ -69,6 +69,22 @@ def solving(role: str, k: int) -> Measure:
     return measure
 
 
+def passing(role: str, most: int) -> Measure:
+    """``pass@k`` of a solver for k = 1, 2, 4, … and ``most``, each unbiased from all samples of a task."""
+    ks = sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        counts = {}
+        for task, traces in by_task(episodes, role).items():
+            n, right = len(traces), sum(bool(CORRECT.of(t)) for t in traces)
+            enough = [k for k in ks if k <= n]
+            counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
+            counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
+        return figures({f"{role}/pass@{k}": figure(counts, Share(f"any@{k}", f"enough@{k}"), len(counts)) for k in ks})
+
+    return measure
+
+
 def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
     """What one task's solutions contribute; ``any`` and ``vote`` where there are ``enough`` for k."""
     right = [bool(CORRECT.of(t)) for t in traces]

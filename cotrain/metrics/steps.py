@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from cotrain.core.entropy import nats
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, Episode, Trace
 from cotrain.metrics.answers import agreement, elected
@@ -87,7 +88,17 @@ def said(traces: Sequence[Trace]) -> Figures:
         "parse_failures": sum(unread.values()) / n,
         **{f"parse_failure/{reason}": count for reason, count in sorted(unread.items())},
         **{f"call/{outcome}": count for outcome, count in sorted(called.items())},
+        **entropy(traces),
     }
+
+
+def entropy(traces: Sequence[Trace]) -> Figures:
+    """``entropy``: mean over sampled tokens of the entropy of the distribution that each was drawn from, in nats, read
+    from the levels of the ledger; {} where no engine told it (programs, other servers)."""
+    known = [t for t in traces if t.entropies]
+    levels = Counter(level for t in known for level in t.entropies)  # given tokens have level 0, which adds nothing
+    tokens = sum(t.sampled for t in known)
+    return {"entropy": sum(nats(level) * count for level, count in sorted(levels.items())) / tokens} if tokens else {}
 
 
 def accuracy(traces: Sequence[Trace]) -> Figures:

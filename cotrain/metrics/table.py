@@ -20,6 +20,7 @@ from cotrain.metrics.metric import (
     FIRST,
     HELD_OUT,
     MAIN,
+    NATS,
     NUMBER,
     SECONDS,
     SHARE,
@@ -29,7 +30,7 @@ from cotrain.metrics.metric import (
     Metric,
     Range,
 )
-from cotrain.metrics.table_learning import CREDIT, LEARNING
+from cotrain.metrics.table_learning import CREDIT, EXPLORING, LEARNING
 
 inf = math.inf
 
@@ -70,6 +71,12 @@ SAID = (
     ),
     Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS,
         meaning="its mean where that is wrong"),
+    Metric(
+        key="{role}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1), tolerable=(0.01, 2),
+        advice=EXPLORING,
+        meaning="mean entropy of the distributions that the role's tokens were drawn from, over all sampled tokens of "
+            "the step; absent where the engine does not tell it",
+    ),
     Metric(
         key="{role}/truncated", label="cut off at the length limit", better=-1, healthy=(0, 0.05), tolerable=(0, 0.2),
         meaning="share of turns cut at the token limit",
