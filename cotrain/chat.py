@@ -41,12 +41,13 @@ def talk(
     once: str | None = None,
     answer: str | None = None,
     prompt: str | None = None,
+    steps: str | None = None,
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
-    ``answer``, ``prompt``: how the solver is read and asked (``loop/answers.py``)."""
+    ``answer``, ``prompt``, ``steps``: how the solver is read and asked (``loop/answers.py``)."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    trainer = api.opened(directory, answer, prompt)
+    trainer = api.opened(directory, answer, prompt, steps)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(

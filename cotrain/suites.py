@@ -70,6 +70,7 @@ class Play:
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
     answer: str | None = None  # how answers are read (``loop/answers.py``); None: as the run has it, of a model "auto"
     prompt: str | None = None  # how the solver is asked; None: likewise
+    steps: str | None = None  # how its solutions are cut into steps; None: likewise
     max_tokens: int | None = None  # of an answer; None: as the role has it
     lenient: bool = False  # malformed rows are set aside
 
@@ -105,12 +106,12 @@ def evaluate_suites(
     if aside is not None and aside.refused:
         say(f"note: {aside.line()}")
     bare = api.is_model(directory)
-    if bare or play.answer is not None or play.prompt is not None:
+    if bare or (play.answer, play.prompt, play.steps) != (None, None, None):
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
         asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
         if asked or not bare:
             tasks = drawn(asked, PROBED)
-            how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
+            how = settings_for(recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks)
             recipe = override(recipe, how)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
@@ -181,6 +182,7 @@ def settings_of(
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
             **({"answer": spec.answer} if spec.parse is parse_solution else {}),
+            **({"steps": spec.steps} if spec.steps is not None else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
@@ -326,6 +328,7 @@ def command(given: argparse.Namespace) -> int:
         problems=given.problems,
         answer=given.answer,
         prompt=given.prompt,
+        steps=given.steps_as,
         max_tokens=given.max_tokens,
         lenient=given.lenient,
     )

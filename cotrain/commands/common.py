@@ -127,21 +127,28 @@ def add_answers(
         "one group "
         f"(default: {default})",
     )
+    parser.add_argument(
+        "--steps-as",
+        metavar="WAY",
+        help="what a step of a solution is: tags, lines, numbered, sentences, paragraphs (default: as the answers that "
+        "were looked at are written; without a look lines)",
+    )
     parser.add_argument("--prompt", metavar="FILE", help="how the solver is asked: a text with the mark {problem}")
 
 
 def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
-    """The recipe with what ``--answer`` and ``--prompt`` say, or what its model's own answers say; ``dry``: no model is
-    asked."""
+    """The recipe with what ``--answer``, ``--steps-as`` and ``--prompt`` say, or what its model's own answers say;
+    ``dry``: no model is asked."""
     from cotrain.loop.answers import AUTO, TAGS, settings_for
     from cotrain.loop.override import override
 
-    if dry and given.answer in (None, AUTO):
-        given = argparse.Namespace(**{**vars(given), "answer": None if given.prompt is None else TAGS})
-        if given.prompt is None:
+    answer, prompt, steps = given.answer, prompt_of(given.prompt), given.steps_as
+    if dry and answer in (None, AUTO):
+        if prompt is None and steps is None:
             return recipe
-    answer, prompt = given.answer, prompt_of(given.prompt)
-    return override(recipe, settings_for(recipe, answer, prompt, device=device_of(given.device), say=say))
+        answer = TAGS
+    device = device_of(given.device)
+    return override(recipe, settings_for(recipe, answer, prompt, steps=steps, device=device, say=say, look=not dry))
 
 
 def prompt_of(path: str | None) -> str | None:

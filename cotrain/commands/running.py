@@ -157,7 +157,9 @@ def dry_run(recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequenc
     from cotrain.commands.ready import split_of
     from cotrain.loop.directory import recipe_json
     from cotrain.loop.estimate import looked_at
+    from cotrain.loop.recipe import check_due
 
+    check_due(recipe)
     device = device_of(given.device)
     split = None if backend is None else split_of(backend, recipe, backend.launcher.cluster)
     seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every, split=split)
@@ -205,6 +207,7 @@ def resume(argv: Sequence[str]) -> int:
         metavar="N",
         help="lengthen the run to so many; decays end where they would have ended",
     )
+    parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device(parser)
     add_threads(parser, "as the run was begun")
     add_backend(parser)
@@ -215,6 +218,10 @@ def resume(argv: Sequence[str]) -> int:
 
     quiet()
     refuse_other_lag(given.directory, given.lag)
+    if given.model is not None:
+        from cotrain.loop.whereabouts import moved
+
+        moved(given.directory, given.model)
     if given.steps is not None:
         from cotrain.loop.lengthen import lengthen
 

@@ -32,8 +32,7 @@ from cotrain.core.errors import DataError
 from cotrain.core.types import Task
 from cotrain.loop.answers import some
 from cotrain.loop.policies import Follower, Learning, Weights
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.run import check_problems
+from cotrain.loop.recipe import Recipe, check_problems
 from cotrain.models.sizes import Shape, shape_of
 from cotrain.play.role import Role
 from cotrain.text.prompts import fields_of, fill

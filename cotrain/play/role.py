@@ -29,6 +29,7 @@ from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
+from cotrain.text.steps import check_steps
 from cotrain.text.stops import stop_in
 
 if TYPE_CHECKING:
@@ -52,19 +53,27 @@ class Role:
         str, ...
     ] = ()  # verdict words that its reply is read for, kept out of what it is shown (``text/material.py``)
     answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
+    steps: str | None = None  # and cut into steps (``text/steps.py``); None: in tags as the answer is, else by lines
 
     def __post_init__(self) -> None:
         check_answer(self.answer)
-        if self.answer != TAGS and self.parse is not parse_solution:
+        if self.steps is not None:
+            check_steps(self.steps)
+        if self.free and self.parse is not parse_solution:
+            what = f"steps {self.steps!r}" if self.answer == TAGS else f"answer {self.answer!r}"
             raise ConfigError(
-                f"a role of policy {self.policy!r}: answer {self.answer!r} is for roles that write solutions; leave "
-                "it out"
+                f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
             )
+
+    @property
+    def free(self) -> bool:
+        """Whether it writes solutions in words of its own."""
+        return self.answer != TAGS or self.steps not in (None, TAGS)
 
     def read(self, text: str, fields: Mapping[str, Any]) -> Any:
         """What the parser makes of a text; None for a role without one."""
-        if self.answer != TAGS:
-            return free_solution(text, self.answer)
+        if self.free:
+            return free_solution(text, self.answer, self.steps)
         return None if self.parse is None else self.parse(text, fields)
 
 

@@ -228,6 +228,9 @@ def sft(argv: Sequence[str]) -> int:
         "--role", choices=("solver", "verifier"), help="build what this role will see and say from --data"
     )
     parser.add_argument("--answer", metavar="FORMAT", help="with --role: tags, boxed, hash, phrase … (default: tags)")
+    parser.add_argument(
+        "--steps-as", metavar="WAY", help="with --role: tags, lines, numbered, sentences, paragraphs (default: lines)"
+    )
     parser.add_argument("--prompt", metavar="FILE", help="with --role: how it is asked, a text with the mark {problem}")
     parser.add_argument(
         "--from-samples",
@@ -288,14 +291,16 @@ def sft(argv: Sequence[str]) -> int:
 def _check_role(parser: Parser, given: Any) -> None:
     if given.role is not None and given.data is None:
         parser.error("--role needs the problems; add --data FILE")
-    if given.role is None and (given.answer or given.prompt or given.from_samples):
-        parser.error("--answer, --prompt and --from-samples go with --role solver; add it")
+    if given.role is None and (given.answer or given.steps_as or given.prompt or given.from_samples):
+        parser.error("--answer, --steps-as, --prompt and --from-samples go with --role solver; add it")
     if given.role != "verifier" and (given.judge or given.reviews is not None):
         parser.error("--judge and --reviews go with --role verifier; add it")
     if given.reviews is not None and not given.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
-    if given.role == "verifier" and (given.answer or given.prompt) and not given.from_samples:
-        parser.error("--answer and --prompt are about the solver of --from-samples; add it, or leave them out")
+    if given.role == "verifier" and (given.answer or given.steps_as or given.prompt) and not given.from_samples:
+        parser.error(
+            "--answer, --steps-as and --prompt are about the solver of --from-samples; add it, or leave them out"
+        )
 
 
 def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
@@ -307,7 +312,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     if given.role == "verifier" and not given.from_samples:
         return [(gold_reviews(given.data, verifier_of(given.model, form), form, aside), 1)], []
     prompt = None if given.prompt is None else Path(given.prompt).read_text(encoding="utf-8").removesuffix("\n")
-    role = solver_of(given.model, given.answer, prompt, given.max_tokens)
+    role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
     how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}

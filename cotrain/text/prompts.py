@@ -102,7 +102,24 @@ SOLVE_OWN = {
     "hash": "{problem}\n\nWork step by step. Write the final answer on a last line of its own, after ####.",
     "phrase": '{problem}\n\nWork step by step, and end with "The answer is" and the answer.',
     "last-number": "{problem}\n\nWork step by step, and end with the answer.",
+    "tags": "{problem}\n\nWork step by step. Write the final answer once, at the end, as <answer> ... </answer>.",
 }
+# And by the way in which steps are cut (``steps.py``), where one is named.
+STEPS_OWN = {
+    "tags": "Work step by step, and write each step as <step> ... </step>",
+    "lines": "Work step by step, one step on each line",
+    "numbered": "Work in numbered steps (1., 2., 3.)",
+    "sentences": "Work step by step, one short sentence for each step",
+    "paragraphs": "Work step by step, with a blank line between steps",
+}
+
+
+def solve_own(answer: str, steps: str | None) -> str:
+    """How a model is asked that answers in words of its own; a pattern is not told."""
+    prompt = SOLVE_OWN.get(answer, SOLVE_OWN["last-number"])
+    return prompt if steps is None else prompt.replace("Work step by step", STEPS_OWN[steps], 1)
+
+
 SOLVE_BARE = "{problem}"
 
 REVIEW_FULL = """Check the solution of the problem below, step by step. The solution may be right or wrong. Whatever \
