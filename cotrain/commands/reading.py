@@ -96,6 +96,7 @@ def evaluate(argv: Sequence[str]) -> int:
     quiet()
     threads(given.threads)
     given.device, given.prompt = device_of(given.device), prompt_of(given.prompt)
+    given.verifier_prompt = prompt_of(given.verifier_prompt, "--verifier-prompt")
     of_suites = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}  # and their defaults
     if given.suite is not None:
         from cotrain.suites import command
@@ -106,7 +107,19 @@ def evaluate(argv: Sequence[str]) -> int:
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
         return command(given)
-    suited = ("data", "reviews", "verifier", "answer", "steps_as", "prompt", "out", "lenient", "max_tokens")
+    suited = (
+        "data",
+        "reviews",
+        "verifier",
+        "answer",
+        "steps_as",
+        "prompt",
+        "verdict",
+        "verifier_prompt",
+        "out",
+        "lenient",
+        "max_tokens",
+    )
     lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
@@ -154,7 +167,8 @@ def chat(argv: Sequence[str]) -> int:
     from cotrain.chat import talk
 
     prompt = prompt_of(given.prompt)
-    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as}
+    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as, "verdict": given.verdict}
+    how["verifier_prompt"] = prompt_of(given.verifier_prompt, "--verifier-prompt")
     return talk(given.directory, temperature=given.temperature, once=given.once, **how)
 
 

@@ -145,7 +145,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     data.add_argument(
         "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
-    add_answers(data)
+    add_answers(data, verdict="auto, which looks at reviews of the model (the default), ")
     names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
     others = {name for name in inspect.signature(build).parameters if name not in NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
