@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.loop.by_size import LARGE
-from cotrain.loop.estimate import Looked, looked_at, size_shown
+from cotrain.loop.estimate import Looked, looked_at, text_of
 from cotrain.loop.override import override
 from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
@@ -81,7 +81,7 @@ def fitted(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[R
         recipe = override(whole, settings)
         seen = looked_at(recipe, device=device, checkpoint_every=1)
         lines = [
-            f"note: at most {rows} answers at a time, as {size_shown(memory.available)} are available; "
+            f"note: at most {rows} answers at a time, as {text_of(memory.available)} are available; "
             "--set policies.NAME.rows=N chooses otherwise"
         ]
     return recipe, [*lines, *warned(seen, memory)]
@@ -99,7 +99,7 @@ def refuse(seen: Looked, memory: Memory) -> None:
     least = sum(seen.memory.get(part, 0.0) for part in CERTAIN)
     if least > memory.total:
         raise ConfigError(
-            f"weights and optimisers alone take {size_shown(least)}, and {seen.device} has {size_shown(memory.total)}; "
+            f"weights and optimisers alone take {text_of(least)}, and {seen.device} has {text_of(memory.total)}; "
             "train adapters on one frozen base with --lora 16, or take a smaller model"
         )
 
@@ -110,7 +110,7 @@ def warned(seen: Looked, memory: Memory) -> list[str]:
         return []
     part = max(seen.memory, key=lambda name: seen.memory[name])
     return [
-        f"note: this run is estimated to take {size_shown(seen.total)}, and {size_shown(memory.available)} are "
+        f"note: this run is estimated to take {text_of(seen.total)}, and {text_of(memory.available)} are "
         f"available on {seen.device}; most of it is {part}: {_helps(part)}"
     ]
 

@@ -36,7 +36,7 @@ from cotrain.loop.directory import (
     told,
     weights_hash,
 )
-from cotrain.loop.figures import curve_row, final_figures, last_measured, rows_of
+from cotrain.loop.figures import curve_row, end_figures, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
@@ -112,6 +112,7 @@ def resume(
     observer = Logged(observer or Silent(), directory.path)
     with RunLock(directory.path):
         seal.verify(directory)
+        transaction.sweep(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
         refuse_other(directory.path, saved, recipe := located(recipe, saved))
         if (done := _finished(directory, observer)) is not None:
@@ -361,7 +362,7 @@ def _work(
         observer.message(alarm.line())
     room(_save, directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
-    after, counts = final_figures(trainer), directory.read("before_counts.json")
+    after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
     _name_set_aside(trainer, told_of, observer)
     summary = {
         "recipe": recipe.name,

@@ -19,7 +19,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,33 @@ def merged_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
         base.save(policy, folder)
         whole: PreTrainedModel = PeftModel.from_pretrained(load_model(base.name)[0], folder).merge_and_unload()
     return whole
+
+
+def merged_pairs(
+    base: AdapterBase, policy: str, weights: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]] | None:
+    """(merged with the adapter that ``policy`` has here, merged with ``weights`` in its place) of every layer that the
+    adapter reaches, one at a time; the adapter is ``weights`` afterwards. ``weights``: by name in the module. None
+    where they are not those of such an adapter."""
+    key = _key(policy)
+    own = {name: p for name, p in base.module.named_parameters() if key in name.split(".")}
+    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
+        return None
+
+    def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for name, module in base.module.named_modules():
+            if isinstance(module, LoraLayer) and key in module.lora_A:
+                layer: Any = module
+                with torch.no_grad():
+                    plain = layer.get_base_layer().weight.float()
+                    before = plain + layer.get_delta_weight(key).float()
+                    for part in ("lora_A", "lora_B"):
+                        place = f"{name}.{part}.{key}.weight"
+                        own[place].copy_(weights[place])
+                    after = plain + layer.get_delta_weight(key).float()
+                yield before, after
+
+    return pairs()
 
 
 def _key(policy: str) -> str:
