@@ -77,6 +77,9 @@ class ModelSpec(Spec, Protocol):
     """One whose model is held here."""
 
     @property
+    def rows(self) -> int: ...
+
+    @property
     def micro_tokens(self) -> int: ...
 
     @property

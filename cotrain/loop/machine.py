@@ -41,8 +41,8 @@ def memory_of(device: str) -> Memory | None:
     if device.startswith("cuda"):
         import torch
 
-        free, total = torch.cuda.mem_get_info(torch.device(device))
-        return Memory(total=float(total), available=float(free))
+        free, whole = torch.cuda.mem_get_info(torch.device(device))
+        return Memory(total=float(whole), available=float(free))
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

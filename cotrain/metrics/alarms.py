@@ -218,11 +218,10 @@ class Monitor:
 
     def _causes(self, new: list[Alarm]) -> list[Alarm]:
         """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
-        explained = consequences(new, self.alarms, self._row)
-        for alarms in (self._starved.alarms, self._alarms):
-            for place in [place for place, alarm in alarms.items() if any(alarm is one for one in explained)]:
-                del alarms[place]  # type: ignore[attr-defined]
-        return [one for one in new if not any(one is other for other in explained)]
+        explained = [id(one) for one in consequences(new, self.alarms, self._row)]
+        self._starved.forget(explained)
+        self._alarms = {place: alarm for place, alarm in self._alarms.items() if id(alarm) not in explained}
+        return [one for one in new if id(one) not in explained]
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
         value, step = band.rule(series), series.step
@@ -230,12 +229,15 @@ class Monitor:
             return None
         if place in self._alarms:
             held = self._alarms[place]
-            words = _words(band, series, held.value) if series.rows == band.window else {}  # no longer early
-            self._alarms[place] = dataclasses.replace(held, last=step, **words)
+            reading, advice = held.reading, held.advice
+            if series.rows == band.window:  # no longer early
+                reading, advice = _words(band, series, held.value)
+            self._alarms[place] = dataclasses.replace(held, last=step, reading=reading, advice=advice)
             return None
+        reading, advice = _words(band, series, value)
         alarm = Alarm(
-            band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy,
-            **_words(band, series, value),
+            band=band.name, key=place[1], step=step, last=step, value=value, reading=reading, healthy=band.healthy,
+            advice=advice,
         )  # fmt: skip
         self._alarms[place] = alarm
         return alarm
@@ -253,12 +255,12 @@ class Monitor:
         return self._places[key]
 
 
-def _words(band: Band, series: Series, value: float) -> dict[str, str]:
-    """What an alarm says, also of fewer rows than the window."""
+def _words(band: Band, series: Series, value: float) -> tuple[str, str]:
+    """Reading and advice, also of fewer rows than the window."""
     reading = band.shown.format(value)
     if series.rows >= band.window or not band.early:
-        return {"reading": reading, "advice": band.what_to_do}
-    return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}
+        return reading, band.what_to_do
+    return f"{reading} at {series.rows} step alone", band.early
 
 
 def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:
