@@ -152,9 +152,8 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=2000)
     given = parser.parse_args()
     file = write(given.out, count=given.lessons, programs=given.programs)
-    sft(
-        "embedded", given.out / "taught", conversations=[(corpus_file(str(file)), 1)], tokens=given.tokens, report=print
-    )
+    how: dict[str, Any] = {"optimizer": "muon", "lr": 0.01, "tokens": given.tokens, "report": print}  # as the base was
+    sft("embedded", given.out / "taught", conversations=[(corpus_file(str(file)), 1)], **how)
     mark(given.out / "taught")
     print(f"{given.out / 'taught'} and {given.out / 'programs.jsonl'}; now: cotrain study domains")
 
