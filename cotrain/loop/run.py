@@ -45,11 +45,12 @@ from cotrain.loop.limits import limit, limits
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
-from cotrain.loop.recipe import Recipe, check_due, check_problems
+from cotrain.loop.recipe import Recipe
 from cotrain.loop.shortage import Room
 from cotrain.loop.shortage import told as short_of
 from cotrain.loop.stopping import Interrupted, stop_on_signal
 from cotrain.loop.trainer import CoTrainer
+from cotrain.loop.whereabouts import located, ready
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.spent import flops_of
@@ -82,9 +83,8 @@ def start(
 
     ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
     """
+    recipe = ready(recipe)
     saved = recipe_json(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
-    check_problems(recipe)
-    check_due(recipe)
     with RunDirectory.begin(out) as directory:
         backend = backend or Local(device)
         build = _builder(recipe, backend, wrap, lag)
@@ -114,8 +114,9 @@ def resume(
     observer = Logged(observer or Silent(), directory.path)
     with RunLock(directory.path):
         seal.verify(directory)
+        transaction.sweep(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-        refuse_other(directory.path, saved, recipe)
+        refuse_other(directory.path, saved, recipe := located(recipe, saved))
         if (done := _finished(directory, observer)) is not None:
             return done
         made: Any = directory.read("provenance.json")

@@ -16,7 +16,15 @@ from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
 from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, figure, figures, ratio
 from cotrain.metrics.processes import error_accuracy, first_wrong, located, processbench_f1
-from cotrain.metrics.verdicts import believed, calibration_counts, calibration_error, confusion, rates
+from cotrain.metrics.verdicts import (
+    MCC,
+    MCC_UNDEFINED,
+    believed,
+    calibration_counts,
+    calibration_error,
+    confusion,
+    rates,
+)
 
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
@@ -27,6 +35,8 @@ CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(
 STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "f1")
 VERDICTS_SHOWN: Mapping[str, Statistic] = {
     **rates(),
+    "mcc": MCC,
+    "mcc_undefined": MCC_UNDEFINED,
     "base_rate": BASE_RATE,
     "predicted_positive": CALLED_RIGHT,
     "calibration_error": CALIBRATION,

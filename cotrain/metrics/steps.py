@@ -19,7 +19,7 @@ from cotrain.core.types import BROKEN_OFF, Episode, Trace
 from cotrain.metrics.answers import agreement, elected
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
-from cotrain.metrics.verdicts import rates, unanimous
+from cotrain.metrics.verdicts import MCC, MCC_UNDEFINED, rates, unanimous
 
 MetricsRow = dict[str, float | int | str]
 Figures = dict[str, float]
@@ -32,6 +32,8 @@ RATES = {  # of a judge, at every step
         for prefix in ("", "step_")
         for name in ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
     },
+    "mcc": MCC,
+    "mcc_undefined": MCC_UNDEFINED,
     "predicted_positive": CALLED_RIGHT,
     "base_rate": BASE_RATE,
     "right_verdict_wrong_step": WRONG_STEP,

@@ -208,6 +208,17 @@ JUDGE = (
             "start's sampled ones",
     ),
     Metric(
+        key="{role}/mcc", label="Matthews correlation", unit=NUMBER, bounds=(-1.0, 1.0), better=1, at=BOTH,
+        trend="above 0, not falling",
+        meaning="correlation of verdict and truth (MCC), 0 for a judge who guesses; unreadable reviews count as "
+            "mistaken; left out where all verdicts, or all truths, are one",
+    ),
+    Metric(
+        key="{role}/mcc_undefined", label="without a Matthews correlation", better=-1, at=BOTH,
+        meaning="1 where there were reviews and the Matthews correlation is left out, else 0: its mean is the share of "
+            "rows without one",
+    ),
+    Metric(
         key="{role}/true_positive_rate", headline=MAIN, label="right solutions accepted", better=1, at=BOTH,
         meaning="share of right solutions called CORRECT",
     ),

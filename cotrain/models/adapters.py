@@ -35,7 +35,8 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
-from cotrain.models.load import UNREADABLE, describe_model, load_model, resolve
+from cotrain.models.load import UNREADABLE, describe_model, hub_parts, load_model, resolve
+from cotrain.models.names import base_of
 
 ALL_LINEAR = "all-linear"
 SAVED_PREFIX = "base_model.model."  # of every weight in a file of PEFT's
@@ -165,7 +166,8 @@ class AdapterBase:
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
         config = copy.copy(self._peft.peft_config[_key(policy)])
-        config.base_model_name_or_path, config.inference_mode = self.name, True
+        config.base_model_name_or_path, config.revision = base_of(self.name)
+        config.inference_mode = True
         config.save_pretrained(str(directory))
         weights = {name: weight.detach().cpu().contiguous() for name, weight in self._weights[policy].items()}
         save_file(weights, directory / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
@@ -245,7 +247,7 @@ def _key(policy: str) -> str:
 def _may_be_one(saved: str, wanted: str) -> bool:
     """May two names be one base? Two names of the Hub or of ours: if equal. Two directories here: if their weights
     are."""
-    if saved == wanted:
+    if saved == wanted or saved == hub_parts(wanted)[0]:
         return True
     try:
         one, other = resolve(saved), resolve(wanted)

@@ -214,5 +214,6 @@ def test_a_row_has_truth_for_solvers_and_verdict_rates_for_judges():
         [Episode(step=0, task=0, member=0, task_id="t", traces=played)], ["solver", "verifier", "critic", "refiner"]
     )
     assert row["solver/accuracy"] == row["refiner/accuracy"] == row["verifier/true_positive_rate"] == 1.0
+    assert row["verifier/mcc_undefined"] == 1.0 and "verifier/mcc" not in row  # nothing wrong was judged
     assert not {"verifier/accuracy", "critic/accuracy", "critic/base_rate", "refiner/base_rate"} & set(row)
     assert row["critic/length/p50"] == 1.0
