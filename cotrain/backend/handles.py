@@ -115,6 +115,10 @@ class PolicyHandle:
         """At most one optimiser step."""
         raise self._refusal("is not trained")
 
+    def restart(self) -> bool:
+        """Go back to the weights of the start where an iteration of it is over; whether it did."""
+        return False
+
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
         return iter(())
@@ -284,6 +288,9 @@ class LearnerHandle(ModelHandle):
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         return self.learner.update(terms)
+
+    def restart(self) -> bool:
+        return self.learner.restart()
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
