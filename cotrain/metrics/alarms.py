@@ -105,8 +105,8 @@ BANDS = (
     Band(
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
         rule=MeanAbove(metric("{role}/parse_failures").tolerable[1]),
-        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or "
-            "max_tokens.",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise max_tokens or, in "
+            "tango and judged, --verifier-format, or teach the format first with `cotrain sft --role verifier`.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
