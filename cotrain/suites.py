@@ -121,7 +121,8 @@ def evaluate_suites(
                 recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks, look=not named
             )
             recipe = override(recipe, how)
-    play = replace(play, **{flag: _role(recipe, getattr(play, flag), flag) for flag in ("solver", "verifier")})
+    solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
+    play = replace(play, solver=solver, verifier=verifier)
     judged = verdicts_for(recipe, play.verdict, play.verifier_prompt, device=device, say=say, look=False)
     recipe = override(recipe, judged)
     if play.max_tokens is not None:

@@ -49,10 +49,10 @@ def memory_of(device: str) -> Memory | None:
         memory = Memory(total=found["MemTotal"] + found.get("SwapTotal", 0.0), available=found["MemAvailable"])
     except (OSError, ValueError, KeyError, IndexError):
         try:
-            total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+            bytes_in_all = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         except (OSError, ValueError, AttributeError):
             return None
-        memory = Memory(total=total, available=total)
+        memory = Memory(total=bytes_in_all, available=bytes_in_all)
     for limit, used in CGROUPS:
         try:
             most, held = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))

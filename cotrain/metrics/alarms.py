@@ -219,9 +219,10 @@ class Monitor:
     def _causes(self, new: list[Alarm]) -> list[Alarm]:
         """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
         explained = consequences(new, self.alarms, self._row)
-        for alarms in (self._starved.alarms, self._alarms):
+        stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
+        for alarms in stores:
             for place in [place for place, alarm in alarms.items() if any(alarm is one for one in explained)]:
-                del alarms[place]  # type: ignore[attr-defined]
+                del alarms[place]
         return [one for one in new if not any(one is other for other in explained)]
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
@@ -253,7 +254,7 @@ class Monitor:
         return self._places[key]
 
 
-def _words(band: Band, series: Series, value: float) -> dict[str, str]:
+def _words(band: Band, series: Series, value: float) -> dict[str, Any]:
     """What an alarm says, also of fewer rows than the window."""
     reading = band.shown.format(value)
     if series.rows >= band.window or not band.early:
