@@ -7,8 +7,8 @@ its cause fires; when the cause is gone and the consequence is not, it is told t
 ::
 
     mostly cut off       explains  cut off, and unreadable answers or reviews where most of them are cut off, of a role
-    unreadable answers   explains  the same of the role once more, and unreadable reviews
-    both, of nearly all  explain   constant reward, groups without spread, no spread, no samples
+    unreadable answers, mostly unreadable reviews   explain  the same of the role once more, and unreadable reviews
+    all of these, of nearly all   explain  constant reward, groups without spread, no spread, no samples
     constant reward      explains  groups without spread, no spread, no samples, of an objective
 
 Pure. Left out: which objective learns from which role, as rows do not say it; nearly all answers of any role must be
@@ -24,7 +24,8 @@ from cotrain.metrics.alarm import Alarm
 
 NEARLY_ALL = 0.9  # share of a role's answers
 MOST = 0.75  # share of the unreadable ones
-CUT, UNREAD, CONSTANT = "mostly cut off", "unreadable answers", "constant reward"
+CUT, CONSTANT = "mostly cut off", "constant reward"
+UNREAD = ("unreadable answers", "mostly unreadable reviews")
 EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 
 
@@ -39,12 +40,12 @@ def _explains(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
     mine = other.key.partition("/")[0] == role
     if cause.band == CONSTANT:
         return other.band in EMPTY and mine
-    if cause.band not in (CUT, UNREAD) or not isinstance(share, int | float):
+    if cause.band not in (CUT, *UNREAD) or not isinstance(share, int | float):
         return False
     if other.band in (CONSTANT, *EMPTY):
         return share > NEARLY_ALL
     if cause.band == CUT:
         lost = row.get(f"{role}/parse_failures")
         most = isinstance(lost, int | float) and share >= MOST * lost
-        return mine and (other.band == "cut off" or (other.band in (UNREAD, "unreadable reviews") and most))
-    return mine and (other.band == "unreadable reviews" or (other.band == UNREAD and other.step > cause.step))
+        return mine and (other.band == "cut off" or (other.band in (*UNREAD, "unreadable reviews") and most))
+    return mine and (other.band == "unreadable reviews" or (other.band in UNREAD and other.step > cause.step))
