@@ -41,18 +41,18 @@ def memory_of(device: str) -> Memory | None:
     if device.startswith("cuda"):
         import torch
 
-        free, whole = torch.cuda.mem_get_info(torch.device(device))
-        return Memory(total=float(whole), available=float(free))
+        free, total = torch.cuda.mem_get_info(torch.device(device))
+        return Memory(total=float(total), available=float(free))
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
         memory = Memory(total=found["MemTotal"] + found.get("SwapTotal", 0.0), available=found["MemAvailable"])
     except (OSError, ValueError, KeyError, IndexError):
         try:
-            total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+            bytes_in_all = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         except (OSError, ValueError, AttributeError):
             return None
-        memory = Memory(total=total, available=total)
+        memory = Memory(total=bytes_in_all, available=bytes_in_all)
     for limit, used in CGROUPS:
         try:
             most, held = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))

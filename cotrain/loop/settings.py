@@ -19,7 +19,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of
 from cotrain.core.errors import ConfigError, UnknownName
@@ -38,6 +38,7 @@ from cotrain.play.role import Role
 from cotrain.play.stores import Store
 from cotrain.tasks.words.source import study_problems
 
+Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
 Build = Callable[..., Recipe]
 NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
 SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
@@ -61,10 +62,17 @@ class Settings:
     evaluate_every: int = 0  # steps between evaluations; 0: only before and after
     evaluation_tasks: int = 256  # held-out problems, before and after
 
-    def learner(self, model: str | None = None, *, lr: float | None = None) -> Policy:
-        """A policy that learns: all of its weights, or an adapter where ``lora`` is set."""
+    def learner(
+        self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, restart: Restart = "nothing"
+    ) -> Policy:
+        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``restart``: what begins anew
+        after every ``iteration`` of its updates."""
         name, rate = model or self.model, self.lr if lr is None else lr
-        return adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        if restart == "nothing":
+            return made
+        assert isinstance(made, Learning)
+        return replace(made, restart_every=iteration, restart_weights=restart == "weights")
 
     def start(self) -> dict[str, Policy]:
         """The policy ``start``, to which ``pull`` pulls; none where ``kl`` is 0."""

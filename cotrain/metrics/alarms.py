@@ -105,8 +105,8 @@ BANDS = (
     Band(
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
         rule=MeanAbove(metric("{role}/parse_failures").tolerable[1]),
-        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or "
-            "max_tokens.",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise max_tokens or, in "
+            "tango and judged, --verifier-format, or teach the format first with `cotrain sft --role verifier`.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
@@ -218,10 +218,12 @@ class Monitor:
 
     def _causes(self, new: list[Alarm]) -> list[Alarm]:
         """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
-        explained = [id(one) for one in consequences(new, self.alarms, self._row)]
-        self._starved.forget(explained)
-        self._alarms = {place: alarm for place, alarm in self._alarms.items() if id(alarm) not in explained}
-        return [one for one in new if id(one) not in explained]
+        explained = consequences(new, self.alarms, self._row)
+        stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
+        for alarms in stores:
+            for place in [place for place, alarm in alarms.items() if any(alarm is one for one in explained)]:
+                del alarms[place]
+        return [one for one in new if not any(one is other for other in explained)]
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
         value, step = band.rule(series), series.step
@@ -229,15 +231,12 @@ class Monitor:
             return None
         if place in self._alarms:
             held = self._alarms[place]
-            reading, advice = held.reading, held.advice
-            if series.rows == band.window:  # no longer early
-                reading, advice = _words(band, series, held.value)
-            self._alarms[place] = dataclasses.replace(held, last=step, reading=reading, advice=advice)
+            words = _words(band, series, held.value) if series.rows == band.window else {}  # no longer early
+            self._alarms[place] = dataclasses.replace(held, last=step, **words)
             return None
-        reading, advice = _words(band, series, value)
         alarm = Alarm(
-            band=band.name, key=place[1], step=step, last=step, value=value, reading=reading, healthy=band.healthy,
-            advice=advice,
+            band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy,
+            **_words(band, series, value),
         )  # fmt: skip
         self._alarms[place] = alarm
         return alarm
@@ -255,12 +254,12 @@ class Monitor:
         return self._places[key]
 
 
-def _words(band: Band, series: Series, value: float) -> tuple[str, str]:
-    """Reading and advice, also of fewer rows than the window."""
+def _words(band: Band, series: Series, value: float) -> dict[str, Any]:
+    """What an alarm says, also of fewer rows than the window."""
     reading = band.shown.format(value)
     if series.rows >= band.window or not band.early:
-        return reading, band.what_to_do
-    return f"{reading} at {series.rows} step alone", band.early
+        return {"reading": reading, "advice": band.what_to_do}
+    return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}
 
 
 def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:

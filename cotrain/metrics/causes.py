@@ -7,9 +7,8 @@ its cause fires; when the cause is gone and the consequence is not, it is told t
 ::
 
     mostly cut off       explains  cut off, and unreadable answers or reviews where most of them are cut off, of a role
-    unreadable answers, mostly unreadable reviews
-                         explain   the same of the role once more, and unreadable reviews
-    all, of nearly all   explain   constant reward, groups without spread, no spread, no samples
+    unreadable answers, mostly unreadable reviews   explain  the same of the role once more, and unreadable reviews
+    all of these, of nearly all   explain  constant reward, groups without spread, no spread, no samples
     constant reward      explains  groups without spread, no spread, no samples, of an objective
 
 Pure. Left out: which objective learns from which role, as rows do not say it; nearly all answers of any role must be

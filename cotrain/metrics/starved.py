@@ -12,7 +12,7 @@ objectives are watched as a whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,10 +74,6 @@ class Starved:
     def end(self) -> list[Alarm]:
         """The run is over: what was so at all of too few steps is told too."""
         return self._raised(ended=True)
-
-    def forget(self, alarms: Collection[int]) -> None:
-        """Alarms, by ``id``, that others explain: they may be raised again."""
-        self.alarms = {place: alarm for place, alarm in self.alarms.items() if id(alarm) not in alarms}
 
     def _skipped(self, key: str) -> Alarm:
         """One for every update that was not made."""

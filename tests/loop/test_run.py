@@ -110,6 +110,7 @@ CASTS = {
     "marti": lambda tasks: briefly(marti(steps=4, warmup=1, tasks=tasks, **SMALL)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
+    "spin-restart": lambda tasks: briefly(spin(steps=5, iteration=2, restart="weights", tasks=tasks, **ALONE)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
     "spiral": lambda tasks: briefly(spiral(steps=4, warmup=1, pool=2, pool_every=1, **SMALL)),
     "ssp": lambda tasks: briefly(
