@@ -11,9 +11,9 @@ steps (``gcd``), and functions of one line. Written to --out:
     lessons.jsonl    conversations, as a run will ask and read them
     taught           the model
 
-Needs ``pip install 'cotrain[gym]'``. After 1.2M tokens it was greedily right (48 test problems each) in 0.60 of the word
-problems, 0.58 of the programs, 0.13 of ``gcd``, 0.04 of ``products`` and 0.00 of ``chain_sum``, whose numbers have up
-to four digits; after 6M nobody has looked. AdamW at 1e-3 taught no program in 2M tokens.
+Needs ``pip install 'cotrain[gym]'``. After 1.2M tokens it was greedily right (48 test problems each) in 0.60 of the
+word problems, 0.58 of the programs, 0.13 of ``gcd``, 0.04 of ``products`` and 0.00 of ``chain_sum``, whose numbers have
+up to four digits; after 6M nobody has looked. AdamW at 1e-3 taught no program in 2M tokens.
 """
 
 from __future__ import annotations
