@@ -77,6 +77,9 @@ class ModelSpec(Spec, Protocol):
     """One whose model is held here."""
 
     @property
+    def rows(self) -> int: ...  # answers that are decoded at a time
+
+    @property
     def micro_tokens(self) -> int: ...
 
     @property

@@ -66,6 +66,7 @@ class Weights(Policy):
 
     may_be_narrow: ClassVar[bool] = True  # bfloat16 weights lose nothing, as no gradient changes them
 
+    rows: int = 256  # answers that are decoded at a time
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
     autocast: bool | None = (
@@ -89,8 +90,9 @@ class Weights(Policy):
                 f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of "
                 f"{', '.join(ATTENTIONS)}"
             )
-        if self.micro_tokens < 1:
-            raise ConfigError(f"{self.where}: micro_tokens is {self.micro_tokens}, expected at least 1")
+        for name in ("micro_tokens", "rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{self.where}: {name} is {getattr(self, name)}, expected at least 1")
 
     @property
     def where(self) -> str:

@@ -26,8 +26,10 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import TaskSource
 from cotrain.core.user_code import target_of_class
 from cotrain.learn.losses import Kl, pull_to
+from cotrain.loop.by_size import by_size, settings_by_size
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.implied import Implied
+from cotrain.loop.override import override
 from cotrain.loop.policies import Learning, Policy, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Origin, Recipe
 from cotrain.loop.schedule import Protocol, Schedule
@@ -176,13 +178,19 @@ def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(made, (), arguments)
+        changed = {} if len(arguments) == len(bound) else by_size(bound, arguments)  # all of them: built again
+        bound |= changed
         run = Settings(**{name: value for name, value in bound.items() if name in NAMES})
         plain = build(run, **{name: value for name, value in bound.items() if name not in NAMES})
         if not isinstance(plain, Recipe):
             raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
         description = plain.description or description_of(build)
         origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
-        return replace(plain, description=description, origin=origin)
+        whole = replace(plain, description=description, origin=origin)
+        settings = settings_by_size(whole.policies) if len(arguments) < len(bound) else []
+        told = changed | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
+        whole = override(whole, settings) if settings else whole
+        return replace(whole, origin=replace(whole.origin or origin, by_size=told)) if told else whole
 
     made.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
     made.__annotations__ = hints

@@ -126,7 +126,7 @@ def note_all(solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]],
         for turn in turns:
             if turn is not None:
                 turn.note(RIGHT_SIDE, sides[solution.id] == CORRECT.known(solution))
-                note_speech(turn, STEP_OK.of(solution))
+                note_speech(turn, None if sides[solution.id] else STEP_OK.of(solution))  # for it, nothing is accused
 
 
 Heard = tuple[Turn, Turn | None]  # a solution, and a speech about it

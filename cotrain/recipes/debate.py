@@ -76,6 +76,8 @@ def debate(
         raise ConfigError(
             f"debate: turns is {turns} and leaves {leaves}; with --game solve bob speaks once, leave both"
         )
+    if by == "dpo" and run.kl:
+        raise ConfigError(f"debate: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl")
     if by == "dpo" and (warmup % iteration or run.group_size < 2):
         raise ConfigError(
             f"debate: by=dpo begins behind the SFT and compares speeches; warmup is {warmup} and group_size "

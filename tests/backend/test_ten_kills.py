@@ -27,12 +27,12 @@ ENGINES = (  # before, amid
     ([(-1, "advance", 7), (-1, "publish", 1)], [(-1, "advance", 1), (-1, "advance", 15), (-1, "advance", 23)]),
 )
 LEARNERS = (
-    ([(-1, "opened", 1), (-1, "update", 2), (-1, "state", 9)], [(-1, "logprobs", 1), (-1, "tensors", 4)]),
+    ([(-1, "opened", 1), (-1, "update", 2), (-1, "state", 6)], [(-1, "logprobs", 1), (-1, "tensors", 4)]),
     ([(-1, "weights", 2), (-1, "logprobs", 3)], [(-1, "update", 1), (-1, "tensors", 1), (-1, "update", 5)]),
 )
 RANKS = (
     ([(1, "join", 1), (0, "update", 1), (1, "write", 3)], [(1, "gather", 2), (0, "measure", 3)]),
-    ([(0, "address", 1), (1, "update", 2), (0, "write", 2)], [(0, "join", 2), (1, "logprobs", 2)]),
+    ([(0, "address", 1), (1, "update", 4), (0, "write", 2)], [(0, "join", 2), (1, "logprobs", 2)]),
 )
 COMMAND = (1, 2, 4, 7, 10, 13, 16, 19, 22, 26)  # which question of a command is its last one
 

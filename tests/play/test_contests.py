@@ -31,7 +31,7 @@ def names_it(fields, rng):
     return "<answer>1</answer>" if fields["asked"] == "Right step" else "<answer>3</answer>"
 
 
-def played(speak, *, protocol=contest, right=0.5, votes=None, **options):
+def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, **options):
     """Episodes of ``TASKS`` by role; ``right``: the chance of a right solution."""
     solutions = {task.prompt: (task.solution, wrong_answer(task)) for task in TASKS}
 
@@ -47,7 +47,7 @@ def played(speak, *, protocol=contest, right=0.5, votes=None, **options):
         roles[name] = Role(policy=name, prompt="{problem}", parse=parse_solution, sampling=at_most)
     for name in ("bob", "teacher"):
         roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse_accusation, sampling=at_most)
-    roles["judge"] = verifier("judge", TINY) if votes else judges.checker("judge", CHECK_STEP)
+    roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker("judge", CHECK_STEP))
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     episodes = executor.play(protocol, TASKS, step=0, group_size=1, **options)
     assert all(e.failure is None for e in episodes), [e.failure for e in episodes]
@@ -102,6 +102,7 @@ def test_a_consultant_wins_what_its_side_gets():
             side = turn.truth["right_side"] == right  # it speaks for the solution
             believed = 1.0 if side else float(right)  # a right first step convinces the judge
             assert values(turn)["won"] == (believed if side else 1.0 - believed)
+            assert turn.truth.get("hit") == (None if side else not right)  # who speaks for it accuses nothing
             sides.add((side, right))
     assert len(sides) == 4
 
@@ -127,6 +128,20 @@ def test_a_model_that_judges_each_step_is_asked_for_the_one_that_is_named(final)
         assert {values(t)["won"] for t in found["solver"]} == {0.0}
     for found in map(by_role, played(names_it, votes=vote, jury=3, critic="none")):
         assert values(found["solver"][0])["won"] == float(final)
+
+
+def test_a_model_that_reads_hears_the_critic_within_the_mark():
+    heard = []
+
+    def vote(fields, rng):
+        heard.append(fields["solution"])
+        return "<verdict>No</verdict>"
+
+    judge = judges.genrm("judge", "some/chat-model")
+    for found in map(by_role, played(names_it, votes=vote, judge=judge, jury=2, critic="consultant")):
+        assert values(found["solver"][0])["won"] == 0.0 and len(found["judge"]) == 2
+    said = {text.strip().splitlines()[-2] for text in heard}
+    assert said == {"It is said to be wrong in step 3.", "It is said to be right in step 1."}
 
 
 def test_a_judge_that_cannot_be_read_decides_nothing():

@@ -6,13 +6,14 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.play.common_roles import parse_solution
-from cotrain.play.debates import argue, paid, parse_accusation, shares
+from cotrain.play.debates import PAID, argue, paid, parse_accusation, shares
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.debate import debate
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.preferences import write_gram
+from cotrain.text.prompts import fields_of
 from tests.helpers import TINY, spoken
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(40)]
@@ -150,6 +151,8 @@ def test_an_accusation_names_a_step():
         debate(game="solve", turns=2)
     with pytest.raises(ConfigError, match="multiple of iteration"):
         debate(by="dpo", iteration=25)
+    with pytest.raises(ConfigError, match=r"kl is 0\.1"):
+        debate(by="dpo", kl=0.1)
 
 
 def test_an_accusation_holds_its_argument_and_its_words():
@@ -220,3 +223,25 @@ def test_in_later_turns_debaters_hear_what_was_accused():
 
     played(listen, turns=3)
     assert heard == {"nothing", "Mine 1 Other 1", "Mine 1 Other 1 Mine 1 Other 1"}
+
+
+@pytest.mark.parametrize("game", ["sides", "solve"])
+@pytest.mark.parametrize("model", [TINY, "some/chat-model"])
+def test_speeches_have_room_for_their_words_and_prompts_say_the_limit(game, model):
+    def debater(**options):
+        return debate(game=game, model=model, **options).roles["bob"]
+
+    chat = model != TINY
+    assert debater().sampling.max_tokens == (400 if chat else 16) and debater(words=50).sampling.max_tokens == 200
+    assert debater(words=0).sampling.max_tokens == (256 if chat else 64)
+    assert ("words" in fields_of(debater().prompt)) is chat
+    made = debate(game=game, model=model)
+    assert made.schedule.phases[0].options["words"] == (100 if chat else 4)
+
+
+def test_dpo_plus_has_the_constants_of_the_paper():
+    for consultancy, gamma in ((False, 7.0), (True, 10.0)):
+        made = debate(by="dpo", consultancy=consultancy)
+        by = made.objectives["debater"].by
+        assert (by.soft, by.betas, by.sft, by.better) == (gamma, (0.5,), 0.005, PAID)
+        assert made.policies["before"].every == 20 and made.schedule.warmup == (("format", 40),)
