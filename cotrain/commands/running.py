@@ -61,6 +61,7 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.override import override
+    from cotrain.loop.recipe import check_due
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
 
@@ -78,6 +79,7 @@ def run(argv: Sequence[str]) -> int:
         parser.error("--json goes with --dry-run; add it")
     if not given.dry_run:
         RunDirectory(given.out).refuse_used()  # before a model is asked
+        check_due(recipe)
     recipe = answered(recipe, given, dry=given.dry_run)
     if given.dry_run:
         return dry_run(recipe, given, file_of(target, parser, given))
