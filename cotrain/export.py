@@ -18,7 +18,7 @@ from typing import Any
 from cotrain import __version__, api
 from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.backend.local import Local
-from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
+from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.state import take
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
@@ -26,10 +26,13 @@ from cotrain.disk.parts import named
 from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
+from cotrain.loop.names import policy_named
+from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import STATE
+from cotrain.loop.whereabouts import moved, refuse_lost
+from cotrain.models.names import known_as
 from cotrain.play.common_roles import FORMAT_MARK, speaks_short
-from cotrain.tasks.hub import is_hub_name
 
 CARD = "README.md"
 ATTACK = "attack.json"  # written by ``cotrain attack``
@@ -53,10 +56,17 @@ class Exported:
 
 
 def export(
-    directory: Path | str, role: str, out: Path | str, *, merged: bool = False, say: Say = lambda text: None
+    directory: Path | str,
+    role: str,
+    out: Path | str,
+    *,
+    merged: bool = False,
+    model: str | None = None,
+    say: Say = lambda text: None,
 ) -> Path:
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base. ``say``: what is told of reading and writing that takes long.
+    those of an adapter within its base. ``model``: where a model of the run was moved to (``loop/whereabouts.py``).
+    ``say``: what is told of reading and writing that takes long.
 
     Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a
     critic, or one without an adapter that is to be ``merged``.
@@ -64,8 +74,10 @@ def export(
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    if model is not None:
+        moved(directory, model)
     recipe = api.recipe_of(directory)
-    policy = _policy(recipe, role)
+    policy = policy_named(recipe, role)
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
         raise ConfigError(
@@ -89,6 +101,7 @@ def export(
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
     fit."""
+    refuse_lost({policy: recipe.policies[policy]}, directory)
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     run = RunDirectory(directory)
     held = transaction.steps(run.checkpoints)
@@ -107,14 +120,6 @@ def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: S
     return Exported(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
 
 
-def _policy(recipe: Recipe, role: str) -> str:
-    if role in recipe.roles:
-        return recipe.roles[role].policy
-    if role in recipe.policies:
-        return role
-    raise ConfigError(f"--role: {unknown_message('role or policy', role, [*recipe.roles, *recipe.policies])}")
-
-
 def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
     recipe, spec = exported.recipe, exported.recipe.policies[policy]
@@ -126,8 +131,10 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
     what = "A reward model (one score for a whole text)" if scores else what
     use = "text-classification" if scores else "text-generation"
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
-    front += [f"base_model: {spec.model}"] if is_hub_name(spec.model) else []
+    known = known_as(spec.model) if isinstance(spec, Weights) else None
+    front += [f"base_model: {known}"] if known else []
     front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
+    as_known = f" (its config.json calls it `{known}`)" if known and not spec.model.startswith(known) else ""
     origin = recipe.origin
     arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
     lines = [
@@ -135,7 +142,7 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
         "",
         f"# {policy} of {recipe.name}",
         "",
-        f"{what}, begun as `{spec.model}`, {spec.kind}, after "
+        f"{what}, begun as `{spec.model}`{as_known}, {spec.kind}, after "
         f"{exported.updates.get(policy, 0)} updates of its own in {exported.finished} of {recipe.steps} steps and "
         f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
         "",
@@ -219,6 +226,9 @@ def _shown(estimate: Mapping[str, Any] | None) -> str:
 
 def _alarm(alarm: Any) -> str:
     """One line of an alarm as the summary holds it."""
-    if isinstance(alarm, Mapping):
-        return " ".join(str(alarm[key]) for key in ("message", "advice") if alarm.get(key)) or json.dumps(alarm)
-    return str(alarm)
+    try:
+        held = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
+        read = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
+        return f"{alarm['band']}, after step {alarm['step'] + 1}{held}({read}). {alarm['advice']}"
+    except (KeyError, TypeError):
+        return json.dumps(alarm)

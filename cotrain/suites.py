@@ -16,7 +16,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.loop.answers import AUTO, PROBED, settings_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
+from cotrain.loop.names import role_named
 from cotrain.loop.override import override
+from cotrain.loop.recipe import Recipe
 from cotrain.loop.verdicts import verdicts_for
 from cotrain.metrics.suites import (
     GREEDY,
@@ -119,6 +121,8 @@ def evaluate_suites(
                 recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks, look=not named
             )
             recipe = override(recipe, how)
+    solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
+    play = replace(play, solver=solver, verifier=verifier)
     judged = verdicts_for(recipe, play.verdict, play.verifier_prompt, device=device, say=say, look=False)
     recipe = override(recipe, judged)
     if play.max_tokens is not None:
@@ -142,6 +146,11 @@ def evaluate_suites(
         if isinstance(ending, AnswerGrader):
             ending.close()
     return results
+
+
+def _role(recipe: Recipe, name: str, flag: str) -> str:
+    """The role of a name, or of a policy's; the usual name stands for itself, as a recipe may have no such role."""
+    return name if name == flag else role_named(recipe, name, f"--{flag}")
 
 
 def _loaded(

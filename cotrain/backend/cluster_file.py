@@ -101,32 +101,33 @@ def read(target: str) -> Cluster:
 
 
 def check_world(cluster: Cluster, device: str, world: int) -> None:
-    """Raise ConfigError, one line, for more ranks of learners than this machine has room for. Left out: what a Ray that
-    runs already has to give."""
-    if world == 1:
-        return
-    if cluster.address is None and world > cluster.cpus:
+    """Raise ConfigError, one line, for more ranks of learners, or more GPUs, than this machine has. Left out: what a
+    Ray that runs already has to give, which it is asked when it is joined (``on_ray.py``)."""
+    if world > 1 and cluster.address is None and world > cluster.cpus:
         raise ConfigError(
             f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
             "fewer, or `cpus` in the --cluster file"
         )
-    if not device.startswith("cuda"):
-        return
     each = cluster.gpus.get("RankHost", 0.0)
-    if each < 1:
+    if world > 1 and device.startswith("cuda") and each < 1:
         raise ConfigError(
             f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
             "set gpus = 1 under [learner], or give --device cpu"
         )
-    if cluster.address is None:
+    wanted = gpus_wanted(cluster, world)
+    if cluster.address is None and any(each for _, each in wanted):
         import torch
 
-        there, wanted = torch.cuda.device_count(), world * each + cluster.gpus.get("EngineHost", 0.0)
-        if wanted > there:
-            raise ConfigError(
-                f"--world {world}: learners and engine want {wanted:g} GPUs, and there are {there} here; give fewer "
-                "ranks"
-            )
+        from cotrain.backend.machines import check_gpus
+
+        check_gpus(wanted, [torch.cuda.device_count()], "here")
+
+
+def gpus_wanted(cluster: Cluster, world: int = 1) -> list[tuple[str, float]]:
+    """GPUs of the learners and of one engine: by the table of the file, for each process."""
+    learner = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
+    engine = cluster.gpus.get("EngineHost", 0.0)
+    return [*[("learner", learner)] * world, ("engine", engine)]
 
 
 class _Table:

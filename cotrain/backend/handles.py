@@ -77,6 +77,9 @@ class ModelSpec(Spec, Protocol):
     """One whose model is held here."""
 
     @property
+    def rows(self) -> int: ...  # answers that are decoded at a time
+
+    @property
     def micro_tokens(self) -> int: ...
 
     @property
@@ -90,6 +93,7 @@ class PolicyHandle:
     """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
 
     changes = False  # its weights change in the run, so it has state and versions
+    sharded = False  # no process has all of its weights
 
     def __init__(self, name: str, spec: Spec, renderer: Rendering | None) -> None:
         self.name, self.spec, self.renderer = name, spec, renderer
@@ -113,6 +117,10 @@ class PolicyHandle:
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step."""
         raise self._refusal("is not trained")
+
+    def restart(self) -> bool:
+        """Go back to the weights of the start where an iteration of it is over; whether it did."""
+        return False
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
@@ -283,6 +291,9 @@ class LearnerHandle(ModelHandle):
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         return self.learner.update(terms)
+
+    def restart(self) -> bool:
+        return self.learner.restart()
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()

@@ -89,7 +89,7 @@ class Several:
     ) -> None:
         """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``kind``: as the
         run's provenance names them; ``bounds``: see ``Backend``."""
-        self.bounds, self.world = bounds, world
+        self.bounds, self.world, self.launcher, self.placing, self.kind = bounds, world, launcher, placing, kind
         self._launcher, self.device, self._placing, self._kind = launcher, device, placing, kind
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_device, device_of, quiet
+from cotrain.commands.common import add_answers, add_device, device_of, prompt_of, quiet
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.verbosity import progress
@@ -51,6 +51,7 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
     )
+    add_answers(parser, "auto, once for each model; of the package's own models tags")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device(parser)
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
@@ -82,6 +83,11 @@ def compare(argv: Sequence[str]) -> int:
             data=given.data,
             operations=tuple(given.operations) if given.operations else None,
             lenient=given.lenient,
+            answer=given.answer,
+            prompt=prompt_of(given.prompt),
+            steps_as=given.steps_as,
+            verdict=given.verdict,
+            verifier_prompt=prompt_of(given.verifier_prompt, "--verifier-prompt"),
             device=device_of(given.device),
             workers=given.workers,
             say=progress,
@@ -92,18 +98,24 @@ def compare(argv: Sequence[str]) -> int:
 
 def study(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain study", description="Run a study that was written down before, or go on with it.")
-    parser.add_argument("file", metavar="FILE.toml", help="hypothesis, arms, measure, seeds, gate; see docs/studies")
+    parser.add_argument(
+        "study",
+        metavar="STUDY",
+        help="name of one that comes with cotrain, or FILE.toml: hypothesis, arms, measure, gate",
+    )
     add_device(parser)
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
-    parser.add_argument("--dry-run", action="store_true", help="check the file, print how many runs it takes, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
     given = parser.strict(argv)
     quiet()
-    from cotrain.comparison.study import run_study, runs_of_study
+    from cotrain.comparison.forecast import forecast
+    from cotrain.comparison.shipped import study_path
+    from cotrain.comparison.study import run_study
     from cotrain.comparison.study_file import committed, read_study
 
-    read = read_study(Path(given.file), workers=given.workers, device=device_of(given.device))
+    read = read_study(study_path(given.study), workers=given.workers, device=device_of(given.device))
     if given.dry_run:
-        for line in (*runs_of_study(read), committed(read.path)["words"]):
+        for line in (*forecast(read), committed(read.path)["words"]):
             print(line)
         return 0
     return _told(lambda: run_study(read, say=progress), read.out)

@@ -76,7 +76,15 @@ def evaluate(argv: Sequence[str]) -> int:
     add_answers(parser)
     parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
-    parser.add_argument("--samples", type=whole(0), metavar="K", help="of avg@K, pass@K, maj@K, best@K (default: 8)")
+    parser.add_argument(
+        "--samples",
+        type=whole(0),
+        metavar="K",
+        help="of avg@K, pass@K, maj@K, best@K (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+    )
+    parser.add_argument(
+        "--step", type=whole(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
+    )
     parser.add_argument("--reviews", type=whole(1), metavar="N", help="of each solution, by the verifier (default: 1)")
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="of an answer (default: as the role has it)")
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
@@ -93,14 +101,16 @@ def evaluate(argv: Sequence[str]) -> int:
     if given.suite is not None:
         from cotrain.suites import command
 
-        if given.split is not None:
-            parser.error("--split does not go with --suite; leave out one of the two")
+        for name in ("split", "step"):
+            if getattr(given, name) is not None:
+                parser.error(f"--{name} does not go with --suite; leave out one of the two")
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
         return command(given)
     suited = (
         "data",
-        *of_suites,
+        "reviews",
+        "verifier",
         "answer",
         "steps_as",
         "prompt",
@@ -113,10 +123,13 @@ def evaluate(argv: Sequence[str]) -> int:
     lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
+    if given.samples == 0 or (given.solver is not None and given.samples is None):
+        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
     from cotrain import api
 
     split = "test" if given.split is None else given.split
-    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device)
+    more = {"samples": given.samples, "solver": given.solver or "solver", "step": given.step}
+    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device, **more)
     if given.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -149,27 +162,32 @@ def chat(argv: Sequence[str]) -> int:
     add_answers(parser, "as the run has it, of a model phrase")
     parser.add_argument("--temperature", type=real(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
+    add_device(parser)
+    add_threads(parser)
     given = parser.strict(argv)
     quiet()
+    threads(given.threads)
     from cotrain.chat import talk
 
     prompt = prompt_of(given.prompt)
     how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as, "verdict": given.verdict}
-    how["verifier_prompt"] = prompt_of(given.verifier_prompt, "--verifier-prompt")
+    how |= {"verifier_prompt": prompt_of(given.verifier_prompt, "--verifier-prompt"), "device": device_of(given.device)}
     return talk(given.directory, temperature=given.temperature, once=given.once, **how)
 
 
 def export(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
+    parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
     given = parser.strict(argv)
     quiet()
     from cotrain.export import export as write
 
-    print(f"written to {write(given.directory, given.role, given.out, merged=given.merged, say=say)}")
+    where = write(given.directory, given.role, given.out, merged=given.merged, model=given.model, say=say)
+    print(f"written to {where}")
     return 0
 
 

@@ -26,7 +26,7 @@ from cotrain.commands.common import (
 )
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
 from cotrain.core.errors import ConfigError, CotrainError
-from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
+from cotrain.core.flags import Parser, add_parameters, comments_of, typed_in, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
@@ -54,51 +54,69 @@ def run(argv: Sequence[str]) -> int:
 
     build = find(target)
     parser, names = parser_of(target, build)
-    given = parser.strict([*(words_of(*config, parser) if config else ()), *argv])
+    words = [*(words_of(*config, parser) if config else ()), *argv]
+    given = parser.strict(words)
     threads(given.threads)
     quiet()
     from cotrain import api
+    from cotrain.commands.ready import ready
+    from cotrain.loop.by_size import line_of
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import IN_TURN, check_lag
+    from cotrain.loop.machine import fitted
     from cotrain.loop.override import override
     from cotrain.loop.recipe import check_due
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
 
-    arguments = values_of(given, names)
+    typed = typed_in(words, parser)
+    arguments = {name: value for name, value in values_of(given, names).items() if name in typed}
     if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
         if "tasks" not in inspect.signature(build).parameters:
             raise ConfigError(
                 f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
             )
         arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
-    recipe = override(make(target, arguments), given.set)
+    made = make(target, arguments)
+    recipe = override(made, given.set)
     check_lag(recipe, given.lag)
     backend = backend_of(given)
     if given.json and not given.dry_run:
         parser.error("--json goes with --dry-run; add it")
+    if (origin := made.origin) is not None:
+        for name in names:
+            setattr(given, name, origin.arguments.get(name, getattr(given, name)))
     if not given.dry_run:
         RunDirectory(given.out).refuse_used()  # before a model is asked
         check_due(recipe)
-    recipe = answered(recipe, given, dry=given.dry_run)
+    chosen = {one.partition("=")[0] for one in given.set}
+    by_size = {name: value for name, value in (origin.by_size if origin else {}).items() if name not in chosen}
+    notes = [line_of(origin.arguments, by_size)] if origin and by_size else []
+    if backend is None:
+        recipe, more = fitted(recipe, device_of(given.device))
+        notes += more
     if given.dry_run:
-        return dry_run(recipe, given, file_of(target, parser, given))
-    return _watched(
-        recipe,
-        lambda watch: api.run(
-            recipe,
-            given.out,
-            checkpoint_every=given.checkpoint_every,
-            keep_every=given.keep_every,
-            device=device_of(given.device),
-            backend=backend,
-            observer=watch,
-            lag=given.lag,
-        ),
-        out=given.out,
-        trackers=trackers(given.tracker),
-        notes=[IN_TURN] if given.lag and backend is None else [],
-    )
+        recipe = answered(recipe, given, dry=True)
+        given.set = list(recipe.origin.settings) if recipe.origin else given.set
+        return dry_run(recipe, given, backend, file_of(target, parser, given), notes)
+    with ready(backend, recipe) as found:
+        settled = answered(recipe, given)
+        return _watched(
+            settled,
+            lambda watch: api.run(
+                settled,
+                given.out,
+                checkpoint_every=given.checkpoint_every,
+                keep_every=given.keep_every,
+                device=device_of(given.device),
+                backend=backend,
+                observer=watch,
+                lag=given.lag,
+            ),
+            out=given.out,
+            trackers=trackers(given.tracker),
+            notes=[*notes, *found, *([IN_TURN] if given.lag and backend is None else [])],
+        )
 
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
@@ -153,19 +171,25 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     return parser, names
 
 
-def dry_run(recipe: Any, given: argparse.Namespace, flags: Sequence[str]) -> int:
+def dry_run(
+    recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
+) -> int:
     """Open what a run would open, and print what it would be."""
+    from cotrain.commands.ready import split_of
     from cotrain.loop.directory import recipe_json
     from cotrain.loop.estimate import looked_at
+    from cotrain.loop.recipe import check_due
 
+    check_due(recipe)
     device = device_of(given.device)
-    seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every)
+    split = None if backend is None else split_of(backend, recipe, backend.launcher.cluster)
+    seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every, split=split)
     saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every, lag=given.lag)
     if given.json:
         print(json.dumps(saved | {"estimate": seen.json()}, indent=2, ensure_ascii=False))
         return 0
     print("\n".join(flags))
-    print("\n".join(f"# {line}".rstrip() for line in ("", *seen.lines())))
+    print("\n".join(f"# {line}".rstrip() for line in ("", *seen.lines(), *notes)))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for setting in (f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in leaves(saved["settings"])):
         if changeable(recipe, setting):
@@ -204,6 +228,7 @@ def resume(argv: Sequence[str]) -> int:
         metavar="N",
         help="lengthen the run to so many; decays end where they would have ended",
     )
+    parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device(parser)
     add_threads(parser, "as the run was begun")
     add_backend(parser)
@@ -214,11 +239,16 @@ def resume(argv: Sequence[str]) -> int:
 
     quiet()
     refuse_other_lag(given.directory, given.lag)
+    if given.model is not None:
+        from cotrain.loop.whereabouts import moved
+
+        moved(given.directory, given.model)
     if given.steps is not None:
         from cotrain.loop.lengthen import lengthen
 
         lengthen(given.directory, given.steps)
     from cotrain import api
+    from cotrain.commands.ready import ready
     from cotrain.report.trackers import tracked
 
     notes: list[str] = []
@@ -232,15 +262,16 @@ def resume(argv: Sequence[str]) -> int:
             f"note: this run was begun with --world {before} and goes on with --world {now}: sums may round "
             "differently, so it is the same run but not bit for bit"
         )
-    return _watched(
-        recipe,
-        lambda watch: api.resume(
-            given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
-        ),
-        out=given.directory,
-        trackers=tracked(given.directory),
-        notes=notes,
-    )
+    with ready(backend, recipe) as found:
+        return _watched(
+            recipe,
+            lambda watch: api.resume(
+                given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
+            ),
+            out=given.directory,
+            trackers=tracked(given.directory),
+            notes=[*notes, *found],
+        )
 
 
 def _watched(

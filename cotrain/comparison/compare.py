@@ -28,6 +28,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cotrain.comparison import asking
 from cotrain.comparison.arms import Arm, distinct, recipe_of, settings_of
 from cotrain.comparison.pool import cores
 from cotrain.comparison.rates import choose_rates, with_rate
@@ -67,6 +68,11 @@ class Plan:
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
+    answer: str | None = None  # how solvers are read, and asked (``asking.py``): a format, or "auto"
+    prompt: str | None = None  # a text with the mark {problem}
+    steps_as: str | None = None  # what a step of a solution is
+    verdict: str | None = None  # how reviews are read
+    verifier_prompt: str | None = None  # how the verifier is asked
     device: str = "cpu"
     workers: int | None = None  # runs at a time; None: one a core
 
@@ -100,6 +106,25 @@ class Plan:
         return (f"evaluation.tasks={TEST_PROBLEMS}", *self.settings)
 
     @property
+    def long(self) -> tuple[str, ...]:
+        """The same with the length of a run of the first wave."""
+        return (*self.common, f"steps={int(self.ends['steps'])}")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said about the problems, for every arm."""
+        return {name: getattr(self, name) for name in ("tasks", "data", "operations", "lenient")}
+
+    def source(self) -> dict[str, Any]:
+        """The argument of a recipe that holds these problems; none where each arm has its own."""
+        return {"tasks": problems(**self.given)} if any(self.given.values()) else {}
+
+    def recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
+        """What each of these arms will run. Raises UserError for what no run could begin with."""
+        source, begun = self.source(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
+        return {arm.label: recipe_of(arm, source, self.long, begun=begun[arm.label]) for arm in arms}
+
+    @property
     def ends(self) -> dict[str, float]:
         """What ends a run of the first wave."""
         if self.equal == "batches" or self.budget is None:
@@ -117,11 +142,12 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
     run has been stopped."""
     arms = distinct(plan.arms)
-    given = {name: getattr(plan, name) for name in ("tasks", "data", "operations", "lenient")}
-    source = {"tasks": problems(**given)} if any(given.values()) else {}
-    recipes = {arm.label: recipe_of(arm, source, plan.common) for arm in arms}
+    recipes, given, source = plan.recipes(arms), plan.given, plan.source()
     _refuse_unlike(recipes)
+    how = asking.Asking(**{field.name: getattr(plan, field.name) for field in fields(asking.Asking)})
+    asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say)
     claim(plan, arms)
+    asking.keep(plan.out, asked)
     count = plan.workers or cores()
     say(
         f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
@@ -136,7 +162,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
             seed=seed,
             ends={**plan.ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
-            settings=(*plan.common, *further),
+            settings=(*plan.common, *asked[arm.label], *further),
             device=plan.device,
             **given,
         )
@@ -156,6 +182,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         "seeds": plan.seeds,
         "settings": list(plan.settings),
         "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
+        "answers": asked,
         "recipes": {},
     }
     result["budget"] = plan.budget
@@ -164,7 +191,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
-            recipe = recipe_of(arm, source, (*plan.common, *own[arm.label]))
+            recipe = recipe_of(arm, source, (*plan.long, *own[arm.label]), begun=True)
         leading = recipe.objectives[recipe.leading].policy
         seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}

@@ -196,6 +196,12 @@ def values_of(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, 
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
+def typed_in(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
+    """Names of the flags that are among these words; what a parser has of others are defaults."""
+    flags = {word.partition("=")[0] for word in words}
+    return {action.dest for action in parser._actions if flags & set(action.option_strings)}
+
+
 def text_of_file(path: str, flag: str) -> str:
     """What a text file holds, without the line break at its end."""
     try:

@@ -20,6 +20,7 @@ from cotrain.metrics.metric import (
     FIRST,
     HELD_OUT,
     MAIN,
+    NATS,
     NUMBER,
     SECONDS,
     SHARE,
@@ -29,7 +30,7 @@ from cotrain.metrics.metric import (
     Metric,
     Range,
 )
-from cotrain.metrics.table_learning import CREDIT, LEARNING
+from cotrain.metrics.table_learning import CREDIT, EXPLORING, LEARNING
 
 inf = math.inf
 
@@ -70,6 +71,12 @@ SAID = (
     ),
     Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS,
         meaning="its mean where that is wrong"),
+    Metric(
+        key="{role}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1), tolerable=(0.01, 2),
+        advice=EXPLORING,
+        meaning="mean entropy of the distributions that the role's tokens were drawn from, over all sampled tokens of "
+            "the step; absent where the engine does not tell it",
+    ),
     Metric(
         key="{role}/truncated", label="cut off at the length limit", better=-1, healthy=(0, 0.05), tolerable=(0, 0.2),
         meaning="share of turns cut at the token limit",
@@ -200,6 +207,17 @@ JUDGE = (
         key="{role}/greedy_balanced_accuracy", label="greedy balanced accuracy", better=1, at=HELD_OUT, headline=FIRST,
         trend="above 0.5, rising", meaning="the same at temperature 0, on greedy solutions; with `fixed` on the "
             "start's sampled ones",
+    ),
+    Metric(
+        key="{role}/mcc", label="Matthews correlation", unit=NUMBER, bounds=(-1.0, 1.0), better=1, at=BOTH,
+        trend="above 0, not falling",
+        meaning="correlation of verdict and truth (MCC), 0 for a judge who guesses; unreadable reviews count as "
+            "mistaken; left out where all verdicts, or all truths, are one",
+    ),
+    Metric(
+        key="{role}/mcc_undefined", label="without a Matthews correlation", better=-1, at=BOTH,
+        meaning="1 where there were reviews and the Matthews correlation is left out, else 0: its mean is the share of "
+            "rows without one",
     ),
     Metric(
         key="{role}/true_positive_rate", headline=MAIN, label="right solutions accepted", better=1, at=BOTH,

@@ -99,7 +99,7 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
     "constant reward": (
         rows(generator__zero_spread_groups=[0.9, 1.0, 1.0]),
         2,
-        [rows(generator__zero_spread_groups=[1.0, 0.9, 1.0])],
+        [rows(generator__zero_spread_groups=[0.9, 1.0, 0.9, 1.0])],
     ),
     "cut off": (rows(solver__truncated=flat(0.0, 0.5)), 14, [rows(solver__truncated=flat(0.2))]),
     "collapsing entropy": (

@@ -20,6 +20,7 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.alarms import check
 from cotrain.play.protocols import solve
+from cotrain.recipes import SHIPPED, find
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.prime import prime
@@ -102,13 +103,15 @@ async def equal(task, roles):
 
 
 def test_equal_rewards_are_named():
-    assert "All rewards within a group are equal" in alarms_of(played(equal))["no samples"].advice
+    alarms = alarms_of(played(equal))
+    assert set(alarms) == {"constant reward"} and alarms["constant reward"].step == 0
+    assert "No group has two different rewards" in alarms["constant reward"].advice
 
 
 def test_answers_that_nobody_can_read_are_named():
     recipe = override(played(solve), ["roles.solver.sampling.max_tokens=1"])
-    alarm = alarms_of(recipe)["unreadable answers"]
-    assert alarm.key == "solver/parse_failures" and "raise max_tokens" in alarm.advice
+    (alarm,) = alarms_of(recipe).values()  # the cause alone: they are cut off
+    assert (alarm.band, alarm.key) == ("mostly cut off", "solver/truncated") and "raise max_tokens" in alarm.advice
 
 
 @gives(OUTCOME.to("solver"))
@@ -194,3 +197,9 @@ def test_an_objective_that_never_comes_due_is_refused(tmp_path):
     check_due(cooper())
     assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
     assert not (tmp_path / "run").exists()
+    assert main(["run", "tango", "--steps", "20", "--out", "x", "--dry-run"]) == 2
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_method_as_it_ships_has_steps_enough_for_all_that_learns(name):
+    check_due(find(name)())
