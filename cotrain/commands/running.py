@@ -65,6 +65,7 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.machine import fitted
     from cotrain.loop.override import override
+    from cotrain.loop.recipe import check_due
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
 
@@ -87,6 +88,7 @@ def run(argv: Sequence[str]) -> int:
             setattr(given, name, origin.arguments.get(name, getattr(given, name)))
     if not given.dry_run:
         RunDirectory(given.out).refuse_used()  # before a model is asked
+        check_due(recipe)
     chosen = {one.partition("=")[0] for one in given.set}
     by_size = {name: value for name, value in (origin.by_size if origin else {}).items() if name not in chosen}
     notes = [line_of(origin.arguments, by_size)] if origin and by_size else []
