@@ -1,7 +1,10 @@
 """Runs on a Ray of two machines, which are two raylets of this one: a machine that dies takes its processes with it."""
 
+import os
 import shutil
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from cotrain.backend.on_ray import PATIENCE, Ray
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.cli import main
 from cotrain.loop import run as loop
-from tests.backend.test_ray_command import left_over  # noqa: F401  a fixture
+from tests.backend.test_ray_command import below, left_over  # noqa: F401  a fixture
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.whole
@@ -20,25 +23,28 @@ STORE = 100 * 2**20  # bytes of each machine's object store
 
 
 class Nodes:
-    """Ray's head, and another machine beside it."""
+    """Ray's head, and another machine beside it unless it is to be alone."""
 
-    def __init__(self, **other):
-        """``other``: of the second machine."""
+    def __init__(self, *, two: bool = True, **settings):
+        """``settings``: of the head."""
         Ray(Cluster())  # sets what Ray reads when it is imported
         from ray.cluster_utils import Cluster as Raylets
 
         self._raylets = Raylets()
-        self.head = self.add(include_dashboard=False)
+        self.head = self.add(include_dashboard=False, **settings)
         self.address = self._raylets.address
-        self.other = self.add(**other)
+        self.other = self.add() if two else None
 
     def add(self, **settings):
         """One more. Ray gives it 30 seconds, which a busy machine does not keep: then once more, for three minutes."""
-        until = time.monotonic() + PATIENCE
+        until, before = time.monotonic() + PATIENCE, set(below(os.getpid()))
         while True:
             try:
                 return self._raylets.add_node(num_cpus=1, object_store_memory=STORE, **settings)
             except Exception as error:
+                for pid in set(below(os.getpid())) - before:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 if "timed out" not in str(error) or time.monotonic() > until:
                     raise
 
@@ -121,9 +127,9 @@ def test_a_machine_with_other_files_and_without_the_model_is_told_before_anythin
     monkeypatch,
     capsys,
 ):
-    (tmp_path / "there").mkdir()
-    monkeypatch.chdir(tmp_path / "there")
-    nodes = Nodes(env_vars={"PYTHONPATH": other_files(tmp_path / "there")})
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")  # where no Python finds another cotrain than its own
+    nodes = Nodes(two=False, env_vars={"PYTHONPATH": other_files(tmp_path / "there")})
     try:
         (tmp_path / "cluster.toml").write_text(f'address = "{nodes.address}"')
         flags = ["--backend", "ray", "--cluster", str(tmp_path / "cluster.toml"), "--device", "cpu"]
