@@ -21,6 +21,7 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
+from cotrain.loop.verdicts import verdicts_for
 from cotrain.loop.whereabouts import refuse_lost
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import rank
@@ -172,6 +173,8 @@ def opened(
     answer: str | None = None,
     prompt: str | None = None,
     steps: str | None = None,
+    verdict: str | None = None,
+    verifier_prompt: str | None = None,
     *,
     device: str = "cpu",
 ) -> CoTrainer:
@@ -184,6 +187,8 @@ def opened(
         answer = answer or (recipe.roles["solver"].answer if "solver" in recipe.roles else None)
         how = settings_for(recipe, answer, prompt, steps=steps, device=device, say=print, look=False)
         recipe = override(recipe, how)
+    judged = verdicts_for(recipe, verdict, verifier_prompt, device=device, say=print, look=False)
+    recipe = override(recipe, judged)
     return trained(where, recipe=recipe, device=device)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from cotrain import __version__, api
 from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.backend.local import Local
-from cotrain.core.errors import ConfigError, RunDirectoryError, unknown_message
+from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.state import take
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
@@ -26,6 +26,7 @@ from cotrain.disk.parts import named
 from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
+from cotrain.loop.names import policy_named
 from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import STATE
@@ -76,7 +77,7 @@ def export(
     if model is not None:
         moved(directory, model)
     recipe = api.recipe_of(directory)
-    policy = _policy(recipe, role)
+    policy = policy_named(recipe, role)
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
         raise ConfigError(
@@ -117,14 +118,6 @@ def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: S
         handle.load(states[policy], tensors[policy])
     updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].trained}
     return Exported(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
-
-
-def _policy(recipe: Recipe, role: str) -> str:
-    if role in recipe.roles:
-        return recipe.roles[role].policy
-    if role in recipe.policies:
-        return role
-    raise ConfigError(f"--role: {unknown_message('role or policy', role, [*recipe.roles, *recipe.policies])}")
 
 
 def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
@@ -233,6 +226,9 @@ def _shown(estimate: Mapping[str, Any] | None) -> str:
 
 def _alarm(alarm: Any) -> str:
     """One line of an alarm as the summary holds it."""
-    if isinstance(alarm, Mapping):
-        return " ".join(str(alarm[key]) for key in ("message", "advice") if alarm.get(key)) or json.dumps(alarm)
-    return str(alarm)
+    try:
+        held = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
+        read = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
+        return f"{alarm['band']}, after step {alarm['step'] + 1}{held}({read}). {alarm['advice']}"
+    except (KeyError, TypeError):
+        return json.dumps(alarm)

@@ -36,7 +36,7 @@ def command(words: Sequence[str]) -> int:
     """``cotrain push``."""
     parser = Parser(prog="cotrain push", description="Export a policy of a run to the Hugging Face Hub.")
     parser.add_argument("directory", metavar="RUN", help="a run directory")
-    parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
+    parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument(
         "--repo", required=True, metavar="OWNER/NAME", help="the repository of the Hub, made where there is none"
     )

@@ -16,7 +16,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,13 @@ from cotrain.core.types import Episode, Task, Trace
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
-from cotrain.loop.answers import PROBED, settings_for
+from cotrain.loop.answers import AUTO, PROBED, settings_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
+from cotrain.loop.names import role_named
 from cotrain.loop.override import override
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.verdicts import verdicts_for
 from cotrain.metrics.suites import (
     GREEDY,
     SampleRow,
@@ -71,6 +74,8 @@ class Play:
     answer: str | None = None  # how answers are read (``loop/answers.py``); None: as the run has it, of a model "auto"
     prompt: str | None = None  # how the solver is asked; None: likewise
     steps: str | None = None  # how its solutions are cut into steps; None: likewise
+    verdict: str | None = None  # how reviews are read (``loop/verdicts.py``); None: as the role has it
+    verifier_prompt: str | None = None  # how the verifier is asked; None: likewise
     max_tokens: int | None = None  # of an answer; None: as the role has it
     lenient: bool = False  # malformed rows are set aside
 
@@ -111,8 +116,15 @@ def evaluate_suites(
         asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
         if asked or not bare:
             tasks = drawn(asked, PROBED)
-            how = settings_for(recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks)
+            named = play.answer not in (None, AUTO)  # the suite itself shows how well it is read
+            how = settings_for(
+                recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks, look=not named
+            )
             recipe = override(recipe, how)
+    solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
+    play = replace(play, solver=solver, verifier=verifier)
+    judged = verdicts_for(recipe, play.verdict, play.verifier_prompt, device=device, say=say, look=False)
+    recipe = override(recipe, judged)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     trainer = api.trained(directory, recipe=recipe, device=device)
@@ -134,6 +146,11 @@ def evaluate_suites(
         if isinstance(ending, AnswerGrader):
             ending.close()
     return results
+
+
+def _role(recipe: Recipe, name: str, flag: str) -> str:
+    """The role of a name, or of a policy's; the usual name stands for itself, as a recipe may have no such role."""
+    return name if name == flag else role_named(recipe, name, f"--{flag}")
 
 
 def _loaded(
@@ -183,6 +200,7 @@ def settings_of(
             "prompt": spec.prompt,
             **({"answer": spec.answer} if spec.parse is parse_solution else {}),
             **({"steps": spec.steps} if spec.steps is not None else {}),
+            **({"verdict": spec.verdict} if spec.words else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
@@ -329,6 +347,8 @@ def command(given: argparse.Namespace) -> int:
         answer=given.answer,
         prompt=given.prompt,
         steps=given.steps_as,
+        verdict=given.verdict,
+        verifier_prompt=given.verifier_prompt,
         max_tokens=given.max_tokens,
         lenient=given.lenient,
     )

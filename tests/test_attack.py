@@ -9,7 +9,7 @@ import pytest
 from cotrain.attack.play import attack, changed, digest, judged
 from cotrain.attack.tables import Attempt, Outcome, lines_of, rate, tables
 from cotrain.cli import main
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.export import _attacked
 from cotrain.loop.directory import RunDirectory
@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_strings_in_the_same_solutions():
 
 
 def test_what_cannot_be_attacked_is_told():
-    with pytest.raises(UnknownName, match="verifyer"):
+    with pytest.raises(ConfigError, match="verifyer"):
         attack("embedded", role="verifyer")
     with pytest.raises(ConfigError, match="role 'solver' says no verdict"):
         attack("embedded", role="solver")

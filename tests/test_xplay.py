@@ -46,6 +46,7 @@ def test_a_pair_by_hand():
     assert found["true_positive_rate"]["value"] == 0.5 and found["false_positive_rate"]["value"] == 0.5
     assert found["balanced_accuracy"]["value"] == 0.5 and found["balanced_accuracy"]["n"] == 4
     assert found["best_of_n"]["value"] == pytest.approx(1 / 3) and found["unread"] == 0.25
+    assert found["mcc"]["value"] == 0.0  # one of each cell
     assert solved(drawn)["value"] == 0.5
 
 
@@ -82,7 +83,7 @@ def test_checkpoints_of_every_so_many_steps_stay(tmp_path):
 def test_steps_without_a_checkpoint_cannot_be_kept(tmp_path):
     with pytest.raises(ConfigError, match="kept every 3 steps and made every 2"):
         api.run(
-            tango(steps=2, warmup=0, tasks=EASY, seed=0, **SMALL), tmp_path / "run", checkpoint_every=2, keep_every=3
+            tango(steps=4, warmup=0, tasks=EASY, seed=0, **SMALL), tmp_path / "run", checkpoint_every=2, keep_every=3
         )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,12 @@ from cotrain.attack.tables import BROKEN, Attempt, Outcome, asked, tables
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
+from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
+from cotrain.loop.names import role_named
+from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.protocols import examine, show_verdict
@@ -69,15 +72,15 @@ def attack(
         start: attack the models that the run began with, into ``attack-start.json``.
         out: where the file goes; by default the run's directory, of a model ``evals/NAME``.
 
-    Raises UnknownName for a role there is not, ConfigError for one that says no verdict, and where there is no wrong
+    Raises ConfigError for a role there is not and for one that says no verdict, and where there is no wrong
     solution.
     """
     recipe = api.recipe_of(directory, judging=True)
-    judge = judging_role(recipe.roles, role)
+    role, judge = judging_role(recipe, role)
     trainer = api.trained(directory, recipe=recipe, step=0 if start else None, device=device)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
     solver = _solver(trainer, fixed)
-    wrong = wrong_solutions(trainer, solver, tasks, split)
+    wrong = wrong_solutions(trainer, solver, tasks, split, say)
     if not wrong:
         raise ConfigError(f"attack: none of {WRONG * problems} solutions of {directory} is wrong; raise --problems")
     strings = corpus(seed)
@@ -110,16 +113,20 @@ def attack(
     return found
 
 
-def judging_role(roles: Mapping[str, Role], name: str) -> Role:
-    """The role of this name. Raises UnknownName, and ConfigError for one that judges no solution."""
-    if name not in roles:
-        raise UnknownName("role", name, roles)
-    judge = roles[name]
-    if judge.parse is None or "solution" not in fields_of(judge.prompt):
+def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
+    """The role of this name, or of a policy's (``loop/names.py``). Raises ConfigError for a name that there is not, and
+    for a role that judges no solution."""
+    name = role_named(recipe, name, fits=_judges)
+    judge = recipe.roles[name]
+    if not _judges(judge):
         raise ConfigError(
             f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role"
         )
-    return judge
+    return name, judge
+
+
+def _judges(role: Role) -> bool:
+    return role.parse is not None and "solution" in fields_of(role.prompt)
 
 
 def _solver(trainer: CoTrainer, fixed: bool) -> Role:
@@ -147,9 +154,12 @@ def digest(strings: Sequence[Injection]) -> str:
 Wrong = tuple[int, str, Solution]  # which task, its text, as it was read
 
 
-def wrong_solutions(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str) -> list[Wrong]:
+def wrong_solutions(
+    trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say = lambda text: None
+) -> list[Wrong]:
     """Different readable wrong solutions of the solver, in order; ``WRONG`` are drawn of each problem."""
     player = trainer.player(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
     played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=WRONG)
     found: dict[tuple[int, str], Wrong] = {}
     for episode in played:
@@ -189,14 +199,23 @@ def changed(
 
 
 def judged(
-    player: Executor, role: str, tasks: Sequence[Task], attempts: Sequence[Attempt], *, split: str, say: Say
+    player: Executor,
+    role: str,
+    tasks: Sequence[Task],
+    attempts: Sequence[Attempt],
+    *,
+    split: str,
+    say: Say = lambda text: None,
+    pace: Pace | None = None,
 ) -> list[Outcome]:
-    """What the verifier says of each."""
+    """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls."""
     outcomes: list[Outcome] = []
+    kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
+    counted = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
+    player.watch = lambda total: counted.add
     for start in range(0, len(attempts), CHUNK):
         mine = attempts[start : start + CHUNK]
         chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(mine)]
-        kind = "ordinary" if mine[0].injection is None else "changed"
         episodes = player.play(
             _judge_one,
             chosen,
@@ -207,7 +226,7 @@ def judged(
             judge=role,
         )
         outcomes += [_outcome(mine[episode.task], episode) for episode in episodes]
-        say(f"{min(start + CHUNK, len(attempts))} of {len(attempts)} {kind} solutions")
+    say(f"{len(attempts):,} {kind} solutions judged")
     return outcomes
 
 

@@ -24,6 +24,7 @@ from cotrain.attack.xplay import Drawn, Point, Say, cell, points_of, solved
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
+from cotrain.core.pace import Pace
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.loop.directory import RunDirectory
@@ -31,7 +32,7 @@ from cotrain.loop.evaluation import evaluation_seed
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "reviewed.json", 1
-SHOWN = ("balanced_accuracy", "precision", "recall", "f1", "false_positive_rate")
+SHOWN = ("balanced_accuracy", "mcc", "precision", "recall", "f1", "false_positive_rate")
 
 
 def reviewed(
@@ -51,7 +52,7 @@ def reviewed(
     there is not, RunDirectoryError for what is no run.
     """
     recipe = api.rebuild(directory)
-    judging_role(recipe.roles, role)
+    role, _ = judging_role(recipe, role)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:
         raise ConfigError(
@@ -69,11 +70,12 @@ def reviewed(
     for step, drawn in samples:
         say(f"step {step}: {len(drawn.right)} solutions, {sum(drawn.right)} are right")
     cells = []
+    pace = Pace(len(points) * sum(len(drawn.attempts) for _, drawn in samples), "{} solutions reviewed", say)
     for place, point in enumerate(points):
         trainer = api.trained(directory, recipe=recipe, step=point.step, device=device)
         player = trainer.player(evaluation_seed(recipe.seed))
         for i, (_, drawn) in enumerate(samples):
-            outcomes = judged(player, role, tasks, drawn.attempts, split=f"reviewed/{i}", say=lambda text: None)
+            outcomes = judged(player, role, tasks, drawn.attempts, split=f"reviewed/{i}", pace=pace)
             found = cell(drawn, outcomes, SHOWN)
             cells.append({"generator": i, "verifier": place, **found, "n": len(drawn.right)})
         say(f"verifier after step {point.step} has reviewed {sum(len(drawn.right) for _, drawn in samples)} solutions")

@@ -5,8 +5,8 @@ A verifier that is good against the generator it was trained with may have learn
 has moved on may have forgotten earlier ones. The matrix shows it: generators down, verifiers across. All play the same
 held-out problems, and every verifier sees the same solutions.
 
-    balanced accuracy, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read is
-                                                               wrong of either class
+    balanced accuracy, MCC, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read
+                                                                    is wrong of either class
     best of n        is the solution right that this verifier likes best, of n of one problem; one that cannot be read
                      says one half
 
@@ -26,6 +26,7 @@ from cotrain.attack.play import judged, judging_role
 from cotrain.attack.tables import Attempt, Outcome
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT
+from cotrain.core.pace import Pace
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
 from cotrain.disk import transaction
@@ -34,14 +35,14 @@ from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
 from cotrain.loop.recipe import Recipe
 from cotrain.metrics.answers import best_is_right
 from cotrain.metrics.clusters import Share, Statistic, figure
-from cotrain.metrics.verdicts import confusion, rates
+from cotrain.metrics.verdicts import MCC, confusion, rates
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "xplay.json", 1
-CELLS = {**rates(), "false_positive_rate": Share("fp", "tn fp")}
-SHOWN = ("balanced_accuracy", "false_positive_rate", "true_positive_rate")
+CELLS: dict[str, Statistic] = {**rates(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
+SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
 BEST, RIGHT = Share("best", "problems"), Share("right", "all")
 
 Say = Callable[[str], None]
@@ -86,8 +87,11 @@ def xplay(
     """
     recipes = {str(directory): api.rebuild(directory) for directory in directories}
     first = next(iter(recipes.values()))
+    judges = {judging_role(recipe, role)[0] for recipe in recipes.values()}
+    if len(judges) > 1:
+        raise ConfigError(f"xplay: {role!r} is {' and '.join(sorted(judges))} in these runs; name a role of all")
+    (role,) = judges
     for run, recipe in recipes.items():
-        judging_role(recipe.roles, role)
         if "solver" not in recipe.roles:
             raise UnknownName("role (that solves)", "solver", recipe.roles)
         if recipe.tasks.describe() != first.tasks.describe():
@@ -95,17 +99,19 @@ def xplay(
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
     drawn = []
+    pace = Pace(len(points) * len(tasks) * n, "{} solutions drawn", say)
     for point in points:
-        drawn.append(solutions(point, recipes[point.run], tasks, n, split, device))
+        drawn.append(solutions(point, recipes[point.run], tasks, n, split, device, pace))
         say(
             f"{point.run} after step {point.step}: {sum(drawn[-1].right)} of {len(drawn[-1].right)} solutions are right"
         )
     cells = []
+    pace = Pace(len(points) * sum(len(mine.attempts) for mine in drawn), "{} solutions judged", say)
     for place, point in enumerate(points):
         trainer = api.trained(point.run, recipe=recipes[point.run], step=point.step, device=device)
         player = trainer.player(evaluation_seed(first.seed))
         for i, mine in enumerate(drawn):
-            outcomes = judged(player, role, tasks, mine.attempts, split=f"xplay/{i}/{split}", say=lambda text: None)
+            outcomes = judged(player, role, tasks, mine.attempts, split=f"xplay/{i}/{split}", pace=pace)
             cells.append({"generator": i, "verifier": place, **cell(mine, outcomes)})
         say(f"verifier of {point.run} after step {point.step} has judged {len(drawn)} generators")
         trainer.close()
@@ -135,10 +141,13 @@ def points_of(run: str, recipe: Recipe, every: int) -> list[Point]:
     return [Point(run=run, seed=recipe.seed, step=step) for step in chosen]
 
 
-def solutions(point: Point, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str) -> Drawn:
+def solutions(
+    point: Point, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None = None
+) -> Drawn:
     """``n`` graded solutions of each problem; what could not be graded is left out."""
     trainer = api.trained(point.run, recipe=recipe, step=point.step, device=device)
     player = trainer.player(evaluation_seed(recipe.seed))
+    player.watch = None if pace is None else lambda total: pace.add
     played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
     trainer.close()
     attempts, right = [], []

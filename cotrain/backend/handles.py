@@ -77,6 +77,9 @@ class ModelSpec(Spec, Protocol):
     """One whose model is held here."""
 
     @property
+    def rows(self) -> int: ...  # answers that are decoded at a time
+
+    @property
     def micro_tokens(self) -> int: ...
 
     @property
@@ -114,6 +117,10 @@ class PolicyHandle:
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step."""
         raise self._refusal("is not trained")
+
+    def restart(self) -> bool:
+        """Go back to the weights of the start where an iteration of it is over; whether it did."""
+        return False
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
@@ -284,6 +291,9 @@ class LearnerHandle(ModelHandle):
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         return self.learner.update(terms)
+
+    def restart(self) -> bool:
+        return self.learner.restart()
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()

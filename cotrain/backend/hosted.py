@@ -77,6 +77,9 @@ class HostedPolicy(PolicyHandle):
         changed, self._version = self._ask("follow", source.name, planned)
         return bool(changed)
 
+    def restart(self) -> bool:
+        return bool(self._ask("restart"))
+
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return iter(tensors_of(self._ask("weights")).items())
 

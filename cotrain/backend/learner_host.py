@@ -69,6 +69,9 @@ class LearnerHost:
         changed = self.handles[policy].follow(self.handles[source], planned)
         return changed, self.handles[policy].version
 
+    def restart(self, policy: str) -> bool:
+        return self.handles[policy].restart()
+
     def weights(self, policy: str) -> Arrays:
         return _arrays(dict(self.handles[policy].weights()))
 

@@ -45,6 +45,7 @@ def embedded(handles: Mapping[str, ModelHandle], device: str) -> Engine:
         {name: handle.model for name, handle in handles.items() if handle.spec.speaks},
         scorers={name: handle.model for name, handle in handles.items() if handle.spec.scores},
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
+        max_rows={name: handle.spec.rows for name, handle in handles.items()},
         device=device,
         autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
     )
@@ -55,7 +56,7 @@ class Local:
 
     def __init__(self, device: str = "cpu", *, engine: MakeEngine = embedded, bounds: Bounds | None = None) -> None:
         """Raises ConfigError for a device that torch does not see."""
-        _check_device(device)
+        check_device(device)
         self.bounds = bounds
         self.device, self._make = device, engine
         self._handles: dict[str, PolicyHandle] = {}
@@ -216,7 +217,8 @@ def _renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Ren
     return Renderer(tokenizer, None if settings is None or settings._from_model_config else settings)
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
+    """Raise ConfigError for a device that is not there."""
     try:
         kind = torch.device(name).type
     except RuntimeError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_device, device_of, quiet
+from cotrain.commands.common import add_answers, add_device, device_of, prompt_of, quiet
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.verbosity import progress
@@ -51,6 +51,7 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
     )
+    add_answers(parser, "auto, once for each model; of the package's own models tags")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device(parser)
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
@@ -82,6 +83,11 @@ def compare(argv: Sequence[str]) -> int:
             data=given.data,
             operations=tuple(given.operations) if given.operations else None,
             lenient=given.lenient,
+            answer=given.answer,
+            prompt=prompt_of(given.prompt),
+            steps_as=given.steps_as,
+            verdict=given.verdict,
+            verifier_prompt=prompt_of(given.verifier_prompt, "--verifier-prompt"),
             device=device_of(given.device),
             workers=given.workers,
             say=progress,

@@ -96,6 +96,7 @@ def evaluate(argv: Sequence[str]) -> int:
     quiet()
     threads(given.threads)
     given.device, given.prompt = device_of(given.device), prompt_of(given.prompt)
+    given.verifier_prompt = prompt_of(given.verifier_prompt, "--verifier-prompt")
     of_suites = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}  # and their defaults
     if given.suite is not None:
         from cotrain.suites import command
@@ -106,7 +107,19 @@ def evaluate(argv: Sequence[str]) -> int:
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
         return command(given)
-    suited = ("data", "reviews", "verifier", "answer", "steps_as", "prompt", "out", "lenient", "max_tokens")
+    suited = (
+        "data",
+        "reviews",
+        "verifier",
+        "answer",
+        "steps_as",
+        "prompt",
+        "verdict",
+        "verifier_prompt",
+        "out",
+        "lenient",
+        "max_tokens",
+    )
     lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
@@ -149,19 +162,23 @@ def chat(argv: Sequence[str]) -> int:
     add_answers(parser, "as the run has it, of a model phrase")
     parser.add_argument("--temperature", type=real(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
+    add_device(parser)
+    add_threads(parser)
     given = parser.strict(argv)
     quiet()
+    threads(given.threads)
     from cotrain.chat import talk
 
     prompt = prompt_of(given.prompt)
-    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as}
+    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as, "verdict": given.verdict}
+    how |= {"verifier_prompt": prompt_of(given.verifier_prompt, "--verifier-prompt"), "device": device_of(given.device)}
     return talk(given.directory, temperature=given.temperature, once=given.once, **how)
 
 
 def export(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
+    parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
     parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")

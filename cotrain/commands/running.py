@@ -26,7 +26,7 @@ from cotrain.commands.common import (
 )
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
 from cotrain.core.errors import ConfigError, CotrainError
-from cotrain.core.flags import Parser, add_parameters, comments_of, values_of, whole
+from cotrain.core.flags import Parser, add_parameters, comments_of, typed_in, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
@@ -54,32 +54,49 @@ def run(argv: Sequence[str]) -> int:
 
     build = find(target)
     parser, names = parser_of(target, build)
-    given = parser.strict([*(words_of(*config, parser) if config else ()), *argv])
+    words = [*(words_of(*config, parser) if config else ()), *argv]
+    given = parser.strict(words)
     threads(given.threads)
     quiet()
     from cotrain import api
     from cotrain.commands.ready import ready
+    from cotrain.loop.by_size import line_of
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import IN_TURN, check_lag
+    from cotrain.loop.machine import fitted
     from cotrain.loop.override import override
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
 
-    arguments = values_of(given, names)
+    typed = typed_in(words, parser)
+    arguments = {name: value for name, value in values_of(given, names).items() if name in typed}
     if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
         if "tasks" not in inspect.signature(build).parameters:
             raise ConfigError(
                 f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
             )
         arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
-    recipe = override(make(target, arguments), given.set)
+    made = make(target, arguments)
+    recipe = override(made, given.set)
     check_lag(recipe, given.lag)
     backend = backend_of(given)
     if given.json and not given.dry_run:
         parser.error("--json goes with --dry-run; add it")
+    if (origin := made.origin) is not None:
+        for name in names:
+            setattr(given, name, origin.arguments.get(name, getattr(given, name)))
+    if not given.dry_run:
+        RunDirectory(given.out).refuse_used()  # before a model is asked
+    chosen = {one.partition("=")[0] for one in given.set}
+    by_size = {name: value for name, value in (origin.by_size if origin else {}).items() if name not in chosen}
+    notes = [line_of(origin.arguments, by_size)] if origin and by_size else []
+    if backend is None:
+        recipe, more = fitted(recipe, device_of(given.device))
+        notes += more
     if given.dry_run:
-        return dry_run(answered(recipe, given, dry=True), given, backend, file_of(target, parser, given))
-    RunDirectory(given.out).refuse_used()  # before a model is asked
+        recipe = answered(recipe, given, dry=True)
+        given.set = list(recipe.origin.settings) if recipe.origin else given.set
+        return dry_run(recipe, given, backend, file_of(target, parser, given), notes)
     with ready(backend, recipe) as found:
         settled = answered(recipe, given)
         return _watched(
@@ -96,7 +113,7 @@ def run(argv: Sequence[str]) -> int:
             ),
             out=given.out,
             trackers=trackers(given.tracker),
-            notes=[*found, *([IN_TURN] if given.lag and backend is None else [])],
+            notes=[*notes, *found, *([IN_TURN] if given.lag and backend is None else [])],
         )
 
 
@@ -145,14 +162,16 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     data.add_argument(
         "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
-    add_answers(data)
+    add_answers(data, verdict="auto, which looks at reviews of the model (the default), ")
     names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
     others = {name for name in inspect.signature(build).parameters if name not in NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
     return parser, names
 
 
-def dry_run(recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequence[str]) -> int:
+def dry_run(
+    recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
+) -> int:
     """Open what a run would open, and print what it would be."""
     from cotrain.commands.ready import split_of
     from cotrain.loop.directory import recipe_json
@@ -168,7 +187,7 @@ def dry_run(recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequenc
         print(json.dumps(saved | {"estimate": seen.json()}, indent=2, ensure_ascii=False))
         return 0
     print("\n".join(flags))
-    print("\n".join(f"# {line}".rstrip() for line in ("", *seen.lines())))
+    print("\n".join(f"# {line}".rstrip() for line in ("", *seen.lines(), *notes)))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for setting in (f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in leaves(saved["settings"])):
         if changeable(recipe, setting):

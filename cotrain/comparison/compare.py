@@ -28,6 +28,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cotrain.comparison import asking
 from cotrain.comparison.arms import Arm, distinct, recipe_of, settings_of
 from cotrain.comparison.pool import cores
 from cotrain.comparison.rates import choose_rates, with_rate
@@ -67,6 +68,11 @@ class Plan:
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
+    answer: str | None = None  # how solvers are read, and asked (``asking.py``): a format, or "auto"
+    prompt: str | None = None  # a text with the mark {problem}
+    steps_as: str | None = None  # what a step of a solution is
+    verdict: str | None = None  # how reviews are read
+    verifier_prompt: str | None = None  # how the verifier is asked
     device: str = "cpu"
     workers: int | None = None  # runs at a time; None: one a core
 
@@ -138,7 +144,10 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     arms = distinct(plan.arms)
     recipes, given, source = plan.recipes(arms), plan.given, plan.source()
     _refuse_unlike(recipes)
+    how = asking.Asking(**{field.name: getattr(plan, field.name) for field in fields(asking.Asking)})
+    asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say)
     claim(plan, arms)
+    asking.keep(plan.out, asked)
     count = plan.workers or cores()
     say(
         f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
@@ -153,7 +162,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
             seed=seed,
             ends={**plan.ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
-            settings=(*plan.common, *further),
+            settings=(*plan.common, *asked[arm.label], *further),
             device=plan.device,
             **given,
         )
@@ -173,6 +182,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
         "seeds": plan.seeds,
         "settings": list(plan.settings),
         "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
+        "answers": asked,
         "recipes": {},
     }
     result["budget"] = plan.budget

@@ -35,6 +35,8 @@ from cotrain.engine.scheduler import Scheduler
 from cotrain.engine.scoring import ScoringScheduler
 from cotrain.text.stops import StopWatch
 
+ROWS = 256  # that one policy decodes at a time, where nothing else is said
+
 
 class EmbeddedEngine:
     """Samples from several causal language models of transformers. Implements ``Engine``.
@@ -48,7 +50,7 @@ class EmbeddedEngine:
         *,
         scorers: Mapping[str, nn.Module] | None = None,
         activate: Mapping[str, Callable[[], object]] | None = None,
-        max_rows: int = 256,
+        max_rows: int | Mapping[str, int] = ROWS,
         device: str | torch.device = "cpu",
         autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
         static: bool | None = None,
@@ -60,7 +62,7 @@ class EmbeddedEngine:
             scorers: scoring policies, by name: value models whose last value is the answer (``scoring.py``).
             activate: by policy, called before each forward pass of its module, to select its adapter on a base that
                 several policies share; no entry, no call.
-            max_rows: rows that one policy decodes at a time.
+            max_rows: rows that one policy decodes at a time, of all or by policy.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``, for all policies or by policy;
                 None, or no entry, computes in the weights' own.
             static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
@@ -69,15 +71,22 @@ class EmbeddedEngine:
 
         Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
         """
-        if max_rows < 1:
-            raise ConfigError(f"max_rows is {max_rows}; the engine needs at least 1 row")
+        rows = max_rows if isinstance(max_rows, Mapping) else dict.fromkeys(models, max_rows)
+        if (least := min(rows.values(), default=1)) < 1:
+            raise ConfigError(f"max_rows is {least}; the engine needs at least 1 row")
         adapters = activate or {}
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         place = torch.device(device)
         fixed = place.type == "cuda" if static is None else static
         make = _Lanes(place, fixed, recorded)
         schedulers: dict[str, Scheduler | ScoringScheduler] = {
-            name: make(name, model.to(device), max_rows=max_rows, autocast=kinds.get(name), activate=adapters.get(name))
+            name: make(
+                name,
+                model.to(device),
+                max_rows=rows.get(name, ROWS),
+                autocast=kinds.get(name),
+                activate=adapters.get(name),
+            )
             for name, model in models.items()
         }
         schedulers |= {

@@ -174,6 +174,11 @@ class Learner(Protocol):
         """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
         ...
 
+    def restart(self) -> bool:
+        """Between updates: the weights of the start again, where an iteration is over and the policy asks for that;
+        whether it did."""
+        ...
+
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What is trained, by name, for an engine that holds weights of its own and pulls the new ones."""
         ...

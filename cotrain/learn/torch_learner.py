@@ -59,6 +59,8 @@ class TorchLearner:
         term_norms: bool | None = None,
         activate: Callable[[], object] | None = None,
         scorer: Callable[..., Scorer] = Scorer,
+        restart_every: int = 0,
+        restart_weights: bool = False,
     ) -> None:
         """
         Args:
@@ -77,6 +79,8 @@ class TorchLearner:
                 weights.
             activate: called before each pass, to select the adapter of this policy on a shared base.
             scorer: called as ``Scorer``.
+            restart_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
+            restart_weights: ``restart`` puts the weights of the start back at its begin.
 
         Raises ConfigError, ModelError.
         """
@@ -98,7 +102,9 @@ class TorchLearner:
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
-        self._updates = 0
+        self._updates = self._restarted = 0  # and after how many the weights were put back last
+        self._every = restart_every
+        self._start = {name: p.detach().clone() for name, p in self._trained.items()} if restart_weights else {}
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
     @property
@@ -157,8 +163,11 @@ class TorchLearner:
                 metrics |= _compared([planned.term.name for planned in plan], self.products(sums))
             norm = self.clip(self._clip_norm or math.inf)
             finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
-            multiplier = min(1.0, (self._updates + 1) / self._warmup) if self._warmup else 1.0
+            done = self._updates % self._every if self._every else self._updates
+            multiplier = min(1.0, (done + 1) / self._warmup) if self._warmup else 1.0
             if finite:
+                if done == 0:
+                    self._optimizer.forget()
                 self._optimizer.step(multiplier)
                 self._updates += 1
         finally:
@@ -196,6 +205,16 @@ class TorchLearner:
         """
         return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
+    def restart(self) -> bool:
+        """Called between updates: put the weights of the start back where an iteration is over; whether it did."""
+        if not self._start or self._updates == self._restarted or self._updates % self._every:
+            return False
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                parameter.copy_(self._start[name])
+        self._restarted = self._updates
+        return True
+
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them
         here."""
@@ -210,9 +229,9 @@ class TorchLearner:
 
     def state(self) -> State:
         fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
-        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | (
-            {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
-        )
+        more = {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
+        more |= {"restarted": self._restarted} if self._start else {}
+        return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | more
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies of trained weights ``model.<parameter>`` and of moments ``optimizer.<parameter>:<field>``."""
@@ -222,8 +241,9 @@ class TorchLearner:
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
-        state = {"micro_tokens": self._micro_tokens, **state}
-        updates, moments, micro_tokens = take("learner", state, "updates", "optimizer", "micro_tokens")
+        state = {"micro_tokens": self._micro_tokens, "restarted": 0, **state}
+        fields = ("updates", "optimizer", "micro_tokens", "restarted")
+        updates, moments, micro_tokens, restarted = take("learner", state, *fields)
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if missing or unknown:
@@ -240,7 +260,7 @@ class TorchLearner:
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
-        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
+        self._updates, self.scorer.micro_tokens, self._restarted = int(updates), int(micro_tokens), int(restarted)
 
     def _term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""

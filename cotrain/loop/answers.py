@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.pace import Pace
 from cotrain.core.types import Task
 from cotrain.loop.override import override
 from cotrain.loop.policy_store import PolicyStore
@@ -202,7 +203,12 @@ def probe(
     for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
         asked = {"solver": replace(role, prompt=prompt)}
         player = Executor(
-            backend.engine, policies.renderers, asked, seed_of("probe", recipe.seed), grader=grade_outside
+            backend.engine,
+            policies.renderers,
+            asked,
+            seed_of("probe", recipe.seed),
+            grader=grade_outside,
+            watch=lambda total: Pace(total, "  {} answers", say).add,
         )
         episodes = player.play(_ask, tasks, step=STEP, group_size=1)
         said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]

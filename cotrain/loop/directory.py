@@ -212,6 +212,7 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, l
             "target": recipe.origin.target,
             "arguments": dict(recipe.origin.arguments),
             "settings": list(recipe.origin.settings),
+            **({"by_size": dict(recipe.origin.by_size)} if recipe.origin.by_size else {}),
         }
     return {
         "name": recipe.name,

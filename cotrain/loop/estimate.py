@@ -37,7 +37,6 @@ from cotrain.models.sizes import Shape, shape_of
 from cotrain.play.role import Role
 from cotrain.text.prompts import fields_of, fill
 
-ROWS = 256  # that one policy decodes at a time
 SLICE = 2**26  # logits of the learner at once
 KEPT = 3  # checkpoints: two that are kept, and one that is being written
 FLOAT = 4  # bytes
@@ -83,7 +82,7 @@ class Looked:
     prompts: Mapping[
         str, int
     ]  # role → tokens of the longest prompt that was looked at, with what other roles may write in it
-    unknown: tuple[str, ...]  # models that are not here, and could not be looked at
+    largest: int  # parameters of the largest model
     processes: tuple[Process, ...] = ()  # of --backend ray, which then hold all of it
 
     @property
@@ -94,8 +93,6 @@ class Looked:
         """For people."""
         lines = [f"problems: {self.problems}", *(f"policy {name}: {what}" for name, what in self.models.items())]
         lines += [f"role {name}: prompts of up to {length} tokens" for name, length in self.prompts.items()]
-        if self.unknown:
-            lines.append(f"not in the local cache, and so not in these sums: {', '.join(self.unknown)}")
         if self.processes:
             lines += [process.line(self.device) for process in self.processes]
         else:
@@ -112,7 +109,6 @@ class Looked:
             "memory": {name: round(value) for name, value in self.memory.items()} | {"total": round(self.total)},
             **({"processes": [process.json() for process in self.processes]} if self.processes else {}),
             "checkpoint": round(self.checkpoint),
-            "unknown": list(self.unknown),
         }
 
 
@@ -124,14 +120,9 @@ def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int, split: Spli
     processes (``processes.py``); None: there is one."""
     check_problems(recipe)
     shapes: dict[str, Shape] = {}
-    unknown: list[str] = []
     for spec in recipe.policies.values():
-        if isinstance(spec, Weights) and spec.model not in (*shapes, *unknown):
-            found = shape_of(spec.model, trust_remote_code=spec.trust_remote_code)
-            if found is None:
-                unknown.append(spec.model)
-            else:
-                shapes[spec.model] = found
+        if isinstance(spec, Weights) and spec.model not in shapes:
+            shapes[spec.model] = shape_of(spec.model, trust_remote_code=spec.trust_remote_code)
     tasks = some(recipe)
     prompts = {
         name: n for name, role in recipe.roles.items() if (n := _prompt(recipe, role, shapes, tasks)) is not None
@@ -152,7 +143,7 @@ def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int, split: Spli
         models={name: _named(spec, shapes) for name, spec in recipe.policies.items()},
         problems=_problems(recipe),
         prompts=prompts,
-        unknown=tuple(unknown),
+        largest=max((shape.parameters for shape in shapes.values()), default=0),
         processes=split(recipe, shapes, prompts) if split else (),
     )
 
@@ -270,7 +261,7 @@ def _cache(recipe: Recipe, policy: str, spec: Weights, shape: Shape, prompts: Ma
                 if own
                 else max([v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)] or [1])
             )
-            rows = min(ROWS, tasks * members * calls)
+            rows = min(spec.rows, tasks * members * calls)
             shared = min(8, members if own else calls)
             allocated = 1 << max(4, math.ceil(math.log2(rows)))
             columns = allocated * role.sampling.max_tokens * 1.5 + rows / shared * prompts[name]
@@ -298,6 +289,7 @@ def resident() -> float:
 
 
 def text_of(count: float) -> str:
+    """Bytes for people."""
     for unit, power in (("GiB", 30), ("MiB", 20)):
         if count >= 2**power:
             return f"{count / 2**power:.2f} {unit}" if unit == "GiB" else f"{count / 2**power:.0f} {unit}"

@@ -36,6 +36,7 @@ from cotrain.engine.contract import Engine
 from cotrain.learn.losses import Shaped
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.guard import NotFinite
+from cotrain.loop.policies import Learning
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.shortage import SHORT
@@ -180,6 +181,12 @@ def check_lag(recipe: Recipe, lag: int) -> None:
     policy's own."""
     if lag not in LAGS:
         raise ConfigError(f"--lag {lag}: expected 0, or 1: the play of the next step beside the update of this one")
+    for name, policy in recipe.policies.items() if lag else ():
+        if isinstance(policy, Learning) and policy.restart_weights:
+            raise ConfigError(
+                f"--lag {lag}: policy {name!r} goes back to its start between two steps (restart_weights), and the "
+                "second would be played by the weights before; give --lag 0"
+            )
     for name, objective in recipe.objectives.items() if lag else ():
         needs = objective.by.needs()
         if needs.on_policy and not needs.ratio:

@@ -66,6 +66,7 @@ class Weights(Policy):
 
     may_be_narrow: ClassVar[bool] = True  # bfloat16 weights lose nothing, as no gradient changes them
 
+    rows: int = 256  # answers that are decoded at a time
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
     autocast: bool | None = (
@@ -89,8 +90,9 @@ class Weights(Policy):
                 f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of "
                 f"{', '.join(ATTENTIONS)}"
             )
-        if self.micro_tokens < 1:
-            raise ConfigError(f"{self.where}: micro_tokens is {self.micro_tokens}, expected at least 1")
+        for name in ("micro_tokens", "rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{self.where}: {name} is {getattr(self, name)}, expected at least 1")
 
     @property
     def where(self) -> str:
@@ -117,15 +119,21 @@ class Learning(Weights):
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
+    restart_every: int = (
+        0  # updates of an iteration; each begins with an optimiser that has seen nothing. 0: one for all
+    )
+    restart_weights: bool = False  # and with the weights of the start again
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
         if not 0.0 < self.lr < math.inf:
             raise ConfigError(f"{self.where}: lr is {self.lr}, expected a learning rate above 0")
-        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0)):
+        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("restart_every", 0)):
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise ConfigError(f"{self.where}: {name} is {value}, expected at least {least}")
+        if self.restart_weights and not self.restart_every:
+            raise ConfigError(f"{self.where}: restart_weights without restart_every; say after how many updates")
         if not self.clip_norm > 0.0:
             raise ConfigError(
                 f"{self.where}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
@@ -142,6 +150,8 @@ class Learning(Weights):
             "micro_tokens": self.micro_tokens,
             "autocast": bool(self.autocast),
             "recompute": self.gradient_checkpointing,
+            "restart_every": self.restart_every,
+            "restart_weights": self.restart_weights,
             "head": self.head,
         }
 

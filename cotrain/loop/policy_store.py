@@ -13,6 +13,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.state import State, take
 from cotrain.disk.parts import Parts, finite
 from cotrain.loop.guard import NotFinite
+from cotrain.loop.policies import Learning
 from cotrain.loop.shortage import SHORT
 from cotrain.text.render import Renderer, Rendering
 
@@ -44,6 +45,12 @@ class PolicyStore:
     def followers(self, policy: str) -> list[PolicyHandle]:
         """Those that change after an update of this one."""
         return [h for h in self if h.spec.follows == policy]
+
+    def restarted(self) -> list[str]:
+        """Before a step is played: those whose iteration is over begin the next one with the weights of their start;
+        who did."""
+        asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.restart_weights]
+        return [handle.name for handle in asked if handle.restart()]
 
     def versions(self) -> dict[str, int]:
         """Of every policy that changes and is asked: what the engine is told."""

@@ -47,6 +47,7 @@ class Origin:
     target: str  # "name" of a shipped recipe or "path/to/file.py:function"
     arguments: Mapping[str, Any]
     settings: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
+    by_size: Mapping[str, Any] = field(default_factory=dict)  # what of these was chosen by the model's size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

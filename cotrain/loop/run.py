@@ -32,7 +32,6 @@ from cotrain.loop.directory import (
     RunDirectory,
     estimates_json,
     provenance,
-    recipe_json,
     refuse_other,
     told,
     weights_hash,
@@ -83,8 +82,7 @@ def start(
 
     ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
     """
-    recipe = ready(recipe)
-    saved = recipe_json(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
+    recipe, saved = ready(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     with RunDirectory.begin(out) as directory:
         backend = backend or Local(device)
         build = _builder(recipe, backend, wrap, lag)

@@ -19,15 +19,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import TaskSource
 from cotrain.core.user_code import target_of_class
 from cotrain.learn.losses import Kl, pull_to
+from cotrain.loop.by_size import by_size, settings_by_size
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.implied import Implied
+from cotrain.loop.override import override
 from cotrain.loop.policies import Learning, Policy, adapter, frozen, trainable
 from cotrain.loop.recipe import Objective, Origin, Recipe
 from cotrain.loop.schedule import Protocol, Schedule
@@ -36,6 +38,7 @@ from cotrain.play.role import Role
 from cotrain.play.stores import Store
 from cotrain.tasks.words.source import study_problems
 
+Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
 Build = Callable[..., Recipe]
 NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
 SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
@@ -59,10 +62,17 @@ class Settings:
     evaluate_every: int = 0  # steps between evaluations; 0: only before and after
     evaluation_tasks: int = 256  # held-out problems, before and after
 
-    def learner(self, model: str | None = None, *, lr: float | None = None) -> Policy:
-        """A policy that learns: all of its weights, or an adapter where ``lora`` is set."""
+    def learner(
+        self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, restart: Restart = "nothing"
+    ) -> Policy:
+        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``restart``: what begins anew
+        after every ``iteration`` of its updates."""
         name, rate = model or self.model, self.lr if lr is None else lr
-        return adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        if restart == "nothing":
+            return made
+        assert isinstance(made, Learning)
+        return replace(made, restart_every=iteration, restart_weights=restart == "weights")
 
     def start(self) -> dict[str, Policy]:
         """The policy ``start``, to which ``pull`` pulls; none where ``kl`` is 0."""
@@ -168,13 +178,19 @@ def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(made, (), arguments)
+        changed = {} if len(arguments) == len(bound) else by_size(bound, arguments)  # all of them: built again
+        bound |= changed
         run = Settings(**{name: value for name, value in bound.items() if name in NAMES})
         plain = build(run, **{name: value for name, value in bound.items() if name not in NAMES})
         if not isinstance(plain, Recipe):
             raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
         description = plain.description or description_of(build)
         origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
-        return replace(plain, description=description, origin=origin)
+        whole = replace(plain, description=description, origin=origin)
+        settings = settings_by_size(whole.policies) if len(arguments) < len(bound) else []
+        told = changed | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
+        whole = override(whole, settings) if settings else whole
+        return replace(whole, origin=replace(whole.origin or origin, by_size=told)) if told else whole
 
     made.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
     made.__annotations__ = hints

@@ -157,6 +157,7 @@ class CoTrainer:
         update."""
         step, clock = self.finished, Clock()
         phase = self.recipe.schedule.phase_at(step)
+        self._publish(self.policies.restarted())
         played, short = self.plays.of(step), self.policies.scoring_short()
         clock.lap("play")
         episodes = played.episodes

@@ -19,16 +19,19 @@ from typing import Any
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
-from cotrain.loop.directory import RunDirectory, weights_hash
+from cotrain.loop.directory import RunDirectory, recipe_json, weights_hash
 from cotrain.loop.policies import Policy, Weights
-from cotrain.loop.recipe import Origin, Recipe, check_due, check_problems
+from cotrain.loop.recipe import Recipe, check_due, check_problems
 
 
-def ready(recipe: Recipe) -> Recipe:
-    """A recipe that can be begun, with names of its models that last. Raises ConfigError, DataError."""
+def ready(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe that can be begun, with names of its models that last, and its recipe.json. ``how``: as of
+    ``recipe_json``. Raises ConfigError, DataError."""
+    recipe = located(recipe)
+    saved = recipe_json(recipe, **how)
     check_problems(recipe)
     check_due(recipe)
-    return located(recipe)
+    return recipe, saved
 
 
 def located(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
@@ -73,7 +76,7 @@ def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
     if origin is not None:
         arguments = {key: _value(value, names) for key, value in origin.arguments.items()}
         settings = tuple(_setting(one, names) for one in origin.settings)
-        origin = Origin(target=origin.target, arguments=arguments, settings=settings)
+        origin = replace(origin, arguments=arguments, settings=settings)
     return replace(recipe, policies=policies, origin=origin)
 
 

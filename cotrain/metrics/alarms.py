@@ -25,7 +25,18 @@ from cotrain.core.errors import CotrainError
 from cotrain.core.notes import CORRECT, FAILURE, FINAL
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.alarm import Alarm
-from cotrain.metrics.rules import AlwaysAbove, Drifted, FarFromBase, MeanAbove, Parted, Rising, Rule, Series
+from cotrain.metrics.causes import consequences
+from cotrain.metrics.rules import (
+    AboveFromTheStart,
+    AlwaysAbove,
+    Drifted,
+    FarFromBase,
+    MeanAbove,
+    Parted,
+    Rising,
+    Rule,
+    Series,
+)
 from cotrain.metrics.starved import Starved
 from cotrain.metrics.table import metric
 
@@ -43,6 +54,7 @@ class Band:
     window: int  # rows
     rule: Rule
     advice: str = ""  # one sentence; by default that of the first metric
+    early: str = ""  # the same where fewer rows than the window have spoken
     shown: str = "{:.2f}"  # how a reading is written
     wrong: Callable[[Trace, str], bool] | None = None  # whether a rollout, given the signal's name, is an example
 
@@ -93,8 +105,8 @@ BANDS = (
     Band(
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
         rule=MeanAbove(metric("{role}/parse_failures").tolerable[1]),
-        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward or "
-            "max_tokens.",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise max_tokens or, in "
+            "tango and judged, --verifier-format, or teach the format first with `cotrain sft --role verifier`.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
@@ -109,12 +121,20 @@ BANDS = (
         "first with `cotrain sft --role solver`.",
     ),
     Band(
+        name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,
+        rule=MeanAbove(0.75),
+        advice="Most reviews cannot be read, so the verifier says nothing: stop, and choose another --verdict or "
+            "--verifier-prompt, or teach the format first with `cotrain sft --role verifier`.",
+    ),
+    Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
         advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for "
             "shorter texts.",
     ),
     Band(
-        name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AlwaysAbove(0.999),
+        name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AboveFromTheStart(0.999),
+        early="No group of the first step has two different rewards, so that step teaches nothing: if the next ones "
+            "do not either, bring easier or harder problems.",
         advice="No group has two different rewards, so nothing is learned: see whether all answers are wrong or all "
             "are right, and "
         "bring easier or harder problems.",
@@ -168,6 +188,7 @@ class Monitor:
         self._series: dict[tuple[int, str], Series] = {}
         self._alarms: dict[tuple[int, str], Alarm] = {}
         self._starved = Starved()
+        self._row: Mapping[str, Any] = {}
 
     @property
     def alarms(self) -> list[Alarm]:
@@ -176,13 +197,13 @@ class Monitor:
 
     def end(self) -> list[Alarm]:
         """The run is over: the alarms that only its end raises."""
-        return self._starved.end()
+        return self._causes(self._starved.end())
 
     def add(self, row: Mapping[str, Any]) -> list[Alarm]:
         """Read the next row of metrics.jsonl; returns the alarms that it is the first to raise."""
         if "kind" in row or _number(row.get("step")) is None:
             return []
-        new = self._starved.add(row)
+        new, self._row = self._starved.add(row), row
         for key in sorted(row):
             for index, keys, shown in self._bound(key):
                 values = [_number(row.get(k)) for k in keys]
@@ -193,18 +214,29 @@ class Monitor:
                 series.add(int(row["step"]), [value for value in values if value is not None])
                 alarm = self._read(band, place, series)
                 new += [alarm] if alarm else []
-        return new
+        return self._causes(new)
+
+    def _causes(self, new: list[Alarm]) -> list[Alarm]:
+        """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
+        explained = consequences(new, self.alarms, self._row)
+        stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
+        for alarms in stores:
+            for place in [place for place, alarm in alarms.items() if any(alarm is one for one in explained)]:
+                del alarms[place]
+        return [one for one in new if not any(one is other for other in explained)]
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
         value, step = band.rule(series), series.step
         if value is None:
             return None
         if place in self._alarms:
-            self._alarms[place] = dataclasses.replace(self._alarms[place], last=step)
+            held = self._alarms[place]
+            words = _words(band, series, held.value) if series.rows == band.window else {}  # no longer early
+            self._alarms[place] = dataclasses.replace(held, last=step, **words)
             return None
         alarm = Alarm(
-            band=band.name, key=place[1], step=step, last=step, value=value, reading=band.shown.format(value),
-            healthy=band.healthy, advice=band.what_to_do,
+            band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy,
+            **_words(band, series, value),
         )  # fmt: skip
         self._alarms[place] = alarm
         return alarm
@@ -220,6 +252,14 @@ class Monitor:
                     found.append((index, keys, _plain(key)))
             self._places[key] = found
         return self._places[key]
+
+
+def _words(band: Band, series: Series, value: float) -> dict[str, Any]:
+    """What an alarm says, also of fewer rows than the window."""
+    reading = band.shown.format(value)
+    if series.rows >= band.window or not band.early:
+        return {"reading": reading, "advice": band.what_to_do}
+    return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}
 
 
 def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:

@@ -76,7 +76,10 @@ schedule, steps at which that policy was trained. A band on a range of the table
 that must stay near its best has fallen only where the fall is 2.5 standard errors too, by the scatter of its last rows:
 three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name up to three rollouts, to be found in
 `episodes/`. """
-STARVED_HEAD = """What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
+STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/causes.py`): what only follows from answers that are cut
+off, or that nobody can read, is not raised while they are; a constant reward is told after the first step, and once.
+
+What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
 too short for it: """
 TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised
 nothing: all of GRPO over 85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The

@@ -102,6 +102,21 @@ class AlwaysAbove:
 
 
 @dataclass(frozen=True, slots=True)
+class AboveFromTheStart:
+    """The first row above the limit, or every row of the window."""
+
+    limit: float
+
+    def __call__(self, series: Series) -> float | None:
+        recent = series.recent(0)
+        enough = series.rows == 1 or len(recent) == series.window
+        return mean(recent) if enough and min(recent) > self.limit else None
+
+    def healthy(self, window: int) -> str:
+        return f"at most {self.limit:g} at the first step, and at one of {window} later"
+
+
+@dataclass(frozen=True, slots=True)
 class MeanAbove:
     """The window's mean above the limit."""
 

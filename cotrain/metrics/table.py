@@ -85,7 +85,8 @@ SAID = (
     Metric(
         key="{role}/parse_failures", label="unreadable outputs", better=-1, healthy=(0, 0.05), tolerable=(0, 0.1),
         meaning="share of turns that could not be read",
-        advice="Many outputs cannot be read and earn nothing: train on the format first, or raise the format reward.",
+        advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, teach the format "
+            "first (`cotrain sft --role`), or pay for it (--format-reward of grpo, tango, judged and others).",
     ),
     Metric(key="{role}/parse_failure/{reason}", unit=COUNT, meaning="how many, by reason"),
     Metric(
@@ -282,7 +283,8 @@ JUDGE = (
     Metric(
         key="{role}/parsed", label="readable outputs", better=1, at=HELD_OUT, healthy=(0.95, 1),
         meaning="readable outputs",
-        advice="Many outputs cannot be read and earn nothing: raise the format reward, or train on the format first.",
+        advice="Many outputs cannot be read and earn nothing: choose another --answer or --verdict, or teach the "
+            "format first (`cotrain sft --role`).",
     ),
     Metric(
         key="{role}/base_rate", label="solutions that are right (base rate)", at=BOTH, healthy=(0.1, 0.9),
@@ -296,7 +298,8 @@ JUDGE = (
     Metric(
         key="{role}/aligned", label="reviews with one verdict for each step", better=1, healthy=(0.9, 1),
         meaning="share of reviews with one verdict for each step",
-        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and raise the format reward.",
+        advice="Reviews do not fit the solutions' steps: see parse_failure by reason, and choose another --verdict, or "
+            "teach the format first (`cotrain sft --role verifier`).",
     ),
     Metric(
         key="{role}/unanimous", label="solutions whose reviews all agree", healthy=(0, 0.8),

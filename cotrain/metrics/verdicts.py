@@ -56,7 +56,8 @@ def rates(prefix: str = "") -> dict[str, Share | Mean]:
 def correlation(sums: Sums) -> Array:
     """Matthews correlation of verdict and truth (Matthews 1975), NaN where it is undefined; sums of any one shape."""
     tp, fn, tn, fp = (sums[cell] for cell in ("tp", "fn", "tn", "fp"))
-    return ratio(tp * tn - fp * fn, np.sqrt(tp + fp) * np.sqrt(tp + fn) * np.sqrt(tn + fp) * np.sqrt(tn + fn))
+    found = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
+    return np.clip(found, -1.0, 1.0)  # of rounding
 
 
 def undefined(sums: Sums) -> Array:

@@ -313,10 +313,15 @@ def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
                 )
             )
     except (OSError, HFValidationError) as error:
-        raise ModelError(
-            f"model {where!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
-            f"({first_line(error)}); check the name and the network (embedded models: {', '.join(_EMBEDDED)})"
-        ) from error
+        raise unreachable(where, error) from error
+
+
+def unreachable(name: str, error: Exception) -> ModelError:
+    """What is said of a model of the Hub that cannot be had."""
+    return ModelError(
+        f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
+        f"({first_line(error)}); check the name and the network (embedded models: {', '.join(_EMBEDDED)})"
+    )
 
 
 @contextmanager

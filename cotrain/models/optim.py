@@ -96,6 +96,11 @@ class Optimizer:
                 group["lr"] = rate * multiplier
             part.step()
 
+    def forget(self) -> None:
+        """All moments: the next step is made as the first."""
+        for part in self.parts:
+            part.state.clear()
+
     def zero_grad(self) -> None:
         for part in self.parts:
             part.zero_grad(set_to_none=True)

@@ -1,6 +1,6 @@
 """How large a model is, from its configuration and the headers of its weights, which are not loaded.
 
-Left out: the network. A model of the Hub that is not in the local cache has no shape.
+Left out: weights in other formats than safetensors.
 """
 
 from __future__ import annotations
@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub import get_safetensors_metadata, snapshot_download
+from huggingface_hub.errors import HFValidationError, NotASafetensorsRepoError, SafetensorsParsingError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from cotrain.core.errors import ModelError
-from cotrain.models.load import FILES, UNREADABLE, check_directory, first_line, hub_parts, load_tokenizer, resolve
+from cotrain.models.load import (
+    FILES,
+    UNREADABLE,
+    check_directory,
+    first_line,
+    hub_parts,
+    load_tokenizer,
+    resolve,
+    unreachable,
+)
 
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
@@ -39,24 +48,23 @@ class Shape:
     tokenizer: Any
 
 
-def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Shape | None:
-    """Look at a model; None for a name of the Hub that is not in the cache. Raises ModelError for one that
-    cannot be read: no such directory, damaged weights, no tokenizer."""
-    where = resolve(name)
-    if not isinstance(where, Path):
-        try:
-            repository, revision = hub_parts(where)
-            found = snapshot_download(repository, revision=revision, allow_patterns=FILES, local_files_only=True)
-            where = Path(found)
-        except (OSError, HFValidationError):
-            return None
-    check_directory(where)
+def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Shape:
+    """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
+    its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
+    weights, no tokenizer."""
+    found = resolve(name)
+    where = found if isinstance(found, Path) else _cached(found) or _small_files(found)
+    if where.is_dir() and (isinstance(found, Path) or any(where.glob("*.safetensors"))):
+        check_directory(where)
+        shapes = _shapes(name, where)
+    else:
+        shapes = _remote_shapes(str(found))
     try:
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     except UNREADABLE as error:
         raise ModelError(f"model {str(name)!r}: config.json cannot be read: {first_line(error)}") from error
     parameters, sides = 0, 0
-    for shape, key in _shapes(name, where):
+    for shape, key in shapes:
         parameters += math.prod(shape)
         if len(shape) == 2 and not any(part in key for part in ("embed", "lm_head", "wte", "wpe", "score")):
             sides += sum(shape)
@@ -75,6 +83,35 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
         around=TEMPLATE if tokenizer.chat_template else 0,
         tokenizer=tokenizer,
     )
+
+
+def _cached(name: str) -> Path | None:
+    """The files of a model of the Hub, where its weights are in the cache."""
+    repository, revision = hub_parts(name)
+    try:
+        where = Path(snapshot_download(repository, revision=revision, allow_patterns=FILES, local_files_only=True))
+    except (OSError, ValueError, HFValidationError):
+        return None
+    return where if any(where.glob("*.safetensors")) else None
+
+
+def _small_files(name: str) -> Path:
+    """All but the weights. Raises ModelError."""
+    repository, revision = hub_parts(name)
+    files = [pattern for pattern in FILES if pattern != "*.safetensors"]
+    try:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*"]))
+    except (OSError, HFValidationError) as error:
+        raise unreachable(name, error) from error
+
+
+def _remote_shapes(name: str) -> list[tuple[tuple[int, ...], str]]:
+    repository, revision = hub_parts(name)
+    try:
+        files = get_safetensors_metadata(repository, revision=revision).files_metadata.values()
+    except (OSError, ValueError, NotASafetensorsRepoError, SafetensorsParsingError) as error:
+        raise ModelError(f"model {name!r}: no *.safetensors can be read on the Hub ({first_line(error)})") from error
+    return [(tuple(tensor.shape), key) for file in files for key, tensor in file.tensors.items()]
 
 
 def _shapes(name: Any, folder: Path) -> list[tuple[tuple[int, ...], str]]:

@@ -7,7 +7,8 @@ counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from cotrain.play.role import Turn
 from cotrain.play.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import read_problem, shape, signature, task_of
+from cotrain.tasks.words.source import WordProblems
 
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with
@@ -146,3 +148,13 @@ async def solutions(
 
 def write_problem(fields: Mapping[str, Any], rng: Random) -> str:
     return str(fields["problem"])
+
+
+def of_length(source: WordProblems, operations: int) -> Callable[[Mapping[str, Any], Random], str]:
+    """A program that writes training problems like those of ``source``, all with so many operations."""
+    drawn = replace(source, operations=(operations, operations))
+
+    def write_one_length(fields: Mapping[str, Any], rng: Random) -> str:
+        return drawn.get("train", rng.randrange(2**31)).prompt
+
+    return write_one_length

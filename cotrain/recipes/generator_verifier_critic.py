@@ -39,6 +39,7 @@ def generator_verifier_critic(
     critic_model: str | None = None,  # begins the critic; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     critic_lr: float = 1e-3,  # learning rate of the critic
+    format_reward: float = 0.0,  # weight of a solution that can be read
     alpha: float = 0.1,  # weight of the step verdicts in the generator's reward
     lam: float = 0.95,  # λ of the advantages
     beta: float = 0.1,  # β of verifier_by="dpo"
@@ -56,6 +57,7 @@ def generator_verifier_critic(
         )
     judge = verifier_model or run.model
     paid: dict[Any, Any] = {OUTCOME: 1.0} | ({STEP: alpha} if alpha else {})
+    paid |= {FORMAT: format_reward} if format_reward else {}
     policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
     policies["verifier"] = run.learner(judge, lr=verifier_lr) if learns else frozen(judge)
     by: Algorithm = Ppo(rewards=paid, lam=lam, kl=run.pull()) if valued else grpo(rewards=paid, kl=run.pull())

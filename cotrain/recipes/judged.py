@@ -46,6 +46,8 @@ def judged(
     *,
     verifier_model: str | None = None,  # begins the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
+    format_reward: float = 0.0,  # weight of a solution that can be read
+    verifier_format: float = 0.8,  # weight of a review that can be read
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
     warmup: int = 20,  # steps in which the verifier alone learns
     reviews: int = 4,  # of a solution
@@ -56,9 +58,12 @@ def judged(
     if reviews < 2:
         raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
     critic, learns = verifier_model or run.model, verifier == "trained"
-    by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0}, kl=run.pull())
+    readable = {FORMAT: format_reward} if format_reward else {}
+    by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.pull())
     learn_to_judge = grpo(
-        rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance() if balance else None
+        rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
+        merge=True,
+        balance=ClassBalance() if balance else None,
     )
     objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
     if learns or warmup:

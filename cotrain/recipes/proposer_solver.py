@@ -12,7 +12,8 @@ p is the share of ``group_size`` solvers that are right. Problems are word probl
 where a proposal is none, the solvers get one of the pool again. The reader also judges in silence where it is no gate:
 ``proposer/truth/valid``, ``label_right``.
 
-Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems; ``gate=False``
+Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
+all of one length; ``gate=False``
 pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp`` says what it did there). Every
 model is first taught to write problems by a program (``warmup``), so nothing here is learned from zero data; where it
 is the solver too, it learns answers of its start beside them, so that it forgets less. Left out: programs as problems
@@ -25,7 +26,7 @@ from typing import Any, Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
 from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
-from cotrain.play.proposals import LEARNABLE, Pay, demonstrate, propose_and_solve, write_problem
+from cotrain.play.proposals import LEARNABLE, Pay, demonstrate, of_length, propose_and_solve, write_problem
 from cotrain.play.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
 from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
@@ -60,6 +61,7 @@ def proposer_solver(
     proposals: int = 4,  # of rzero: problems that are compared with each other
     pay: Pay | None = None,  # for how hard a problem is; by default as the variant has it
     target: float = 0.5,  # share of right answers that pay="target" wants
+    fixed: int | None = None,  # with proposer="uniform": operations of every problem
     gate: bool | None = None,  # only pay for what the program reads as a problem
     band: tuple[float, float] | None = None,  # solvers learn where their share of right answers lies in it
     invalid: float = 0.0,  # reward of what is none
@@ -74,6 +76,8 @@ def proposer_solver(
         raise ConfigError(f"proposer_solver: no program reads problems of {source.name}; expected --tasks words")
     if not own["gate"] and own["labels"] == "program":
         own["labels"] = "vote"  # nobody else knows an answer
+    if fixed is not None and (proposer != "uniform" or fixed < 1):
+        raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
     learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
     writer = "author" if proposer == "uniform" else "proposer" if two else "generator"
     if proposer != "uniform" and warmup < 1 and run.model in common_roles.EMBEDDED:
@@ -126,7 +130,7 @@ def proposer_solver(
         )
         steps = (*steps, 0)
     tokens_of = "generator" if writer == "author" else writer
-    policies["author"] = program(write_problem, tokens_of=tokens_of)
+    policies["author"] = program(write_problem if fixed is None else of_length(source, fixed), tokens_of=tokens_of)
     if writer != "author":
         roles["author"] = Role(policy="author", prompt=asked.prompt, sampling=asked.sampling)
     return run.recipe(

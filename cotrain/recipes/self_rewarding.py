@@ -52,12 +52,14 @@ def self_rewarding(
     sft: float = 0.0,  # share of the preferred solution's cross-entropy in the loss
     votes: int = 3,  # verdicts on a solution
     judge: Literal["self", "frozen", "oracle"] = "self",  # who scores
+    restart: Literal["nothing", "optimiser"] = "nothing",  # what each iteration begins anew
 ) -> Recipe:
     if run.group_size < 2 or votes < 1 or iteration < 1:
         found = f"group_size {run.group_size}, votes {votes}, iteration {iteration}"
         raise ConfigError(f"self_rewarding: {found}; expected at least 2, 1 and 1")
     by = Preference(policy="generator", reference="before", betas=(beta,), sft=sft)
-    policies = {"generator": run.learner(), "before": snapshot(run.model, of="generator", every=iteration)}
+    learner = run.learner(iteration=iteration, restart=restart)
+    policies = {"generator": learner, "before": snapshot(run.model, of="generator", every=iteration)}
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
     verdicts = common_roles.verifier("judge" if judge == "frozen" else "generator", run.model)

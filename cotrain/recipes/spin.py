@@ -10,7 +10,8 @@ The fixed point is the distribution of the worked solutions, so SPIN cannot be b
 learns the same solutions in as many steps by cross-entropy, and is what the gain must be held against.
 
 Different from the authors' code: pairs are sampled as they are needed and not once for 6 epochs; a problem is met once;
-AdamW at one rate, where theirs is RMSProp that decays and falls after two iterations.
+AdamW at one rate, where theirs is RMSProp that decays and falls after two iterations, with a new optimiser in each
+(``restart="optimiser"``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Literal
 from cotrain import ConfigError, Objective, Phase, Recipe, Roles, Settings, Sft, Task
 from cotrain import alternate, examine, gives, common_roles, program, recipe, snapshot, solve, solving
 from cotrain.learn.preference import CHOSEN, PairLoss, Preference
+from cotrain.loop.settings import Restart
 
 
 @gives(CHOSEN)
@@ -50,6 +52,7 @@ def spin(
     mixed: bool = True,  # also pairs of the iteration before
     sft: float = 0.0,  # share of the solutions' cross-entropy in the loss
     control: Literal["none", "sft"] = "none",  # "sft": cross-entropy of the solutions alone
+    restart: Restart = "nothing",  # what each iteration begins anew: the "optimiser", as the authors do, or "weights"
 ) -> Recipe:
     if run.problems.get("train", 0).solution is None:
         raise ConfigError(
@@ -59,7 +62,7 @@ def spin(
         raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update")
     asked = common_roles.solver("generator", run.model)
     tells = program(say_solution, tokens_of="generator")
-    policies = {"generator": run.learner(), "teacher": tells}
+    policies = {"generator": run.learner(iteration=iteration, restart=restart), "teacher": tells}
     roles = {"solver": asked, "teacher": common_roles.solver("teacher", run.model)}
 
     def step(name: str, rival: str | None) -> Phase:

@@ -12,7 +12,7 @@ weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is 
 Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), the final verdict of a review
 that counts the steps wrongly earns nothing (theirs is paid as soon as it can be read), an unreadable review keeps a
 part of its format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several answers
-in a generator's format, whose weight is 0 there.
+in a generator's format, whose weight is 0 there; ``format_reward`` pays for a solution that can be read.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def tango(
     warmup: int = 40,  # steps in which the verifier alone learns
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
+    format_reward: float = 0.0,  # weight of a solution that can be read
+    verifier_format: float = 0.8,  # weight of a review that can be read
     alpha: float = 0.1,  # weight of the step verdicts, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
     step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1
@@ -56,9 +58,13 @@ def tango(
     paid["oracle_noise"] = oracle_noise
     check_step_rewards(**paid)
     learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
-    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=run.pull(), **how)
+    readable = {FORMAT: format_reward} if format_reward else {}
+    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **how)
     learn_to_judge = learn(
-        rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True, balance=ClassBalance() if balance else None, **how
+        rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
+        merge=True,
+        balance=ClassBalance() if balance else None,
+        **how,
     )
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
     if trained:

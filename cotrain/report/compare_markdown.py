@@ -71,14 +71,15 @@ def text(label: object) -> str:
 
 
 def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
-    """At the end the headlines, what a judge calls right beyond what is, and accuracy on further sets of problems;
-    elsewhere the figures that have a curve."""
+    """At the end the headlines, what a judge calls right beyond what is, accuracy on further sets of problems, and how
+    much of a policy was changed; elsewhere the figures that have a curve."""
     if row["at"] != "end":
         return is_main(row["metric"])
     part = take_apart(row["metric"], roles)
     return (
         is_headline(row["metric"])
         or row["metric"] == "gap"
+        or part.metric == "update_sparsity"
         or (part.split != "" and part.metric in ("pass@1", "balanced_accuracy"))
     )
 

@@ -26,6 +26,7 @@ from cotrain.report.read import estimates, in_order
 GRID = 60  # points at which seeds are averaged
 VERDICTS = (  # what is told of a judging role at the end
     "balanced_accuracy",
+    "mcc",
     "step_balanced_accuracy",
     "precision",
     "recall",

@@ -3,7 +3,8 @@
 ::
 
     "solver"             a role: every user message is put into its prompt template, as in training; its own sampling
-    "policy/generator"   a policy: messages as they are, in its chat template and nothing else
+    "policy/generator"   a policy: messages as they are, in its chat template and nothing else; also "generator", where
+                         no role is called so
 
 A role whose template has other fields than one (a verifier's problem and solution) is asked through ``/v1/verify``, or
 by its policy. Contents of messages are encoded by the ``Renderer``, so none of them can become a control token.
@@ -26,6 +27,7 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request, serving
+from cotrain.loop.names import POLICY
 from cotrain.loop.policies import Policy
 from cotrain.loop.policy_store import vocabulary
 from cotrain.loop.trainer import CoTrainer
@@ -94,6 +96,8 @@ class Served:
 
     def find(self, name: str) -> Model:
         """Raises BadRequest (404, as OpenAI's API does)."""
+        if name not in self.models and f"{POLICY}{name}" in self.models:
+            name = f"{POLICY}{name}"
         if name not in self.models:
             message = unknown_message("model", name, self.models)
             raise BadRequest(message, "model", status=404, code="model_not_found")
@@ -251,7 +255,7 @@ def _models(trainer: CoTrainer) -> Mapping[str, Model]:
         if spec.speaks:
             limits = [role.sampling.max_tokens for role in recipe.roles.values() if role.policy == policy]
             sampling = Sampling(max_tokens=max(limits, default=MAX_TOKENS))
-            name = f"policy/{policy}"
+            name = f"{POLICY}{policy}"
             found[name] = Model(name=name, policy=policy, sampling=sampling, role=None, spec=spec)
     return found
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from cotrain.core.threads import settled_threads
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
+from cotrain.stages.telling import ended, progress_of
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
@@ -36,6 +35,9 @@ def _common(parser: Parser, *, lr: float | None, tokens: int) -> None:
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and of the order of the text")
     parser.add_argument("--save-every", type=whole(0), default=500, metavar="N", help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    parser.add_argument(
+        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
+    )
     _threads(parser)
 
 
@@ -74,43 +76,13 @@ def _begin(threads: int | None) -> None:
     torch.set_num_threads(settled_threads(threads))
 
 
-def _progress(steps: int) -> Callable[[dict[str, Any]], None]:
-    """Prints a row with how many steps there are, and from the second row on the time that is left."""
-    first: list[tuple[int, float]] = []
+def _device(name: str) -> str:
+    """The device that ``--device`` means. Raises ConfigError for one that is not there."""
+    from cotrain.backend.local import check_device, settled_device
 
-    def show(row: dict[str, Any]) -> None:
-        now, step = time.monotonic(), int(row["step"])
-        first[:] = first or [(step, now)]
-        begun, since = first[0]
-        left = f"  {_duration((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
-        shown = {**row, "step": f"{step} of {steps}"}
-        print(
-            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
-            flush=True,
-        )
-
-    return show
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return (
-        f"{minutes // 60} h {minutes % 60:02d} min"
-        if minutes >= 60
-        else f"{minutes} min"
-        if minutes
-        else f"{seconds:.0f} s"
-    )
-
-
-def _ended(outcome: Any, out: str, command: str) -> int:
-    if outcome.finished:
-        held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
-        losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"
-        print(f"model: {out}  ({losses})")
-        return 0
-    print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
-    return 130
+    device = settled_device(name)
+    check_device(device)
+    return device
 
 
 def tokenizer(argv: Sequence[str]) -> int:
@@ -177,6 +149,7 @@ def pretrain(argv: Sequence[str]) -> int:
     if given.model and given.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
     _begin(given.threads)
+    given.device = _device(given.device)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
     from cotrain.stages.pretrain import steps_of
@@ -208,11 +181,12 @@ def pretrain(argv: Sequence[str]) -> int:
         optimizer=given.optimizer,
         seed=given.seed,
         resume=given.resume,
-        report=_progress(steps_of(given.tokens, given.batch_tokens, given.length)),
+        report=progress_of(steps_of(given.tokens, given.batch_tokens, given.length)),
         plan={"save_every": given.save_every},
+        device=given.device,
     )
     _keep(aside, given.out)
-    return _ended(outcome, given.out, "pretrain")
+    return ended(outcome, given.out, "pretrain")
 
 
 def sft(argv: Sequence[str]) -> int:
@@ -237,6 +211,12 @@ def sft(argv: Sequence[str]) -> int:
         action="store_true",
         help="with --role: learn the model's own right answers or reviews; --data has problems and answers",
     )
+    parser.add_argument(
+        "--verdict", metavar="FORM", help="with --role verifier: tags, words, boxed, first-wrong (default: tags)"
+    )
+    parser.add_argument(
+        "--verifier-prompt", metavar="FILE", help="with --role verifier: how it is asked, with {problem}, {solution}"
+    )
     parser.add_argument("--judge", choices=("steps", "genrm"), help="with --role verifier: its format (default: steps)")
     parser.add_argument(
         "--reviews",
@@ -251,6 +231,7 @@ def sft(argv: Sequence[str]) -> int:
     given = parser.strict(argv)
     _check_role(parser, given)
     _begin(given.threads)
+    given.device = _device(given.device)
     from cotrain.play.common_roles import speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, mark, practice_of
@@ -277,15 +258,16 @@ def sft(argv: Sequence[str]) -> int:
         optimizer=given.optimizer,
         seed=given.seed,
         resume=given.resume,
-        report=_progress(steps_of(given.tokens, given.batch_tokens, given.length)),
+        report=progress_of(steps_of(given.tokens, given.batch_tokens, given.length)),
         plan={"save_every": given.save_every},
+        device=given.device,
     )
     if outcome.finished and given.data is None:
         mark(Path(given.out))
     if outcome.finished and samples:
         replace_file(Path(given.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _keep(aside, given.out)
-    return _ended(outcome, given.out, "sft")
+    return ended(outcome, given.out, "sft")
 
 
 def _check_role(parser: Parser, given: Any) -> None:
@@ -293,8 +275,12 @@ def _check_role(parser: Parser, given: Any) -> None:
         parser.error("--role needs the problems; add --data FILE")
     if given.role is None and (given.answer or given.steps_as or given.prompt or given.from_samples):
         parser.error("--answer, --steps-as, --prompt and --from-samples go with --role solver; add it")
-    if given.role != "verifier" and (given.judge or given.reviews is not None):
-        parser.error("--judge and --reviews go with --role verifier; add it")
+    if given.role != "verifier" and (
+        given.judge or given.verdict or given.verifier_prompt or given.reviews is not None
+    ):
+        parser.error("--judge, --verdict, --verifier-prompt and --reviews go with --role verifier; add it")
+    if given.judge == "genrm" and (given.verdict or given.verifier_prompt):
+        parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
     if given.reviews is not None and not given.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
     if given.role == "verifier" and (given.answer or given.steps_as or given.prompt) and not given.from_samples:
@@ -305,21 +291,28 @@ def _check_role(parser: Parser, given: Any) -> None:
 
 def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
     """The conversations of ``--role``, and those of them that the model made itself."""
+    from cotrain.core.flags import text_of_file
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
     from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
 
     form: Any = given.judge or "steps"
+
+    def of_file(path: str | None, flag: str) -> str | None:
+        return None if path is None else text_of_file(path, flag)
+
+    judging = {"verdict": given.verdict, "prompt": of_file(given.verifier_prompt, "--verifier-prompt")}
     if given.role == "verifier" and not given.from_samples:
-        return [(gold_reviews(given.data, verifier_of(given.model, form), form, aside), 1)], []
-    prompt = None if given.prompt is None else Path(given.prompt).read_text(encoding="utf-8").removesuffix("\n")
+        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside), 1)], []
+    prompt = of_file(given.prompt, "--prompt")
     role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
     how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}
+    how["device"] = given.device
     if given.role == "verifier":
         drawn = 4 if given.reviews is None else given.reviews
         corpus, rows = own_reviews(
-            given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **how
+            given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **judging, **how
         )
     else:
         corpus, rows = own_solutions(given.model, given.data, role, **how)

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from cotrain.backend.local import check_device
 from cotrain.core.errors import ConfigError
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
@@ -52,6 +54,7 @@ def pretrain(
     save_dtype: torch.dtype | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     plan: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> Outcome:
     """Train on ``tokens`` tokens of text (padding counted) and write the model to ``out``.
 
@@ -64,6 +67,7 @@ def pretrain(
         validation: items of each corpus held out of training.
         save_dtype: of the weights written at the end (default: as trained, float32).
         plan: further fields of ``Plan`` by name, such as ``{"save_every": 100, "micro": 8}``.
+        device: "cpu", "cuda" or "cuda:1", where it is trained.
 
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
     Raises ConfigError, DataError, ModelError, RunDirectoryError.
@@ -76,6 +80,7 @@ def pretrain(
     else:
         tokenizer = tokenizer or train_tokenizer(sample_texts(parts), vocab_size)
         network = new_model(config or config_for(tokenizer), seed)
+    on_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
@@ -84,6 +89,12 @@ def pretrain(
         network, tokenizer, parts, out, full, replies_only=False, validation=validation,
         start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report,
     )  # fmt: skip
+
+
+def on_device(network: nn.Module, device: str) -> None:
+    """Put a model where it is trained. Raises ConfigError for a device that is not there."""
+    check_device(device)
+    nn.Module.to(network, device)
 
 
 def config_for(tokenizer: PreTrainedTokenizerBase, **sizes: Any) -> PretrainedConfig:

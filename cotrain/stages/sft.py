@@ -16,7 +16,7 @@ import torch
 
 from cotrain.models.load import load_model
 from cotrain.stages.corpora import Corpus
-from cotrain.stages.pretrain import Parts, fit, make_plan, parts_of
+from cotrain.stages.pretrain import Parts, fit, make_plan, on_device, parts_of
 from cotrain.stages.trainer import Outcome
 
 
@@ -40,6 +40,7 @@ def sft(
     save_dtype: torch.dtype | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     plan: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> Outcome:
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
@@ -48,6 +49,7 @@ def sft(
     errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to 1e-4.
     """
     network, tokenizer = load_model(model)
+    on_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,

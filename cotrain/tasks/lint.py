@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +29,9 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
+from cotrain.core.pace import Pace
 from cotrain.core.types import ParseFailure
+from cotrain.core.verbosity import progress
 from cotrain.tasks.grading import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.processbench import sample_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
@@ -115,11 +117,12 @@ def check_file(
     workers: int = WORKERS,
     deadline_s: float = DEADLINE_S,
     answer: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
 
-    ``answer``: how worked texts are read. Raises DataError where a file is missing, unreadable or empty; every other
-    fault is a finding.
+    ``answer``: how worked texts are read. ``say`` hears of what takes long. Raises DataError where a file is missing,
+    unreadable or empty; every other fault is a finding.
     """
     questions, aside = _read(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
@@ -128,8 +131,8 @@ def check_file(
         found += _repeats(questions, pool)
         for other in against:
             found += _overlaps(questions, Path(other), schema)
-        found += _unreadable(questions, pool, workers)
-        read = {} if answer is None else _texts(questions, answer, pool, found)
+        found += _unreadable(questions, pool, workers, say)
+        read = {} if answer is None else _texts(questions, answer, pool, found, say)
     lengths, histogram = _lengths(questions)
     return Report(
         path=str(path),
@@ -171,12 +174,16 @@ def _worked(row: Mapping[str, Any]) -> str:
     return max(texts, key=len, default="")
 
 
-def _texts(questions: Sequence[_Question], answer: str, pool: GradingPool, found: list[Finding]) -> dict[str, Any]:
+def _texts(
+    questions: Sequence[_Question], answer: str, pool: GradingPool, found: list[Finding], say: Callable[[str], None]
+) -> dict[str, Any]:
     """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``found`` takes the others."""
     texts = [q for q in questions if q.worked and q.worked != q.answer]
     said = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
     unread, wrong = [], []
+    pace = Pace(len(texts), "{} worked texts compared with their answers", say)
     for question, one in zip(texts, said, strict=True):
+        pace.add()
         if isinstance(one, ParseFailure):
             unread.append(f"row {question.number}: {one.reason}: …{' '.join(question.worked.split())[-80:]!r}")
         elif question.answer is not None and not _same(one.answer, question.answer, pool):
@@ -256,14 +263,19 @@ def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [words[i : i + GRAM] for i in range(len(words) - GRAM + 1)]
 
 
-def _unreadable(questions: Sequence[_Question], pool: GradingPool, workers: int) -> list[Finding]:
+def _unreadable(
+    questions: Sequence[_Question], pool: GradingPool, workers: int, say: Callable[[str], None]
+) -> list[Finding]:
     """Gold answers that give no grade, each compared once with an answer that every grader can read."""
     rows: dict[str, list[int]] = {}
     for question in questions:
         if question.answer is not None:
             rows.setdefault(question.answer, []).append(question.number)
     with ThreadPoolExecutor(workers) as threads:
-        grades = list(threads.map(lambda gold: pool.grade(gold, "0"), rows))
+        pace, grades = Pace(len(rows), "{} gold answers tried", say), []
+        for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
+            grades.append(grade)
+            pace.add()
     where: dict[str, list[tuple[int, str]]] = {}
     for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
         if grade.value is None:
@@ -291,6 +303,9 @@ def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, 
     return named, {f"{1 << (b - 1)}-{(1 << b) - 1}": powers[b] for b in ranges}
 
 
+def _nothing(text: str) -> None: ...
+
+
 def command(argv: Sequence[str]) -> int:
     """``cotrain check data FILE``: 1 where there are errors, else 0."""
     if argv[:1] in (["-h"], ["--help"]):
@@ -310,7 +325,9 @@ def command(argv: Sequence[str]) -> int:
     if given.answer is not None:
         check_answer(given.answer)
     schema = ANY if given.schema is None else schema_of(given.schema)
-    found = check_file(given.file, given.against, schema=schema, answer=given.answer)
+    found = check_file(
+        given.file, given.against, schema=schema, answer=given.answer, say=_nothing if given.json else progress
+    )
     if given.quarantine is not None:
         if Path(given.quarantine).exists():
             raise ConfigError(f"--quarantine {given.quarantine}: it is there already; name a new file")

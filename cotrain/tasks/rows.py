@@ -197,6 +197,7 @@ def object_of(line: Line, where: str) -> dict[str, Any]:
 
 def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
     """Question and answer of an object, by the columns that hold them. Raises DataError that begins with ``where``."""
+    _refuse_talk(row, question, answer, where)
     _, asked = field_of(row, question, where, numbers=False)
     column, given = field_of(row, answer, where, numbers=True)
     paraphrases = _paraphrases(row, asked, f"{where}, field 'paraphrase'")
@@ -209,6 +210,22 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
     lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
     solution = write_solution(lines, gold) if lines else None
     return Row(question=asked, answer=gold, solution=solution, paraphrases=paraphrases)
+
+
+TALK = {"messages": "messages", "conversations": "ShareGPT", "completion": "prompt and completion"}  # column → layout
+
+
+def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
+    """Raise DataError for a row of worked text, as fine-tuning wants it, where problems with answers are expected."""
+    column = next((name for name in TALK if name in row), None)
+    if column is None or any(choice.removesuffix("[]") in row for choice in answer.split("|")):
+        return
+    wanted = [columns.split("|")[0].split("+")[0].removesuffix("[]") for columns in (question, answer)]
+    wanted = ["question", "answer"] if question == ANY.question else wanted
+    raise DataError(
+        f"{where}: the layout is {TALK[column]}; a run wants a problem and its answer alone, in the columns "
+        f"{wanted[0]!r} and {wanted[1]!r}; to learn worked texts: `cotrain sft --role solver --data FILE`"
+    )
 
 
 def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) -> tuple[str, str]:

@@ -24,7 +24,11 @@ def why(words: Sequence[str]) -> int:
     from."""
     parser = Parser(prog="cotrain why", description=why.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run directory")
-    parser.add_argument("rollout", metavar="STEP:TASK:MEMBER", help="or a whole address such as 12:3:0:verifier:1")
+    parser.add_argument(
+        "rollout",
+        metavar="STEP:TASK:MEMBER",
+        help="or more of an address: 12:3:0:verifier:1, with a role or a policy",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with every token")
     given = parser.strict(words)
     found, role = _find(opened(Path(given.directory)), given.rollout)
@@ -59,7 +63,13 @@ def explained(found: dict[str, Any], only: str = "") -> list[str]:
         lines.append(f"broke off: {terminal(found['failure'], 200)}")
     if found["problem"]:
         lines.append(f"problem: {terminal(found['problem'], 2000)}")
+    speaker, _, call = only.removeprefix("policy/").partition(":")
     named = [trace for trace in found["traces"] if only and trace["address"].endswith(f":{only}")]
+    named = named or [
+        trace
+        for trace in found["traces"]
+        if speaker in (trace["role"], trace["policy"]) and (not call or trace["address"].endswith(f":{call}"))
+    ]
     for trace in named or found["traces"]:
         lines += ["", *_trace(trace)]
     return lines

@@ -13,6 +13,7 @@ from cotrain.disk.ledger import Ledger
 from cotrain.loop import run as loop
 from cotrain.loop.guard import Diverged
 from cotrain.recipes.co_rewarding import co_rewarding
+from cotrain.recipes.spin import spin
 from cotrain.recipes.tango import tango
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY
@@ -32,10 +33,18 @@ RECIPES = {
     ),
 }
 
+ITERATED = {
+    "iterations with a reset": lambda: briefly(
+        spin(iteration=1, restart="weights", tasks=EASY, **{k: v for k, v in SMALL.items() if k != "group_size"})
+    ),
+}
+
 
 def digest(directory: Path) -> dict[str, str]:
     """Of weights, optimiser and state in the last checkpoint, of the metrics, the ledger, and what was measured."""
     tensors, documents = transaction.latest(directory / "checkpoints").load()
+    after = json.loads((directory / "summary.json").read_text())["after"]
+    assert [key for key in after if key.endswith("/update_sparsity")], "how much of each policy was changed"
     weights = hashlib.sha256()
     for policy in sorted(tensors):
         for name in sorted(tensors[policy]):
@@ -47,6 +56,7 @@ def digest(directory: Path) -> dict[str, str]:
         "state": hashlib.sha256(json.dumps(documents["state"], sort_keys=True).encode()).hexdigest(),
         "metrics": hashlib.sha256((directory / "metrics.jsonl").read_bytes()).hexdigest(),
         "ledger": hashlib.sha256(said.encode()).hexdigest(),
+        "figures": json.dumps(after, sort_keys=True),
         "after": hashlib.sha256((directory / "after_problems.json").read_bytes()).hexdigest(),
     }
 
@@ -59,7 +69,7 @@ def undisturbed(tmp_path_factory):
     def of(name):
         if name not in known:
             out = tmp_path_factory.mktemp("local") / "run"
-            loop.start(RECIPES[name](), out, checkpoint_every=1)
+            loop.start((RECIPES | ITERATED)[name](), out, checkpoint_every=1)
             known[name] = digest(out)
         return known[name]
 
@@ -74,7 +84,7 @@ def hosted(tmp_path_factory):
     def of(name):
         if name not in known:
             launcher, out = Here(), tmp_path_factory.mktemp("hosted") / "run"
-            loop.start(RECIPES[name](), out, checkpoint_every=1, backend=Several(launcher))
+            loop.start((RECIPES | ITERATED)[name](), out, checkpoint_every=1, backend=Several(launcher))
             known[name] = out, launcher
         return known[name]
 
@@ -82,7 +92,7 @@ def hosted(tmp_path_factory):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, *ITERATED])
 def test_a_run_in_other_processes_is_the_run_of_one(name, undisturbed, hosted):
     out, launcher = hosted(name)
     assert digest(out) == undisturbed(name)
@@ -101,7 +111,7 @@ LOSSES = [  # of engines as they begin, play and take weights; of learners as th
 @pytest.mark.parametrize("name", RECIPES)
 def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
     launcher = Here(LOSSES)
-    loop.start(RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
+    loop.start((RECIPES | ITERATED)[name](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
     assert launcher.lost == len(LOSSES)
     assert digest(tmp_path / "run") == undisturbed(name)
 

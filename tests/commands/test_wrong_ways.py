@@ -132,3 +132,18 @@ def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
     assert "--samples K of a run is at least 1" in fails(capsys, "eval", TINY, "--samples", "0")
     assert "--solver goes with it" in fails(capsys, "eval", TINY, "--solver", "solver")
     assert "--step does not go with --suite" in fails(capsys, "eval", TINY, "--suite", "gsm8k", "--step", "1")
+
+
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        ("prompt and completion", {"prompt": "What is 2 + 3?", "completion": "2 + 3 = 5\n#### 5"}),
+        ("ShareGPT", {"conversations": [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "#### 5"}]}),
+        ("messages", {"messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "#### 5"}]}),
+    ],
+)
+def test_rows_for_fine_tuning(place, capsys, layout, row):
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(9)))
+    line = run(capsys)
+    assert f"the layout is {layout}" in line and "'question' and 'answer'" in line
+    assert "cotrain sft --role solver --data" in line and "did you mean" not in line

@@ -166,3 +166,18 @@ def test_variants_and_controls():
         proposer_solver(warmup=0)
     with pytest.raises(ConfigError, match="no program reads problems of games:kuhn"):
         proposer_solver(tasks=Games())
+
+
+def test_a_fixed_curriculum_has_problems_of_one_length_and_the_test_keeps_all():
+    made = proposer_solver(variant="rzero", gate=True, proposer="uniform", fixed=3, **SMALL)
+    played = CoTrainer(made).step().episodes
+    proposals = [t for e in played for t in e.traces if t.role == "proposer"]
+    assert len(proposals) == 3 and {t.truth["depth"] for t in proposals} == {3.0}
+    texts = {t.text for t in proposals}
+    assert len(texts) == 3 and made.tasks is EASY and EASY.operations == (2, 2)
+    again = CoTrainer(made).step().episodes
+    assert {t.text for e in again for t in e.traces if t.role == "proposer"} == texts, "drawn at the call's address"
+    with pytest.raises(ConfigError, match="fixed is 3; expected at least 1 operation, with proposer=uniform"):
+        proposer_solver(fixed=3, **SMALL)
+    with pytest.raises(ConfigError, match="fixed is 0"):
+        proposer_solver(proposer="uniform", fixed=0, **SMALL)

@@ -54,6 +54,7 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
     (folder / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in clock))
     summary = {"tokens": COST[arm] * updates, "steps": updates, "before": {k: {"value": START[k]} for k in end}}
     summary["updates"] = {"generator": updates, "verifier": 3}
+    further = further | {"generator/update_sparsity": 0.1 if arm == "grpo" else 0.25}
     after = {k: {"value": v} for k, v in (end | further).items()}  # of the last evaluation
     RunDirectory(folder).keep({"summary.json": summary | {"after": after}})
 
@@ -151,6 +152,8 @@ def test_table_and_pictures_can_be_committed(compared):
     assert "![curves](curves.svg)" in table and "![differences](differences.svg)" in table
     assert "## After 40 batches" in table and "## At the end of each run" in table and "Verdicts at the end" in table
     assert "undefined" not in table and "nan" not in table
+    changed = "| generator: weights as at the start, in bfloat16 | {} | – | {}"
+    assert changed.format("grpo", "10.0") in table and changed.format("tango", "25.0") in table
     for block in re.split("\n\n", table):
         if block.startswith("|"):
             assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1

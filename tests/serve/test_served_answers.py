@@ -52,6 +52,8 @@ def test_a_role_is_asked_as_in_training(client, served, task, greedy):
     template = served.trainer.recipe.roles["solver"].prompt.replace("{problem}", task.prompt)
     words = [{"role": "user", "content": template}]
     policy = ask(client, "chat/completions", model="policy/generator", messages=words, temperature=0, max_tokens=9)
+    plain = ask(client, "chat/completions", model="generator", messages=words, temperature=0, max_tokens=9)
+    assert plain["model"] == policy["model"] == "policy/generator" and plain["choices"] == policy["choices"]
     assert len(said := policy["choices"][0]["message"]["content"]) > 5 and asked["turn"].text.startswith(said)
 
 

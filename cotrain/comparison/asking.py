@@ -1,0 +1,96 @@
+"""How solvers and verifiers of a comparison are asked and read: settled once for each arm, before anything is run.
+
+Each run of its own would look at eight answers of a model, and seeds could come out read in different ways. So what
+``--answer``, ``--prompt`` and their like mean (``loop/answers.py``, ``loop/verdicts.py``) is found here, arms that ask
+one model alike sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs that are
+added later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, UserError
+from cotrain.loop.answers import asked_how
+from cotrain.loop.override import override
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.verdicts import verdicts_for
+from cotrain.play.common_roles import speaks_short
+from cotrain.text.answers import TAGS, parse_solution
+
+FILE = "answers.json"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What a comparison says of it; None: what the models' own answers say."""
+
+    answer: str | None = None
+    prompt: str | None = None
+    steps_as: str | None = None
+    verdict: str | None = None
+    verifier_prompt: str | None = None
+
+
+def settled(recipes: Mapping[str, Recipe], how: Asking, *, out: Path, device: str, say: Say) -> dict[str, list[str]]:
+    """Settings of each arm, by its label. Raises ConfigError for an arm that cannot be asked or read so."""
+    found, looked = kept(out), dict[str, list[str]]()
+    for label, recipe in recipes.items():
+        if label in found:
+            continue
+        key = _alike(recipe)
+        try:
+            if key not in looked:
+                looked[key] = _settings(recipe, how, device, say)
+        except UserError as error:
+            raise ConfigError(f"arm {label!r}: {error}") from error
+        found[label] = list(looked[key])
+    return found
+
+
+def _settings(recipe: Recipe, how: Asking, device: str, say: Say) -> list[str]:
+    answers, seen = asked_how(recipe, how.answer, how.prompt, steps=how.steps_as, device=device, say=say)
+    asked = override(recipe, answers)
+    verdicts = verdicts_for(asked, how.verdict, how.verifier_prompt, seen=seen, device=device, say=say)
+    settings = [*answers, *verdicts]
+    for name, field, plain in (
+        ("solver", "answer", lambda role: role.parse is parse_solution),
+        ("verifier", "verdict", lambda role: bool(role.words)),
+    ):
+        role: Any = recipe.roles.get(name)
+        path = f"roles.{name}.{field}="
+        if role is None or not plain(role) or speaks_short(recipe.policies[role.policy].model):
+            continue
+        if not any(one.startswith(path) for one in settings):
+            settings.append(path + json.dumps(TAGS))  # or each run would look again
+    return settings
+
+
+def _alike(recipe: Recipe) -> str:
+    """The same for recipes whose models are asked alike."""
+    roles = {n: (recipe.policies[role.policy].model, role.prompt) for n, role in sorted(recipe.roles.items())}
+    given = recipe.origin.settings if recipe.origin else ()
+    return repr((roles, sorted(one for one in given if one.startswith("roles."))))
+
+
+def kept(out: Path) -> dict[str, list[str]]:
+    """What was settled before. Raises ConfigError for a file that is damaged."""
+    path = out / FILE
+    if not path.exists():
+        return {}
+    try:
+        return {str(label): [str(one) for one in mine] for label, mine in json.loads(path.read_text("utf-8")).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+
+
+def keep(out: Path, found: Mapping[str, list[str]]) -> None:
+    """For runs that are added later; nothing where every arm is asked as its recipe has it."""
+    if any(found.values()):
+        (out / FILE).write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")

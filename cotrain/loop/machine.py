@@ -1,0 +1,127 @@
+"""Whether a run fits into this machine's memory, before it begins: told in one line, refused where it certainly cannot.
+
+What ``estimate.py`` sums up is held against what the machine has. Weights and their optimisers cannot be smaller, so a
+run is refused whose these alone exceed all memory there is. Otherwise fewer answers are decoded at a time
+(``policies.NAME.rows``), as far as that helps and the user did not choose, and what is still too much is told with the
+flags that help. Left out: small models, which fit; machines of a cluster; memory that other programs will want.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotrain.core.errors import ConfigError, UserError
+from cotrain.loop.by_size import LARGE
+from cotrain.loop.estimate import Looked, looked_at, text_of
+from cotrain.loop.override import override
+from cotrain.loop.policies import Weights
+from cotrain.loop.recipe import Recipe
+
+LEAST_ROWS = 8  # answers at a time
+SHARE = 0.9  # of what is available
+CERTAIN = ("weights", "optimiser")
+CGROUPS = (  # limit and use of a container, version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Of a device, in bytes."""
+
+    total: float
+    available: float
+
+
+def memory_of(device: str) -> Memory | None:
+    """What a device has; None where nobody can tell."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, total = torch.cuda.mem_get_info(torch.device(device))
+        return Memory(total=float(total), available=float(free))
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        memory = Memory(total=found["MemTotal"] + found.get("SwapTotal", 0.0), available=found["MemAvailable"])
+    except (OSError, ValueError, KeyError, IndexError):
+        try:
+            bytes_in_all = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        except (OSError, ValueError, AttributeError):
+            return None
+        memory = Memory(total=bytes_in_all, available=bytes_in_all)
+    for limit, used in CGROUPS:
+        try:
+            most, held = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+        memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - held)))
+    return memory
+
+
+def fitted(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[Recipe, list[str]]:
+    """The recipe with as many rows as fit, and what is to be said of that. ``memory``: by default the machine's. Raises
+    ConfigError for a run that certainly does not fit; whatever else is wrong with models and data the run says."""
+    try:
+        seen = looked_at(recipe, device=device, checkpoint_every=1)
+    except UserError:
+        return recipe, []
+    memory = memory or memory_of(device)
+    if memory is None or seen.largest < LARGE:
+        return recipe, []
+    refuse(seen, memory)
+    lines: list[str] = []
+    whole, rows = recipe, 256
+    while (
+        seen.total > SHARE * memory.available and rows > LEAST_ROWS and (settings := _fewer(whole, rows := rows // 2))
+    ):
+        recipe = override(whole, settings)
+        seen = looked_at(recipe, device=device, checkpoint_every=1)
+        lines = [
+            f"note: at most {rows} answers at a time, as {text_of(memory.available)} are available; "
+            "--set policies.NAME.rows=N chooses otherwise"
+        ]
+    return recipe, [*lines, *warned(seen, memory)]
+
+
+def _fewer(recipe: Recipe, rows: int) -> list[str]:
+    """Settings of policies that speak and whose rows the user did not choose."""
+    chosen = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
+    speaking = [name for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks]
+    return [f"{path}={rows}" for name in speaking if (path := f"policies.{name}.rows") not in chosen]
+
+
+def refuse(seen: Looked, memory: Memory) -> None:
+    """Raise ConfigError where weights and optimisers alone are more than all memory."""
+    least = sum(seen.memory.get(part, 0.0) for part in CERTAIN)
+    if least > memory.total:
+        raise ConfigError(
+            f"weights and optimisers alone take {text_of(least)}, and {seen.device} has {text_of(memory.total)}; "
+            "train adapters on one frozen base with --lora 16, or take a smaller model"
+        )
+
+
+def warned(seen: Looked, memory: Memory) -> list[str]:
+    """A line where the estimate exceeds what is available."""
+    if seen.total <= memory.available:
+        return []
+    part = max(seen.memory, key=lambda name: seen.memory[name])
+    return [
+        f"note: this run is estimated to take {text_of(seen.total)}, and {text_of(memory.available)} are "
+        f"available on {seen.device}; most of it is {part}: {_helps(part)}"
+    ]
+
+
+def _helps(part: str) -> str:
+    """The flags that make a part smaller."""
+    if part in ("weights", "optimiser"):
+        return "--lora 16 trains adapters on one base, or take a smaller model"
+    if part.startswith("gradients"):
+        return "--lora 16, --set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+    return (
+        "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
+        "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"
+    )

@@ -1,0 +1,51 @@
+"""One cause, one alarm: which alarms are the mere consequence of another one that fires in the same row.
+
+Answers that are cut off cannot be read, answers that cannot be read all earn the same, and where all earn the same
+nothing is learned: four alarms with four pieces of advice, of which the first helps. A consequence is not raised while
+its cause fires; when the cause is gone and the consequence is not, it is told then.
+
+::
+
+    mostly cut off       explains  cut off, and unreadable answers or reviews where most of them are cut off, of a role
+    unreadable answers, mostly unreadable reviews   explain  the same of the role once more, and unreadable reviews
+    all of these, of nearly all   explain  constant reward, groups without spread, no spread, no samples
+    constant reward      explains  groups without spread, no spread, no samples, of an objective
+
+Pure. Left out: which objective learns from which role, as rows do not say it; nearly all answers of any role must be
+lost to explain that an objective has nothing to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cotrain.metrics.alarm import Alarm
+
+NEARLY_ALL = 0.9  # share of a role's answers
+MOST = 0.75  # share of the unreadable ones
+CUT, CONSTANT = "mostly cut off", "constant reward"
+UNREAD = ("unreadable answers", "mostly unreadable reviews")
+EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
+
+
+def consequences(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
+    """Those of the ``new`` alarms of a row that another one explains. ``alarms``: all so far, the new among them."""
+    firing = [alarm for alarm in alarms if alarm.last == row.get("step")]
+    return [one for one in new if any(_explains(cause, one, row) for cause in firing if cause is not one)]
+
+
+def _explains(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
+    role, share = cause.key.partition("/")[0], row.get(cause.key)
+    mine = other.key.partition("/")[0] == role
+    if cause.band == CONSTANT:
+        return other.band in EMPTY and mine
+    if cause.band not in (CUT, *UNREAD) or not isinstance(share, int | float):
+        return False
+    if other.band in (CONSTANT, *EMPTY):
+        return share > NEARLY_ALL
+    if cause.band == CUT:
+        lost = row.get(f"{role}/parse_failures")
+        most = isinstance(lost, int | float) and share >= MOST * lost
+        return mine and (other.band == "cut off" or (other.band in (*UNREAD, "unreadable reviews") and most))
+    return mine and (other.band == "unreadable reviews" or (other.band in UNREAD and other.step > cause.step))

@@ -1,0 +1,44 @@
+"""Every command that computes takes ``--device``, and says in one line that a device is not there."""
+
+import json
+
+import pytest
+import torch
+
+from cotrain.chat import talk
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+from tests.helpers import TINY
+
+COMMANDS = (
+    ["chat", TINY, "--once=What is 2 + 3?"],
+    ["sft", f"--model={TINY}", "--out=out", "--data=rows.jsonl", "--role=solver", "--from-samples"],
+    ["sft", f"--model={TINY}", "--out=out"],
+    ["pretrain", "--out=out"],
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(9)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:1] + words[-1:]))
+def test_a_device_that_is_not_there_is_told(words, place, capsys):
+    for device, why in (("tpu", "expected cpu, cuda or cuda:N"), ("cuda:99", "--device 'cuda:99'")):
+        if device.startswith("cuda") and torch.cuda.is_available():
+            continue
+        assert main([*words, f"--device={device}", "--threads=1"]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert why in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_auto_is_the_cpu_where_there_is_no_gpu(place, capsys):
+    assert main([*COMMANDS[0], "--device=auto", "--threads=1"]) == 0
+    assert main(["pretrain", "--out=out", "--tokens=256", "--batch-tokens=256", "--length=64", "--depth=1"]) == 0
+    with pytest.raises(ConfigError, match="sees no GPU here"):
+        talk(TINY, once="What is 2 + 3?", device="cuda")

@@ -1,0 +1,60 @@
+"""What takes longer than five seconds says how much is done and how much time is left; here after no time at all."""
+
+import json
+
+import pytest
+import torch
+
+from cotrain import api
+from cotrain.attack.play import attack
+from cotrain.attack.xplay import xplay
+from cotrain.cli import main
+from cotrain.loop.answers import probe, some
+from cotrain.loop.override import override
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}
+BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1"]
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.setattr("cotrain.core.pace.SECONDS", 0.0)
+
+
+def left(said, what):
+    """The lines of one count, which grow, and each of which says the time that is left."""
+    lines = [line for line in said if what in line and line.endswith(" left")]
+    counts = [int(line.split(" of ")[0].split()[-1].replace(",", "")) for line in lines]
+    assert counts == sorted(set(counts)) and 0 < len(counts) <= 10, said
+    return lines
+
+
+def test_cross_play_and_attacks(tmp_path):
+    recipe = tango(steps=2, warmup=0, ratio=(1, 1), reviews=1, **SMALL)
+    api.run(override(recipe, BRIEF), tmp_path / "run")
+    said = []
+    xplay([tmp_path / "run"], every=1, problems=8, n=2, say=said.append)
+    assert left(said, "solutions drawn") and left(said, "solutions judged")
+    said = []
+    attack(tmp_path / "run", problems=16, say=said.append)
+    assert left(said, "64 solutions drawn") and left(said, "changed solutions")
+
+
+def test_a_look_at_the_answers_of_a_model():
+    recipe = grpo(**SMALL)
+    said = []
+    probe(recipe, recipe.roles["solver"], some(recipe), fixed=True, device="cpu", say=said.append)
+    assert left(said, "answers, ")
+
+
+def test_a_check_of_data(tmp_path, capsys):
+    rows = [{"question": f"What is {n} and 1?", "answer": str(n + 1)} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["check", "data", str(tmp_path / "rows.jsonl")]) == 0
+    assert left(capsys.readouterr().out.splitlines(), "gold answers tried")
+    assert main(["check", "data", str(tmp_path / "rows.jsonl"), "--json"]) == 0
+    json.loads(capsys.readouterr().out)

@@ -1,0 +1,139 @@
+"""Large models have defaults of their own, and a run that does not fit into memory is told before it begins."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, ModelError
+from cotrain.loop.directory import recipe_json, resolved
+from cotrain.loop.machine import Memory, fitted, memory_of
+from cotrain.loop.override import override
+from cotrain.models.sizes import shape_of
+from cotrain.play.common_roles import FORMAT_MARK
+from cotrain.recipes import make
+from cotrain.recipes.cooper import cooper
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from tests.helpers import TINY
+
+GIB = 2**30
+
+
+def large(folder, million=200):
+    """A model of so many parameters, whose weights are a hole in a file."""
+    shutil.copytree(TINY, folder)
+    (folder / FORMAT_MARK).unlink()
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 8192}
+    (folder / "config.json").write_text(json.dumps(config))
+    rows = million * 1000
+    entry = {"dtype": "F32", "shape": [rows, 1000], "data_offsets": [0, 4000 * rows]}
+    header = json.dumps({"model.layers.0.mlp.up_proj.weight": entry}).encode()
+    with (folder / "model.safetensors").open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        stream.truncate(8 + len(header) + 4000 * rows)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    place = tmp_path_factory.mktemp("large")
+    return SimpleNamespace(middle=large(place / "a"), huge=large(place / "b", 4000))
+
+
+def test_shipped_and_small_models_have_the_recipes_defaults():
+    for recipe in (tango(), grpo(model=TINY)):
+        assert recipe.origin.by_size == {} and recipe.origin.settings == ()
+        assert recipe.policies["generator"].lr == 2e-4 and recipe.tasks_per_step == 16
+
+
+def test_large_models_have_rates_and_steps_of_their_own(models):
+    recipe = tango(model=models.middle)
+    assert [recipe.policies[name].lr for name in ("generator", "verifier")] == [1e-5, 1e-5]
+    assert recipe.tasks_per_step == 8 and recipe.policies["verifier"].micro_tokens == 1024
+    assert recipe.origin.by_size["lr"] == recipe.origin.arguments["lr"] == 1e-5
+    assert grpo(model=models.huge).policies["generator"].lr == 1e-6
+    assert grpo(model=models.middle, lora=8).policies["generator"].lr == 1e-4
+    mixed = tango(model=TINY, verifier_model=models.huge)
+    assert [mixed.policies[name].lr for name in ("generator", "verifier")] == [2e-4, 1e-6]
+    whole = cooper(model=models.middle, rm_model=models.huge, lora=8)
+    assert whole.origin.arguments["rm_lr"] == 1e-6
+
+
+def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
+    given = grpo(model=models.middle, lr=2e-4, tasks_per_step=16)
+    assert given.policies["generator"].lr == 2e-4 and given.tasks_per_step == 16
+    made = tango(model=models.middle)
+    again = override(make("tango", made.origin.arguments), made.origin.settings)
+    assert resolved(again) == resolved(made)
+    assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
+
+
+def test_as_many_answers_at_a_time_as_fit(models):
+    recipe = tango(model=models.middle)
+    room = Memory(total=64 * GIB, available=64 * GIB)
+    assert fitted(recipe, "cpu", room)[1] == []
+    less, (line,) = fitted(recipe, "cpu", Memory(total=64 * GIB, available=7.6 * GIB))
+    rows = less.policies["verifier"].rows
+    assert rows < 256 and line.startswith(f"note: at most {rows} answers at a time, as 7.60 GiB are available")
+    asked = override(recipe, [f"policies.{name}.rows=64" for name in recipe.policies])
+    kept, (line,) = fitted(asked, "cpu", Memory(total=64 * GIB, available=4 * GIB))
+    assert resolved(kept) == resolved(asked) and "--lora 16" in line
+    assert "4.00 GiB are available on cpu; most of it is optimiser" in line
+    with pytest.raises(ConfigError, match=r"weights and optimisers alone take .* and cpu has 2.00 GiB; .*--lora 16"):
+        fitted(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
+    small = grpo(model=TINY)
+    assert fitted(small, "cpu", Memory(total=1.0, available=1.0))[1] == []
+
+
+def test_the_memory_of_this_machine():
+    found = memory_of("cpu")
+    assert found is not None and GIB < found.available <= found.total
+
+
+def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "grpo", f"--model={models.middle}", "--out=run", "--dry-run"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    line = next(one for one in told.splitlines() if "defaults for a model of 200 million parameters" in one)
+    assert "lr 1e-05, tasks_per_step 8, micro_tokens 1024; --lr, --tasks-per-step choose otherwise" in line
+    assert "\nlr = 1e-05\n" in told
+    Path("run.toml").write_text(told)
+    assert main(["run", "--config=run.toml", "--out=run", "--dry-run"]) == 0
+    again = capsys.readouterr().out
+    assert "\nlr = 1e-05\n" in again and "defaults for" not in again
+    assert main([*words, "--lr=2e-4"]) == 0
+    assert "\nlr = 0.0002\n" in capsys.readouterr().out
+
+
+def test_a_name_that_cannot_be_opened_ends_the_dry_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["run", "grpo", "--model=nobody/nothing", "--out=run", "--dry-run"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "nobody/nothing" in line and "check the name and the network" in line
+
+
+def test_a_model_of_the_hub_is_looked_at_without_its_weights(tmp_path, monkeypatch):
+    """Small files are in the cache as the Hub's library leaves them, and headers come from a server."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cache = tmp_path / "cache" / "models--someone--inst"
+    shutil.copytree(TINY, cache / "snapshots" / commit)
+    (cache / "snapshots" / commit / "model.safetensors").unlink()
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    tensor = SimpleNamespace(shape=[64, 32])
+    file = SimpleNamespace(tensors={"model.layers.0.mlp.up_proj.weight": tensor})
+    found = SimpleNamespace(files_metadata={"model.safetensors": file})
+    monkeypatch.setattr("cotrain.models.sizes.get_safetensors_metadata", lambda name, revision: found)
+    assert (shape_of("someone/inst").parameters, shape_of("someone/inst").linear_sides) == (64 * 32, 96)
+    monkeypatch.undo()
+    with pytest.raises(ModelError, match="no such directory"):
+        shape_of("./nowhere")

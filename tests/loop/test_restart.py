@@ -1,0 +1,100 @@
+"""Iterations that begin anew: the optimiser, or the weights too; and a run that is stopped anywhere in one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cotrain.core.errors import ConfigError
+from cotrain.loop.policies import trainable
+from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes.self_rewarding import self_rewarding
+from cotrain.recipes.spin import spin
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "evaluation_tasks": 1, "lr": 1e-3, "lr_warmup": 3}
+
+
+def made(**changes):
+    return spin(steps=6, **{"iteration": 2, "mixed": False, **SMALL, **changes})
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.policies["generator"].weights()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_each_iteration_begins_with_an_optimiser_that_has_seen_nothing():
+    """The third update, the first of the second iteration, is the first of an optimiser on the weights of then: warmed
+    up anew, without moments."""
+    trainer = CoTrainer(made(restart="optimiser"))
+    rates = []
+    for step in range(3):
+        if step == 2:
+            before = trainer.policies["generator"].tensors()
+            assert not same(weights(trainer), weights(CoTrainer(made()))), "the weights go on"
+        rates.append(trainer.step().row["generator/lr"])
+    assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3, 1e-3 / 3])
+    after, changed = weights(trainer), 0
+    for name, tensor in after.items():
+        first = before[f"model.{name}"] - tensor
+        if not first.any():
+            continue
+        changed += 1
+        # AdamW's first step of rate r is r · g / (|g| + ε): no weight moves by more
+        assert first.abs().max() <= 1e-3 / 3 * 1.01
+        assert first.abs().max() >= 1e-3 / 3 * 0.5, "and moments of old steps would have made it smaller or larger"
+    assert changed
+    moments = trainer.policies["generator"].tensors()
+    assert {float(t) for name, t in moments.items() if name.endswith(":step")} == {1.0}
+
+
+def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
+    trainer, start = CoTrainer(made(restart="weights")), weights(CoTrainer(made()))
+    for _ in range(2):
+        trainer.step()
+    assert not same(weights(trainer), start), "what the iteration made can be measured"
+    opponent = dict(trainer.policies["opponent"].weights())
+    assert same(weights(trainer), {name: tensor.clone() for name, tensor in opponent.items()})
+    assert trainer.policies.restarted() == ["generator"] and same(weights(trainer), start)
+    assert trainer.policies.restarted() == [], "once"
+    trainer.step()
+    assert not same(weights(trainer), start) and trainer.policies.restarted() == []
+
+
+@pytest.mark.parametrize("restart", ["optimiser", "weights"])
+def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
+    whole = CoTrainer(made(restart=restart))
+    states = []
+    for step in range(5):
+        if step == 4:
+            whole.policies.restarted()  # stopped while the first step of an iteration is played
+            states.append((whole.state(), whole.policies.tensors()))
+        whole.step()
+        states.append((whole.state(), whole.policies.tensors()))
+    assert len(states) == 6
+    for state, tensors in states:
+        again = CoTrainer(made(restart=restart))
+        again.load(state, tensors)
+        while again.finished < whole.finished:
+            again.step()
+        assert same(weights(again), weights(whole)) and again.state() == whole.state(), state["finished"]
+
+
+def test_without_it_nothing_is_saved_that_was_not():
+    state = CoTrainer(made()).state()["policies"]["generator"]
+    assert "restarted" not in state
+    assert self_rewarding(restart="optimiser", iteration=7, **SMALL).policies["generator"].restart_every == 7
+
+
+def test_what_does_not_fit_is_refused():
+    policy = trainable(TINY)
+    with pytest.raises(ConfigError, match="restart_weights without restart_every"):
+        replace(policy, restart_weights=True)
+    with pytest.raises(ConfigError, match="restart_every is -1, expected at least 0"):
+        replace(policy, restart_every=-1)
+    with pytest.raises(ConfigError, match="goes back to its start between two steps"):
+        CoTrainer(made(restart="weights"), lag=1)
