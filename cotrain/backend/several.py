@@ -89,7 +89,7 @@ class Several:
     ) -> None:
         """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``kind``: as the
         run's provenance names them; ``bounds``: see ``Backend``."""
-        self.bounds, self.world, self.launcher, self.placing, self.kind = bounds, world, launcher, placing, kind
+        self.bounds, self.world = bounds, world
         self._launcher, self.device, self._placing, self._kind = launcher, device, placing, kind
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
@@ -247,6 +247,18 @@ class Several:
 
     def _settings(self) -> tuple[Any, ...]:
         return (self._policies, self._seed, self.device, torch.get_num_threads())
+
+    @property
+    def launcher(self) -> Launcher:
+        return self._launcher
+
+    @property
+    def placing(self) -> Placing:
+        return self._placing
+
+    @property
+    def kind(self) -> str:
+        return self._kind
 
     def _kill(self) -> None:
         for process in (*self._engine_processes.values(), self._learners):
