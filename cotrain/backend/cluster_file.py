@@ -11,6 +11,7 @@
     gpus = 1
 
     [engine]
+    replicas = 1                  # processes of each engine, among which requests are dealt
     gpus = 1                      # of each process
     python = "/env/bin/python"    # of --engine vllm: an environment that has vLLM, Ray and cotrain; left out: this one
     cache_mb = 1024               # of vLLM: memory of keys and values, of each process
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cotrain.backend.places import Place, Placing, Settled
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.engine.vllm_engine import USUAL, VllmSettings
 
@@ -45,6 +47,7 @@ class Cluster:
     cpus: int = len(os.sched_getaffinity(0))
     object_store_mb: int = 1024
     deadline: float = 600.0
+    replicas: int = 1
     gpus: Mapping[str, float] = field(default_factory=dict)  # by host: those of one process
     pythons: Mapping[str, str] = field(default_factory=dict)  # by host: of its process, where it is not the command's
     vllm: VllmSettings = USUAL
@@ -74,7 +77,7 @@ def read(target: str) -> Cluster:
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (learner, ("gpus",)),
-        (engine, ("gpus", "python", "cache_mb", "context", "rows")),
+        (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.refuse_unknown(known)
     usual = Cluster()
@@ -89,6 +92,7 @@ def read(target: str) -> Cluster:
         cpus=int(whole.number("cpus", usual.cpus, least=1, whole=True)),
         object_store_mb=int(whole.number("object_store_mb", usual.object_store_mb, least=80, whole=True)),
         deadline=whole.number("deadline_seconds", usual.deadline, least=1),
+        replicas=int(engine.number("replicas", usual.replicas, least=1, whole=True)),
         gpus={
             "LearnerHost": learner.number("gpus", 0.0, least=0),
             "RankHost": learner.number("gpus", 0.0, least=0),
@@ -100,33 +104,54 @@ def read(target: str) -> Cluster:
     )
 
 
-def check_world(cluster: Cluster, device: str, world: int) -> None:
-    """Raise ConfigError, one line, for more ranks of learners than this machine has room for. Left out: what a Ray that
-    runs already has to give."""
-    if world == 1:
-        return
-    if cluster.address is None and world > cluster.cpus:
+def check_room(cluster: Cluster, device: str, world: int) -> None:
+    """Raise ConfigError, one line, for more ranks of learners or replicas of an engine than this machine has room for.
+    Left out: what a Ray that runs already has to give."""
+    here, on_gpus = cluster.address is None, device.startswith("cuda")
+    if here and world > cluster.cpus:
         raise ConfigError(
             f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
             "fewer, or `cpus` in the --cluster file"
         )
-    if not device.startswith("cuda"):
-        return
+    if here and not on_gpus and cluster.replicas > cluster.cpus:
+        raise ConfigError(
+            f"--cluster: engine.replicas is {cluster.replicas}, and there are {cluster.cpus} CPUs here for as many "
+            f"processes; give {cluster.cpus} or fewer, or more `cpus`"
+        )
     each = cluster.gpus.get("RankHost", 0.0)
-    if each < 1:
+    if on_gpus and world > 1 and each < 1:
         raise ConfigError(
             f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
             "set gpus = 1 under [learner], or give --device cpu"
         )
-    if cluster.address is None:
-        import torch
+    if on_gpus:
+        _check_gpus(cluster, world, cluster.replicas * cluster.gpus.get("EngineHost", 0.0))
 
-        there, wanted = torch.cuda.device_count(), world * each + cluster.gpus.get("EngineHost", 0.0)
-        if wanted > there:
-            raise ConfigError(
-                f"--world {world}: learners and engine want {wanted:g} GPUs, and there are {there} here; give fewer "
-                "ranks"
-            )
+
+def roomy(cluster: Cluster, world: int, placing: Placing) -> Placing:
+    """The placing; raises ConfigError, one line, where all its engines want more GPUs than there are."""
+
+    def checked(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+        places = placing(policies, seed, device, threads)
+        if device.startswith("cuda"):
+            each = sum(cluster.gpus.get(place.host.__name__, 0.0) for place in places)
+            _check_gpus(cluster, world, cluster.replicas * each)
+        return places
+
+    return checked
+
+
+def _check_gpus(cluster: Cluster, world: int, engines: float) -> None:
+    """``engines``: GPUs of all their processes."""
+    import torch
+
+    wanted = world * cluster.gpus.get("RankHost", 0.0) + engines
+    there = torch.cuda.device_count() if cluster.address is None else math.inf
+    if wanted > there:
+        raise ConfigError(
+            f"--world {world} and engine.replicas {cluster.replicas}: learners and engines want {wanted:g} GPUs, and "
+            f"there are {there} here; give fewer ranks or replicas, or less than one GPU to each process"
+        )
 
 
 class _Table:

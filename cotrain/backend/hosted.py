@@ -152,7 +152,11 @@ class HostedEngine:
 
     def bring(self, policy: str, version: int, weights: Any) -> None:
         """New weights of a policy. ``weights``: numpy arrays by name, or what Ray fetches them by."""
-        self.ask("publish", policy, version, weights, self._cancelled())
+        self.wait(self.begin_bring(policy, version, weights), "publish")
+
+    def begin_bring(self, policy: str, version: int, weights: Any) -> Any:
+        """Send them; what ``wait`` waits for. Errors: as ``ask``."""
+        return self._present().send("publish", policy, version, weights, self._cancelled())
 
     def counts(self) -> dict[str, float]:
         return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
@@ -170,7 +174,7 @@ class HostedEngine:
     def ask(self, method: str, *arguments: Any) -> Any:
         """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
         one are lost."""
-        return self._wait(self._present().send(method, *arguments), method)
+        return self.wait(self._present().send(method, *arguments), method)
 
     def _present(self) -> Process:
         if self._process is None:
@@ -183,7 +187,8 @@ class HostedEngine:
             self._process = process
         return self._process
 
-    def _wait(self, reference: Any, method: str) -> Any:
+    def wait(self, reference: Any, method: str) -> Any:
+        """The answer to what was sent. Errors: as ``ask``."""
         try:
             return self._present().wait(reference, method)
         except ProcessLost as lost:
@@ -216,7 +221,7 @@ class HostedEngine:
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
         answered: list[Answered]
-        answered, self._counts, self._limits = self._wait(reference, method)
+        answered, self._counts, self._limits = self.wait(reference, method)
         for one in answered:
             future = self._open.pop(one.number)
             if one.error is not None:

@@ -3,7 +3,7 @@
 ::
 
     run ──ask──▶ learners   update, logprobs, state …             weights ─┐ from process to process
-     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘
+     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘ (or several: ``places.py``)
 
 A process that is lost takes what it held with it:
 
@@ -18,7 +18,7 @@ Either gives the bits of an undisturbed run. Who begins processes and carries wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ from cotrain.backend.learner_group import Group, GroupPolicy
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
 from cotrain.backend.places import ENGINE as ENGINE
-from cotrain.backend.places import Place, Placing, embedded_alone
+from cotrain.backend.places import Place, Placing, embedded_alone, replicated
 from cotrain.backend.players import Players
 from cotrain.backend.publishing import Arrival, check_publishing
 from cotrain.core.errors import EngineLost, ProcessLost
@@ -84,13 +84,15 @@ class Several:
         *,
         world: int = 1,
         placing: Placing = embedded_alone,
+        replicas: int = 1,
         kind: str = "embedded",
         bounds: Bounds | None = None,
     ) -> None:
-        """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``kind``: as the
-        run's provenance names them; ``bounds``: see ``Backend``."""
-        self.bounds, self.world = bounds, world
-        self._launcher, self.device, self._placing, self._kind = launcher, device, placing, kind
+        """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``replicas``: of
+        each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
+        self.bounds, self.world, self.replicas = bounds, world, replicas
+        self._launcher, self.device, self._kind = launcher, device, kind
+        self._placing = replicated(placing, replicas)
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
         self._learners: Process | None = None
@@ -118,22 +120,23 @@ class Several:
                 self._handles[name] = outside.handle(name)
         self.engine = Players(self._handles, self._engine)
         try:
-            for place in self._places:
-                self.arrivals += self._test(place) if place.tested else []
+            for policies in dict.fromkeys(place.policies for place in self._places if place.tested):
+                self.arrivals += self._test(policies)
         except BaseException:
             self._stop()
             raise
         return dict(self._handles)
 
-    def _test(self, place: Place) -> list[Arrival]:
-        """Raises ConfigError where new weights do not arrive."""
+    def _test(self, policies: Sequence[str]) -> list[Arrival]:
+        """Of the policies of one engine, or of its replicas. Raises ConfigError where new weights do not arrive."""
         for _ in range(TRIES - 1):
             with suppress(EngineLost):
-                return self._tested(place)
-        return self._tested(place)
+                return self._tested(policies)
+        return self._tested(policies)
 
-    def _tested(self, place: Place) -> list[Arrival]:
-        return check_publishing([self._handles[name] for name in place.policies], self._engine, self.publish)
+    def _tested(self, policies: Sequence[str]) -> list[Arrival]:
+        handles = [self._handles[name] for name in policies]
+        return check_publishing(handles, self._engine.replicas(handles[0].name), self.publish)
 
     def _begin(self) -> dict[str, Opened]:
         """Both processes, which load at once, and what the learners tell of the policies."""
@@ -143,12 +146,13 @@ class Several:
                 self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
                 opened: dict[str, Opened] = self._learners.ask("opened")
                 self._engine = HostedEngines(
-                    {
-                        place.policies: HostedEngine(
-                            self._engine_processes[place.what], partial(self._new_engine, place)
+                    [
+                        (
+                            place.policies,
+                            HostedEngine(self._engine_processes[place.what], partial(self._new_engine, place)),
                         )
                         for place in self._places
-                    }
+                    ]
                 )
                 break
             except ProcessLost:
@@ -202,8 +206,8 @@ class Several:
         self._present_learners()
 
     def describe(self) -> dict[str, Any]:
-        world = {"world": self.world} if self.world > 1 else {}
-        return {**self._launcher.describe(), "engine": self._kind, "device": self.device, **world}
+        many = {name: n for name, n in (("world", self.world), ("replicas", self.replicas)) if n > 1}
+        return {**self._launcher.describe(), "engine": self._kind, "device": self.device, **many}
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))

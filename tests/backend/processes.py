@@ -96,12 +96,12 @@ def carried(value: Any) -> Any:
 
 class Apart:
     """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
-    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions),
-    which it no longer hears."""
+    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, or else what, method, which of such
+    questions), which it no longer hears."""
 
     here, deadline = True, 600.0
 
-    def __init__(self, kills: Iterable[tuple[int, str, int]] = ()) -> None:
+    def __init__(self, kills: Iterable[tuple[int | str, str, int]] = ()) -> None:
         self.kills, self.asked, self.begun, self.killed = set(kills), Counter(), 0, 0
         self.processes: list[Other] = []
 
@@ -141,9 +141,10 @@ class Other:
         arguments = fetched(arguments, method)
         self._number += 1
         name = str(arguments[0]) if method == "call" else method
-        rank = int(self.what.partition("(rank ")[2].partition(" ")[0] or -1)
-        self._launcher.asked[rank, name] += 1
-        if (rank, name, self._launcher.asked[rank, name]) in self._launcher.kills:
+        rank = self.what.partition("(rank ")[2].partition(" ")[0]
+        who = int(rank) if rank else self.what
+        self._launcher.asked[who, name] += 1
+        if (who, name, self._launcher.asked[who, name]) in self._launcher.kills:
             self._launcher.killed += 1
             self.kill()
         with suppress(OSError):  # it is gone, as ``wait`` will tell
