@@ -62,13 +62,15 @@ class HostedEngines:
     def publish(self, policy: str, version: int) -> None:
         self.bring(policy, version, {})
 
-    def bring(self, policy: str, version: int, weights: Any) -> None:
-        """See ``HostedEngine.bring``; to all replicas at once. Raises EngineLost as ``advance`` does."""
-        self._each(
+    def bring(self, policy: str, version: int, weights: Any) -> int:
+        """See ``HostedEngine.bring``; to all replicas at once. Returns the bytes that each took. Raises EngineLost as
+        ``advance`` does."""
+        taken: list[int] = self._each(
             self.replicas(policy),
             lambda engine: engine.begin_bring(policy, version, weights),
-            lambda engine, reference: engine.wait(reference, "publish"),
+            lambda engine, begun: engine.end_bring(begun),
         )
+        return taken[0]
 
     def counts(self) -> dict[str, float]:
         """Of all replicas together."""

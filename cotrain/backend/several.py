@@ -18,6 +18,7 @@ Either gives the bits of an undisturbed run. Who begins processes and carries wh
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,15 +27,16 @@ from typing import Any, Protocol
 import torch
 
 from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
-from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
+from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process, Timed
 from cotrain.backend.hosted_engines import HostedEngines
-from cotrain.backend.learner_group import Group, GroupPolicy
+from cotrain.backend.learner_group import Group, GroupPolicy, rank_of
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
 from cotrain.backend.places import ENGINE as ENGINE
 from cotrain.backend.places import Place, Placing, embedded_alone, replicated
 from cotrain.backend.players import Players
 from cotrain.backend.publishing import Arrival, check_publishing
+from cotrain.backend.work import Worked, short
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
 from cotrain.learn.mismatch import Bounds
@@ -103,6 +105,7 @@ class Several:
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
         self._policies, self._seed = settled(policies, self.device), seed
         self._places = self._placing(*self._settings())
+        self._worked = self._nothing_worked()
         try:
             self._launcher.start()
             opened = self._begin()
@@ -120,8 +123,8 @@ class Several:
                 self._handles[name] = outside.handle(name)
         self.engine = Players(self._handles, self._engine)
         try:
-            for policies in dict.fromkeys(place.policies for place in self._places if place.tested):
-                self.arrivals += self._test(policies)
+            for group in dict.fromkeys(place.policies for place in self._places if place.tested):
+                self.arrivals += self._test(group)
         except BaseException:
             self._stop()
             raise
@@ -149,7 +152,11 @@ class Several:
                     [
                         (
                             place.policies,
-                            HostedEngine(self._engine_processes[place.what], partial(self._new_engine, place)),
+                            HostedEngine(
+                                self._engine_processes[place.what],
+                                partial(self._new_engine, place),
+                                self._worked[place.what],
+                            ),
                         )
                         for place in self._places
                     ]
@@ -168,8 +175,10 @@ class Several:
             weights = learners.send("weights", policy)
             if self._published is not None:
                 self._published[policy] = version, weights
+            began = time.perf_counter()
             try:
-                self._engine.bring(policy, version, weights)
+                taken = self._engine.bring(policy, version, weights)
+                self._handed_out(taken, time.perf_counter() - began)
                 return
             except EngineLost:
                 learners.wait(weights, "weights")  # raises ProcessLost when it is the learners that are lost
@@ -205,6 +214,9 @@ class Several:
                 handle.begin_again()
         self._present_learners()
 
+    def work(self) -> dict[str, Worked]:
+        return {short(what): worked.now() for what, worked in self._worked.items()}
+
     def describe(self) -> dict[str, Any]:
         many = {name: n for name, n in (("world", self.world), ("replicas", self.replicas)) if n > 1}
         return {**self._launcher.describe(), "engine": self._kind, "device": self.device, **many}
@@ -229,7 +241,8 @@ class Several:
                 learners = self._present_learners()
                 version, weights = self._weights(handle, learners)
                 try:
-                    process.ask("publish", handle.name, version, weights, [])
+                    taken = process.ask("publish", handle.name, version, weights, [])
+                    self._worked[place.what].published_bytes += taken
                 except ProcessLost as lost:
                     learners.wait(weights, "weights")
                     raise EngineLost(str(lost)) from lost
@@ -243,8 +256,27 @@ class Several:
 
     def _begin_learners(self) -> Process:
         if self.world > 1:
-            return Group(LEARNERS, self._launcher, self.world, self._settings(), self._limits)
-        return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
+            worked = [self._worked[what] for what in self._learner_names()]
+            return Group(LEARNERS, self._launcher, self._settings(), self._limits, worked)
+        return Timed(self._launcher.begin(LEARNERS, LearnerHost, self._settings()), self._worked[LEARNERS])
+
+    def _learner_names(self) -> list[str]:
+        """Of the processes that hold the learners."""
+        world = self.world
+        return [rank_of(LEARNERS, rank, world) for rank in range(world)] if world > 1 else [LEARNERS]
+
+    def _nothing_worked(self) -> dict[str, Worked]:
+        """Of all processes, as messages name them."""
+        held = tuple(name for name, spec in self._policies.items() if spec.head)
+        engines = {place.what: Worked(policies=place.policies, tokens=0.0) for place in self._places}
+        return {what: Worked(policies=held) for what in self._learner_names()} | engines
+
+    def _handed_out(self, taken: int, seconds: float) -> None:
+        """Weights went from the learners to an engine, or to its replicas."""
+        names = self._learner_names()
+        self._worked[names[0]].published_bytes += taken  # the first rank has gathered them
+        for what in names:
+            self._worked[what].publish_seconds += seconds
 
     def _begin_engine(self, place: Place) -> Process:
         return self._launcher.begin(place.what, place.host, place.settings)

@@ -348,7 +348,8 @@ def _work(
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
-            room(timings.append, {"step": result.row["step"], **result.seconds, **result.engine_seconds})
+            by_clock = {**result.seconds, **result.engine_seconds, **result.processes}
+            room(timings.append, {"step": result.row["step"], **by_clock})
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:

@@ -54,6 +54,7 @@ class StepResult:
     row: MetricsRow  # deterministic metrics
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
+    processes: Mapping[str, float | str]  # what each did, where there are several: "process/{process}/…"
     episodes: tuple[Episode, ...]
     skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
     advantages: Worth  # of the samples that were learned from
@@ -153,9 +154,8 @@ class CoTrainer:
         return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
 
     def step(self) -> StepResult:
-        """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the
-        update."""
-        step, clock = self.finished, Clock()
+        """Schedule, draw, play, annotate, credit, refer, update, publish. Raises Interrupted before the update."""
+        step, clock = self.finished, Clock(self.backend.work)
         phase = self.recipe.schedule.phase_at(step)
         played, short = self.plays.of(step), self.policies.scoring_short()
         clock.lap("play")
@@ -196,6 +196,7 @@ class CoTrainer:
             row=row,
             seconds=clock.laps,
             engine_seconds=played.seconds,
+            processes=clock.processes(),
             episodes=episodes,
             skipped=tuple(skipped),
             advantages=worth,

@@ -155,6 +155,15 @@ def test_a_run_with_replicas_is_that_of_one_process_which_deals_alike(name, undi
     assert digest(out) == digest(undisturbed(name))
     made = json.loads((out / "provenance.json").read_text())
     assert made["backend"] == {"kind": "here", "engine": "embedded", "device": "cpu", "replicas": 2}
+    rows = [json.loads(line) for line in (out / "timings.jsonl").read_text().splitlines()]
+    assert len(rows) == 3
+    for row in rows:
+        seconds = sum(row[stage] for stage in ("play", "annotate", "credit", "reference", "update"))
+        for process in ("learners", "engine 1 of 2", "engine 2 of 2"):
+            assert "generator" in row[f"process/{process}/policies"].split()
+            assert 0.0 <= row[f"process/{process}/asleep_seconds"] < seconds
+            assert row[f"process/{process}/published_bytes"] > 0 and row[f"process/{process}/publish_seconds"] > 0.0
+        assert row["process/engine 1 of 2/tokens_per_second"] > 0.0
 
 
 @pytest.mark.whole
