@@ -308,7 +308,7 @@ TIMINGS = (
     Metric(key="{stage}", meaning="seconds of `play`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
     Metric(
         key="{policy}/seconds", unit=SECONDS,
-        meaning="of `play`, what the engine spent on this policy; a role's share is that of its policy",
+        meaning="of `play`, what the engine (all replicas) spent on this policy; a role's share is its policy's",
     ),
     Metric(
         key="process/{process}/policies", unit="",
