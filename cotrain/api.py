@@ -10,7 +10,7 @@ from typing import Any
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import RunDirectoryError, UserError
+from cotrain.core.errors import RunDirectoryError, UnknownName, UserError
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.answers import settings_for
@@ -21,11 +21,15 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
+from cotrain.loop.verdicts import verdicts_for
+from cotrain.loop.whereabouts import refuse_lost
+from cotrain.metrics.heldout import passing
+from cotrain.metrics.table import rank
 from cotrain.models.load import EMBEDDED_RATER
+from cotrain.models.names import is_hub_model
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
 from cotrain.recipes.grpo import grpo
-from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.sources import from_description
 from cotrain.view.report import write_report
 
@@ -70,6 +74,8 @@ def resume(
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     try:
         made = recipe or rebuild(directory)
+        if not RunDirectory(directory).summary.exists():
+            refuse_lost(made.policies, directory)
         outcome = loop.resume(made, directory, device=device, backend=backend, observer=observer)
     except (Interrupted, Diverged):
         write_report(Path(directory))
@@ -112,18 +118,43 @@ def _argument(value: Any) -> Any:
 
 
 def evaluate(
-    directory: Path | str, *, split: str = "test", tasks: int | None = None, device: str = "cpu"
+    directory: Path | str,
+    *,
+    split: str = "test",
+    tasks: int | None = None,
+    samples: int | None = None,
+    solver: str = "solver",
+    step: int | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
-    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the
-    directory."""
+    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory.
+
+    ``samples``: episodes of each problem, and then pass@k of role ``solver`` for k = 1, 2, 4, … up to as many;
+    ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
+    role that answers nothing, RunDirectoryError for a step without a checkpoint."""
     folder = RunDirectory.open(directory)
-    trainer = trained(directory, device=device)
+    trainer = trained(directory, step=step, device=device)
     if split == "train":
         raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")
-    figures, _ = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks)
+    if samples is not None and solver not in trainer.recipe.roles:
+        raise UnknownName("role", solver, trainer.recipe.roles)
+    figures, played = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)
+    name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
+    if samples is not None:
+        answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
+        if solver not in answering:
+            raise UnknownName("role that answers problems", solver, answering)
+        figures, name = figures | passing(solver, samples)(played), f"{name}-{samples}-samples"
+        figures = {key: figures[key] for key in sorted(figures, key=rank_of)}
     result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
-    folder.write(f"eval-{split}.json", result)
+    folder.write(f"{name}.json", result)
     return result
+
+
+def rank_of(key: str) -> tuple[str, tuple[int, int, str]]:
+    """Figures by whose they are, then as the table of metrics has them."""
+    owner, _, name = key.rpartition("/")
+    return owner, rank(name)
 
 
 def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
@@ -138,16 +169,26 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
 
 def opened(
-    where: Path | str, answer: str | None = None, prompt: str | None = None, *, device: str = "cpu"
+    where: Path | str,
+    answer: str | None = None,
+    prompt: str | None = None,
+    steps: str | None = None,
+    verdict: str | None = None,
+    verifier_prompt: str | None = None,
+    *,
+    device: str = "cpu",
 ) -> CoTrainer:
     """``trained``, with a solver that is asked and read so (``loop/answers.py``), without a look at how it answers: by
     default as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
     recipe = recipe_of(where)
     if answer is None and is_model(where) and not speaks_short(str(where)):
         answer = "phrase"
-    if answer is not None or prompt is not None:
+    if answer is not None or prompt is not None or steps is not None:
         answer = answer or (recipe.roles["solver"].answer if "solver" in recipe.roles else None)
-        recipe = override(recipe, settings_for(recipe, answer, prompt, device=device, say=print))
+        how = settings_for(recipe, answer, prompt, steps=steps, device=device, say=print, look=False)
+        recipe = override(recipe, how)
+    judged = verdicts_for(recipe, verdict, verifier_prompt, device=device, say=print, look=False)
+    recipe = override(recipe, judged)
     return trained(where, recipe=recipe, device=device)
 
 
@@ -157,7 +198,7 @@ def is_model(where: Path | str) -> bool:
     folder = Path(where)
     if folder.is_dir():
         return (folder / "config.json").is_file() and not (folder / "recipe.json").is_file()
-    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_name(str(where)) and not folder.parent.is_dir())
+    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 
 def trained(
@@ -173,6 +214,8 @@ def trained(
     else:
         folder = RunDirectory.open(directory)
         saved = seal.newest(folder) if step is None else seal.at(folder, step)
+    if not is_model(directory):
+        refuse_lost(recipe.policies, directory)
     trainer = CoTrainer(recipe, backend=Local(device))
     if saved is not None:
         tensors, documents = saved.load()

@@ -41,12 +41,16 @@ def talk(
     once: str | None = None,
     answer: str | None = None,
     prompt: str | None = None,
+    steps: str | None = None,
+    verdict: str | None = None,
+    verifier_prompt: str | None = None,
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
-    ``answer``, ``prompt``: how the solver is read and asked (``loop/answers.py``)."""
+    ``answer``, ``prompt``, ``steps``: how the solver is read and asked (``loop/answers.py``); ``verdict``,
+    ``verifier_prompt``: the verifier (``loop/verdicts.py``)."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    trainer = api.opened(directory, answer, prompt)
+    trainer = api.opened(directory, answer, prompt, steps, verdict, verifier_prompt)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(

@@ -26,10 +26,12 @@ from cotrain.disk.parts import named
 from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
+from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.trainer import STATE
+from cotrain.loop.whereabouts import moved, refuse_lost
+from cotrain.models.names import known_as
 from cotrain.play.common_roles import FORMAT_MARK, speaks_short
-from cotrain.tasks.hub import is_hub_name
 
 CARD = "README.md"
 ATTACK = "attack.json"  # written by ``cotrain attack``
@@ -53,10 +55,17 @@ class Exported:
 
 
 def export(
-    directory: Path | str, role: str, out: Path | str, *, merged: bool = False, say: Say = lambda text: None
+    directory: Path | str,
+    role: str,
+    out: Path | str,
+    *,
+    merged: bool = False,
+    model: str | None = None,
+    say: Say = lambda text: None,
 ) -> Path:
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base. ``say``: what is told of reading and writing that takes long.
+    those of an adapter within its base. ``model``: where a model of the run was moved to (``loop/whereabouts.py``).
+    ``say``: what is told of reading and writing that takes long.
 
     Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a
     critic, or one without an adapter that is to be ``merged``.
@@ -64,6 +73,8 @@ def export(
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    if model is not None:
+        moved(directory, model)
     recipe = api.recipe_of(directory)
     policy = _policy(recipe, role)
     spec = recipe.policies[policy]
@@ -89,6 +100,7 @@ def export(
 def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> Exported:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
     fit."""
+    refuse_lost({policy: recipe.policies[policy]}, directory)
     (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     run = RunDirectory(directory)
     held = transaction.steps(run.checkpoints)
@@ -126,8 +138,10 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
     what = "A reward model (one score for a whole text)" if scores else what
     use = "text-classification" if scores else "text-generation"
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
-    front += [f"base_model: {spec.model}"] if is_hub_name(spec.model) else []
+    known = known_as(spec.model) if isinstance(spec, Weights) else None
+    front += [f"base_model: {known}"] if known else []
     front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
+    as_known = f" (its config.json calls it `{known}`)" if known and not spec.model.startswith(known) else ""
     origin = recipe.origin
     arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
     lines = [
@@ -135,7 +149,7 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
         "",
         f"# {policy} of {recipe.name}",
         "",
-        f"{what}, begun as `{spec.model}`, {spec.kind}, after "
+        f"{what}, begun as `{spec.model}`{as_known}, {spec.kind}, after "
         f"{exported.updates.get(policy, 0)} updates of its own in {exported.finished} of {recipe.steps} steps and "
         f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
         "",

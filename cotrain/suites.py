@@ -30,10 +30,11 @@ from cotrain.core.types import Episode, Task, Trace
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
-from cotrain.loop.answers import PROBED, settings_for
+from cotrain.loop.answers import AUTO, PROBED, settings_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
 from cotrain.loop.override import override
+from cotrain.loop.verdicts import verdicts_for
 from cotrain.metrics.suites import (
     GREEDY,
     SampleRow,
@@ -70,6 +71,9 @@ class Play:
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
     answer: str | None = None  # how answers are read (``loop/answers.py``); None: as the run has it, of a model "auto"
     prompt: str | None = None  # how the solver is asked; None: likewise
+    steps: str | None = None  # how its solutions are cut into steps; None: likewise
+    verdict: str | None = None  # how reviews are read (``loop/verdicts.py``); None: as the role has it
+    verifier_prompt: str | None = None  # how the verifier is asked; None: likewise
     max_tokens: int | None = None  # of an answer; None: as the role has it
     lenient: bool = False  # malformed rows are set aside
 
@@ -105,13 +109,18 @@ def evaluate_suites(
     if aside is not None and aside.refused:
         say(f"note: {aside.line()}")
     bare = api.is_model(directory)
-    if bare or play.answer is not None or play.prompt is not None:
+    if bare or (play.answer, play.prompt, play.steps) != (None, None, None):
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
         asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
         if asked or not bare:
             tasks = drawn(asked, PROBED)
-            how = settings_for(recipe, play.answer, play.prompt, device=device, say=say, tasks=tasks)
+            named = play.answer not in (None, AUTO)  # the suite itself shows how well it is read
+            how = settings_for(
+                recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks, look=not named
+            )
             recipe = override(recipe, how)
+    judged = verdicts_for(recipe, play.verdict, play.verifier_prompt, device=device, say=say, look=False)
+    recipe = override(recipe, judged)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     trainer = api.trained(directory, recipe=recipe, device=device)
@@ -181,6 +190,8 @@ def settings_of(
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
             **({"answer": spec.answer} if spec.parse is parse_solution else {}),
+            **({"steps": spec.steps} if spec.steps is not None else {}),
+            **({"verdict": spec.verdict} if spec.words else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
@@ -326,6 +337,9 @@ def command(given: argparse.Namespace) -> int:
         problems=given.problems,
         answer=given.answer,
         prompt=given.prompt,
+        steps=given.steps_as,
+        verdict=given.verdict,
+        verifier_prompt=given.verifier_prompt,
         max_tokens=given.max_tokens,
         lenient=given.lenient,
     )

@@ -86,6 +86,6 @@ def test_malformed_rows_are_set_aside_when_asked(tmp_path):
 def test_list_and_dry_run_print_what_would_run(capsys):
     assert main(["list"]) == 0
     assert "tango" in capsys.readouterr().out
-    assert main(["run", "tango", "--out", "unused", "--steps", "7", "--dry-run", "--json"]) == 0
+    assert main(["run", "tango", "--out", "unused", "--steps", "47", "--dry-run", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["steps"] == 7 and shown["origin"]["target"] == "tango"
+    assert shown["steps"] == 47 and shown["origin"]["target"] == "tango"

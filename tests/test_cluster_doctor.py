@@ -3,25 +3,26 @@
 import sys
 
 from cotrain.backend import environments
+from cotrain.backend.machines import differences, look_here
 from cotrain.backend.publishing import Arrival
-from cotrain.cluster_doctor import differences, found, look_here, told
+from cotrain.cluster_doctor import found, told
 
 HERE = environments.look(sys.executable)
 
 
 def test_a_machine_that_has_everything(capsys):
-    machine = look_here(None, "embedded")
+    machine = look_here(None, ["embedded"])
     assert told(machine, HERE, None) == [] and differences([machine, machine]) == []
     out = capsys.readouterr().out
     assert f"cotrain {HERE['cotrain']} (files {HERE['code']})" in out and "embedded: sha256 " in out
 
 
 def test_what_is_missing_or_differs_is_named():
-    machine = look_here("/no/python", "/no/model")
+    machine = look_here("/no/python", ["/no/model"])
     wrong = told(machine, HERE, "/no/python")
     assert any("no such file or directory" in line for line in wrong) and any("/no/model" in line for line in wrong)
-    good = look_here(None, "embedded")
-    other = {**good, "name": "other", "weights": "0123", "python": {**HERE, "ray": "1.0"}}
+    good = look_here(None, ["embedded"])
+    other = {**good, "name": "other", "weights": {"embedded": "0123"}, "python": {**HERE, "ray": "1.0"}}
     assert differences([good, other]) == ["weights of 'embedded' on other are others than on " + good["name"]]
     assert "ray 1.0" in told(other, HERE, None)[0]
 

@@ -46,6 +46,7 @@ def test_a_pair_by_hand():
     assert found["true_positive_rate"]["value"] == 0.5 and found["false_positive_rate"]["value"] == 0.5
     assert found["balanced_accuracy"]["value"] == 0.5 and found["balanced_accuracy"]["n"] == 4
     assert found["best_of_n"]["value"] == pytest.approx(1 / 3) and found["unread"] == 0.25
+    assert found["mcc"]["value"] == 0.0  # one of each cell
     assert solved(drawn)["value"] == 0.5
 
 

@@ -31,7 +31,7 @@ from cotrain.loop.evaluation import evaluation_seed
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "reviewed.json", 1
-SHOWN = ("balanced_accuracy", "precision", "recall", "f1", "false_positive_rate")
+SHOWN = ("balanced_accuracy", "mcc", "precision", "recall", "f1", "false_positive_rate")
 
 
 def reviewed(

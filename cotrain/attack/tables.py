@@ -11,7 +11,6 @@ from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, figure,
 from cotrain.play.judges import shown
 from cotrain.play.role import Role
 from cotrain.text.injections import MEANING, Injection
-from cotrain.text.material import guarded
 from cotrain.text.nonce import nonce
 from cotrain.text.parsers import Solution
 from cotrain.text.prompts import fields_of
@@ -128,13 +127,12 @@ def _some(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def _example(one: Outcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
     task, injection = tasks[one.attempt.problem], one.attempt.injection
-    given = {n: v for n, v in asked(task, one.attempt, fields_of(judge.prompt)).items() if n in fields_of(judge.prompt)}
     return {
         "string": "" if injection is None else injection.text,
         "task": task.id,
         "problem": task.prompt,
         "solution": one.attempt.text,
-        "shown": guarded(judge.prompt, given, judge.words)["solution"],
+        "shown": judge.told(asked(task, one.attempt, fields_of(judge.prompt)))["solution"],
         "review": one.review,
     }
 

@@ -5,8 +5,8 @@ A verifier that is good against the generator it was trained with may have learn
 has moved on may have forgotten earlier ones. The matrix shows it: generators down, verifiers across. All play the same
 held-out problems, and every verifier sees the same solutions.
 
-    balanced accuracy, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read is
-                                                               wrong of either class
+    balanced accuracy, MCC, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read
+                                                                    is wrong of either class
     best of n        is the solution right that this verifier likes best, of n of one problem; one that cannot be read
                      says one half
 
@@ -34,14 +34,14 @@ from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
 from cotrain.loop.recipe import Recipe
 from cotrain.metrics.answers import best_is_right
 from cotrain.metrics.clusters import Share, Statistic, figure
-from cotrain.metrics.verdicts import confusion, rates
+from cotrain.metrics.verdicts import MCC, confusion, rates
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "xplay.json", 1
-CELLS = {**rates(), "false_positive_rate": Share("fp", "tn fp")}
-SHOWN = ("balanced_accuracy", "false_positive_rate", "true_positive_rate")
+CELLS: dict[str, Statistic] = {**rates(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
+SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
 BEST, RIGHT = Share("best", "problems"), Share("right", "all")
 
 Say = Callable[[str], None]

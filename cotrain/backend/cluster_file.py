@@ -27,7 +27,7 @@ import math
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,54 +104,55 @@ def read(target: str) -> Cluster:
     )
 
 
-def check_room(cluster: Cluster, device: str, world: int) -> None:
-    """Raise ConfigError, one line, for more ranks of learners or replicas of an engine than this machine has room for.
-    Left out: what a Ray that runs already has to give."""
-    here, on_gpus = cluster.address is None, device.startswith("cuda")
-    if here and world > cluster.cpus:
+def check_world(cluster: Cluster, device: str, world: int) -> None:
+    """Raise ConfigError, one line, for more ranks of learners, replicas of an engine or GPUs than this machine has.
+    Left out: what a Ray that runs already has to give, which it is asked when it is joined (``on_ray.py``)."""
+    if world > 1 and cluster.address is None and world > cluster.cpus:
         raise ConfigError(
             f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
             "fewer, or `cpus` in the --cluster file"
         )
-    if here and not on_gpus and cluster.replicas > cluster.cpus:
+    if cluster.address is None and device == "cpu" and cluster.replicas > max(1, cluster.cpus):
         raise ConfigError(
-            f"--cluster: engine.replicas is {cluster.replicas}, and there are {cluster.cpus} CPUs here for as many "
-            f"processes; give {cluster.cpus} or fewer, or more `cpus`"
+            f"engine.replicas is {cluster.replicas} in the --cluster file, and there are {cluster.cpus} CPUs here for "
+            f"as many processes; give {cluster.cpus} or fewer, or more `cpus`"
         )
     each = cluster.gpus.get("RankHost", 0.0)
-    if on_gpus and world > 1 and each < 1:
+    if world > 1 and device.startswith("cuda") and each < 1:
         raise ConfigError(
             f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
             "set gpus = 1 under [learner], or give --device cpu"
         )
-    if on_gpus:
-        _check_gpus(cluster, world, cluster.replicas * cluster.gpus.get("EngineHost", 0.0))
+    _check_gpus(cluster, gpus_wanted(cluster, world))
+
+
+def gpus_wanted(cluster: Cluster, world: int = 1, engines: Sequence[str] = ("EngineHost",)) -> list[tuple[str, float]]:
+    """GPUs of the learners and of each replica of the engines: by the table of the file, for each process.
+    ``engines``: their hosts."""
+    learner = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
+    asked = [("engine", cluster.gpus.get(host, 0.0)) for host in engines]
+    return [*[("learner", learner)] * world, *asked * cluster.replicas]
 
 
 def roomy(cluster: Cluster, world: int, placing: Placing) -> Placing:
-    """The placing; raises ConfigError, one line, where all its engines want more GPUs than there are."""
+    """The placing; raises ConfigError, one line, where the replicas of all its engines want more GPUs than there are
+    here."""
 
     def checked(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
         places = placing(policies, seed, device, threads)
-        if device.startswith("cuda"):
-            each = sum(cluster.gpus.get(place.host.__name__, 0.0) for place in places)
-            _check_gpus(cluster, world, cluster.replicas * each)
+        _check_gpus(cluster, gpus_wanted(cluster, world, [place.host.__name__ for place in places]))
         return places
 
     return checked
 
 
-def _check_gpus(cluster: Cluster, world: int, engines: float) -> None:
-    """``engines``: GPUs of all their processes."""
-    import torch
+def _check_gpus(cluster: Cluster, wanted: Sequence[tuple[str, float]]) -> None:
+    if cluster.address is None and any(each for _, each in wanted):
+        import torch
 
-    wanted = world * cluster.gpus.get("RankHost", 0.0) + engines
-    there = torch.cuda.device_count() if cluster.address is None else math.inf
-    if wanted > there:
-        raise ConfigError(
-            f"--world {world} and engine.replicas {cluster.replicas}: learners and engines want {wanted:g} GPUs, and "
-            f"there are {there} here; give fewer ranks or replicas, or less than one GPU to each process"
-        )
+        from cotrain.backend.machines import check_gpus
+
+        check_gpus(wanted, [torch.cuda.device_count()], "here")
 
 
 class _Table:

@@ -90,6 +90,7 @@ class PolicyHandle:
     """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
 
     changes = False  # its weights change in the run, so it has state and versions
+    sharded = False  # no process has all of its weights
 
     def __init__(self, name: str, spec: Spec, renderer: Rendering | None) -> None:
         self.name, self.spec, self.renderer = name, spec, renderer

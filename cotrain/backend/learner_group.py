@@ -156,6 +156,8 @@ class Group:
 class GroupPolicy(HostedPolicy):
     """A policy of a group: each rank writes its own part of it into a checkpoint."""
 
+    sharded = True
+
     def sees(self, folder: Path) -> None:
         for rank, machine in enumerate(self._ranks("sees", str(folder.absolute()))):
             if machine is not None:

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cotrain.backend import environments
-from cotrain.backend.cluster_file import Cluster
+from cotrain.backend import environments, machines
+from cotrain.backend.cluster_file import Cluster, gpus_wanted
+from cotrain.backend.joining import check_address, check_here
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.core.user_code import PREFIX
 from cotrain.core.verbosity import shows_all
@@ -111,6 +112,7 @@ class Ray:
             raise ConfigError("--backend ray: Ray is not installed here; pip install 'cotrain[ray]'") from None
         self.cluster = cluster
         self._ours = False  # did it begin or join Ray?
+        self._looked = False  # at the machines of a Ray that was joined
         self._named = ""  # as messages name the Python of vLLM, where there is to be one
 
     @property
@@ -122,13 +124,16 @@ class Ray:
         return self.cluster.deadline
 
     def start(self) -> None:
-        self._ours = start(self.cluster)
+        """Nothing where it has been started. Raises ConfigError."""
+        self._ours = start(self.cluster) or self._ours
         _carry_user_code()
-        if self._named and self.cluster.address is not None:
-            import ray
-
-            found = ray.get(ray.remote(environments.look).remote(self.cluster.engine_python), timeout=PATIENCE)
-            environments.refuse(found, self._named)
+        if self.cluster.address is None or self._looked:
+            return
+        where = f"at {self.cluster.address}"
+        machines.await_gpus(gpus_wanted(self.cluster), where)
+        if self._named:
+            environments.refuse(looked(self.cluster.engine_python, where), self._named)
+        self._looked = True
 
     def refuse_foreign(self, where: str) -> None:
         """The Python of vLLM must have what it needs, as it is here: raises ConfigError, now where processes begin on
@@ -140,12 +145,14 @@ class Ray:
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
         import ray
 
-        gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
-        elsewhere: dict[str, Any] = {"runtime_env": {"py_executable": python}} if python else {}
-        actor: Any = ray.remote(Hosting).options(
-            num_cpus=0, num_gpus=gpus, max_restarts=0, max_task_retries=0, **elsewhere
-        )
+        actor: Any = ray.remote(Hosting).options(**self.options(host))
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
+
+    def options(self, host: type) -> dict[str, Any]:
+        """What Ray is told of the actor of a host."""
+        gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
+        elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
+        return {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0, **elsewhere}
 
     def stop(self) -> None:
         import ray
@@ -158,6 +165,22 @@ class Ray:
         return {"kind": "ray"}
 
 
+def looked(python: str, where: str, patience: float = PATIENCE) -> environments.Found:
+    """What a Python has on one of the machines. Raises ConfigError where none of them says so in time."""
+    import ray
+    from ray.exceptions import RayError
+
+    reference = ray.remote(environments.look).options(num_cpus=0, max_retries=0).remote(python)
+    try:
+        found: environments.Found = ray.get(reference, timeout=patience)
+    except RayError as error:  # GetTimeoutError is one
+        raise ConfigError(
+            f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({_line(error)}); see "
+            "`cotrain doctor --cluster`"
+        ) from error
+    return found
+
+
 def start(cluster: Cluster) -> bool:
     """Join the cluster, or begin Ray on this machine; False where this process has joined one already. Raises
     ConfigError."""
@@ -165,6 +188,10 @@ def start(cluster: Cluster) -> bool:
 
     if ray.is_initialized():
         return False
+    if cluster.address is None:
+        check_here(cluster)
+    else:
+        check_address(cluster.address)
     says: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.DEBUG if shows_all() else logging.ERROR}
     here: dict[str, Any] = {
         "num_cpus": cluster.cpus,
@@ -183,7 +210,7 @@ def start(cluster: Cluster) -> bool:
             late = "timed out" in str(error) and cluster.address is None
             if not late or time.monotonic() > until:
                 where = f"at {cluster.address}" if cluster.address else "here"
-                raise ConfigError(f"Ray does not start {where}: {_line(error)}") from error
+                raise ConfigError(f"Ray does not start {where}: {_told(error)}") from error
 
 
 @contextmanager
@@ -204,6 +231,12 @@ def _carry_user_code() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(PREFIX):
             cloudpickle.register_pickle_by_value(module)
+
+
+def _told(error: BaseException) -> str:
+    """Which versions differ stands below the first line."""
+    said = str(error)
+    return " ".join(said.split()) if "Version mismatch" in said else _line(error)
 
 
 def _line(error: BaseException) -> str:

@@ -93,8 +93,8 @@ class Several:
         """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``replicas``: of
         each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
         self.bounds, self.world, self.replicas = bounds, world, replicas
-        self._launcher, self.device, self._kind = launcher, device, kind
-        self._placing = replicated(placing, replicas)
+        self.launcher, self.placing, self.kind = launcher, replicated(placing, replicas), kind
+        self._launcher, self.device, self._placing, self._kind = launcher, device, self.placing, kind
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
         self._learners: Process | None = None

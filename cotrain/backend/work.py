@@ -29,7 +29,7 @@ class Worked:
 
 
 def told(before: Mapping[str, Worked], after: Mapping[str, Worked], seconds: float) -> dict[str, float | str]:
-    """What of a step is told, of each process: ``process/{process}/…``; see ``metrics/table.py: TIMINGS``.
+    """What of a step is told, of each process: ``process/{process}/…``; see ``metrics/table_timings.py``.
 
     Args:
         before, after: by the names of the processes, at both ends of the step.

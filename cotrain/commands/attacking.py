@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from cotrain.attack import play, tables
 from cotrain.attack import reviewed as on_rollouts
+from cotrain.attack import seats as at_table
 from cotrain.attack import xplay as cross
 from cotrain.commands.common import add_device, add_threads, device_of, threads
 from cotrain.core.errors import ConfigError
@@ -56,8 +57,14 @@ def xplay(argv: Sequence[str]) -> int:
     parser.add_argument("--samples", type=whole(1), default=4, metavar="N", help="solutions of each (default: 4)")
     parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
     parser.add_argument("--rollouts", type=whole(1), default=128, metavar="N", help="of each step, then (default: 128)")
+    parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
+    parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
     given = _read(parser, argv)
+    if given.seats and given.on_rollouts:
+        raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
+    if given.seats:
+        return _seated(given)
     if given.on_rollouts:
         return _reviewed(given)
     found = cross.xplay(
@@ -72,6 +79,23 @@ def xplay(argv: Sequence[str]) -> int:
         say=_said(given.json),
     )
     print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(cross.lines_of(found)))
+    return 0
+
+
+def _seated(given: argparse.Namespace) -> int:
+    found = at_table.seats(
+        given.directories,
+        roles=(given.seats[0], given.seats[1]),
+        every=given.every,
+        signal=given.signal,
+        problems=given.problems,
+        n=given.samples,
+        split=given.split,
+        device=device_of(given.device),
+        out=given.out,
+        say=_said(given.json),
+    )
+    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(at_table.lines_of(found)))
     return 0
 
 

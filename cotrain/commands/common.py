@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError
-from cotrain.core.flags import whole
+from cotrain.core.errors import ConfigError
+from cotrain.core.flags import text_of_file, whole
 from cotrain.core.threads import settled_threads
 from cotrain.core.verbosity import progress, shows_all
 
@@ -95,14 +94,14 @@ def backend_of(given: argparse.Namespace) -> Any:
             if getattr(given, flag) is not None:
                 raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
         return None
-    from cotrain.backend.cluster_file import LOCAL, check_room, read, roomy
+    from cotrain.backend.cluster_file import LOCAL, check_world, read, roomy
     from cotrain.backend.on_ray import Ray
     from cotrain.backend.places import ByVllm
     from cotrain.backend.several import Several
 
     target, device, world = given.cluster or LOCAL, device_of(given.device), given.world or 1
     cluster = read(target)
-    check_room(cluster, device, world)
+    check_world(cluster, device, world)
     launcher, replicas = Ray(cluster), cluster.replicas
     if given.engine == "embedded":
         return Several(launcher, device, world=world, replicas=replicas)
@@ -120,6 +119,7 @@ def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THRE
 def add_answers(
     parser: argparse._ActionsContainer,
     default: str = "auto, which looks at 8 answers of the model; of the package's own models tags",
+    verdict: str = "",
 ) -> None:
     parser.add_argument(
         "--answer",
@@ -128,33 +128,44 @@ def add_answers(
         "one group "
         f"(default: {default})",
     )
+    parser.add_argument(
+        "--steps-as",
+        metavar="WAY",
+        help="what a step of a solution is: tags, lines, numbered, sentences, paragraphs (default: as the answers that "
+        "were looked at are written; without a look lines)",
+    )
     parser.add_argument("--prompt", metavar="FILE", help="how the solver is asked: a text with the mark {problem}")
+    parser.add_argument(
+        "--verdict",
+        metavar="FORM",
+        help=f"how a review is read: {verdict}tags, words, boxed, first-wrong, or a pattern with one group",
+    )
+    parser.add_argument(
+        "--verifier-prompt",
+        metavar="FILE",
+        help="how the verifier is asked: a text with {problem} and {solution}, and with {count} where steps are judged",
+    )
 
 
 def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
-    """The recipe with what ``--answer`` and ``--prompt`` say, or what its model's own answers say; ``dry``: no model is
-    asked."""
-    from cotrain.loop.answers import AUTO, TAGS, settings_for
+    """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
+    what its models' own answers and reviews say; ``dry``: no model is asked."""
+    from cotrain.loop.answers import AUTO, TAGS, asked_how
     from cotrain.loop.override import override
+    from cotrain.loop.verdicts import verdicts_for
 
-    if dry and given.answer in (None, AUTO):
-        given = argparse.Namespace(**{**vars(given), "answer": None if given.prompt is None else TAGS})
-        if given.prompt is None:
-            return recipe
-    answer, prompt = given.answer, prompt_of(given.prompt)
-    return override(recipe, settings_for(recipe, answer, prompt, device=device_of(given.device), say=say))
+    answer, prompt, steps, device = given.answer, prompt_of(given.prompt), given.steps_as, device_of(given.device)
+    seen = None
+    if dry and answer in (None, AUTO):
+        answer = None if prompt is None and steps is None else TAGS
+    if not dry or answer is not None:
+        settings, seen = asked_how(recipe, answer, prompt, steps=steps, device=device, say=say, look=not dry)
+        recipe = override(recipe, settings)
+    asked = prompt_of(given.verifier_prompt, "--verifier-prompt")
+    how = verdicts_for(recipe, given.verdict, asked, seen=seen, device=device, say=say, look=not dry)
+    return override(recipe, how)
 
 
-def prompt_of(path: str | None) -> str | None:
-    """The template that ``--prompt`` names."""
-    return None if path is None else text_of_file(path, "--prompt")
-
-
-def text_of_file(path: str, flag: str) -> str:
-    """What a text file holds, without the line break at its end."""
-    try:
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
-    except OSError as error:
-        raise DataError(f"{flag} {path}: {(error.strerror or 'unreadable').lower()}; name a text file") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{flag} {path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
+def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:
+    """The template that ``--prompt`` or another flag names."""
+    return None if path is None else text_of_file(path, flag)

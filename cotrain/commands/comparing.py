@@ -92,18 +92,24 @@ def compare(argv: Sequence[str]) -> int:
 
 def study(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain study", description="Run a study that was written down before, or go on with it.")
-    parser.add_argument("file", metavar="FILE.toml", help="hypothesis, arms, measure, seeds, gate; see docs/studies")
+    parser.add_argument(
+        "study",
+        metavar="STUDY",
+        help="name of one that comes with cotrain, or FILE.toml: hypothesis, arms, measure, gate",
+    )
     add_device(parser)
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
-    parser.add_argument("--dry-run", action="store_true", help="check the file, print how many runs it takes, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
     given = parser.strict(argv)
     quiet()
-    from cotrain.comparison.study import run_study, runs_of_study
+    from cotrain.comparison.forecast import forecast
+    from cotrain.comparison.shipped import study_path
+    from cotrain.comparison.study import run_study
     from cotrain.comparison.study_file import committed, read_study
 
-    read = read_study(Path(given.file), workers=given.workers, device=device_of(given.device))
+    read = read_study(study_path(given.study), workers=given.workers, device=device_of(given.device))
     if given.dry_run:
-        for line in (*runs_of_study(read), committed(read.path)["words"]):
+        for line in (*forecast(read), committed(read.path)["words"]):
             print(line)
         return 0
     return _told(lambda: run_study(read, say=progress), read.out)

@@ -76,7 +76,15 @@ def evaluate(argv: Sequence[str]) -> int:
     add_answers(parser)
     parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
-    parser.add_argument("--samples", type=whole(0), metavar="K", help="of avg@K, pass@K, maj@K, best@K (default: 8)")
+    parser.add_argument(
+        "--samples",
+        type=whole(0),
+        metavar="K",
+        help="of avg@K, pass@K, maj@K, best@K (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+    )
+    parser.add_argument(
+        "--step", type=whole(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
+    )
     parser.add_argument("--reviews", type=whole(1), metavar="N", help="of each solution, by the verifier (default: 1)")
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="of an answer (default: as the role has it)")
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
@@ -88,23 +96,40 @@ def evaluate(argv: Sequence[str]) -> int:
     quiet()
     threads(given.threads)
     given.device, given.prompt = device_of(given.device), prompt_of(given.prompt)
+    given.verifier_prompt = prompt_of(given.verifier_prompt, "--verifier-prompt")
     of_suites = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}  # and their defaults
     if given.suite is not None:
         from cotrain.suites import command
 
-        if given.split is not None:
-            parser.error("--split does not go with --suite; leave out one of the two")
+        for name in ("split", "step"):
+            if getattr(given, name) is not None:
+                parser.error(f"--{name} does not go with --suite; leave out one of the two")
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
         return command(given)
-    suited = ("data", *of_suites, "answer", "prompt", "out", "lenient", "max_tokens")
+    suited = (
+        "data",
+        "reviews",
+        "verifier",
+        "answer",
+        "steps_as",
+        "prompt",
+        "verdict",
+        "verifier_prompt",
+        "out",
+        "lenient",
+        "max_tokens",
+    )
     lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
+    if given.samples == 0 or (given.solver is not None and given.samples is None):
+        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
     from cotrain import api
 
     split = "test" if given.split is None else given.split
-    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device)
+    more = {"samples": given.samples, "solver": given.solver or "solver", "step": given.step}
+    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device, **more)
     if given.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -142,7 +167,9 @@ def chat(argv: Sequence[str]) -> int:
     from cotrain.chat import talk
 
     prompt = prompt_of(given.prompt)
-    return talk(given.directory, temperature=given.temperature, once=given.once, answer=given.answer, prompt=prompt)
+    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as, "verdict": given.verdict}
+    how["verifier_prompt"] = prompt_of(given.verifier_prompt, "--verifier-prompt")
+    return talk(given.directory, temperature=given.temperature, once=given.once, **how)
 
 
 def export(argv: Sequence[str]) -> int:
@@ -151,11 +178,13 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--role", required=True, help="a role of the recipe, or the name of a policy")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
     given = parser.strict(argv)
     quiet()
     from cotrain.export import export as write
 
-    print(f"written to {write(given.directory, given.role, given.out, merged=given.merged, say=say)}")
+    where = write(given.directory, given.role, given.out, merged=given.merged, model=given.model, say=say)
+    print(f"written to {where}")
     return 0
 
 

@@ -58,6 +58,7 @@ def run(argv: Sequence[str]) -> int:
     threads(given.threads)
     quiet()
     from cotrain import api
+    from cotrain.commands.ready import ready
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.override import override
@@ -76,27 +77,27 @@ def run(argv: Sequence[str]) -> int:
     backend = backend_of(given)
     if given.json and not given.dry_run:
         parser.error("--json goes with --dry-run; add it")
-    if not given.dry_run:
-        RunDirectory(given.out).refuse_used()  # before a model is asked
-    recipe = answered(recipe, given, dry=given.dry_run)
     if given.dry_run:
-        return dry_run(recipe, given, file_of(target, parser, given))
-    return _watched(
-        recipe,
-        lambda watch: api.run(
-            recipe,
-            given.out,
-            checkpoint_every=given.checkpoint_every,
-            keep_every=given.keep_every,
-            device=device_of(given.device),
-            backend=backend,
-            observer=watch,
-            lag=given.lag,
-        ),
-        out=given.out,
-        trackers=trackers(given.tracker),
-        notes=[IN_TURN] if given.lag and backend is None else [],
-    )
+        return dry_run(answered(recipe, given, dry=True), given, backend, file_of(target, parser, given))
+    RunDirectory(given.out).refuse_used()  # before a model is asked
+    with ready(backend, recipe) as found:
+        settled = answered(recipe, given)
+        return _watched(
+            settled,
+            lambda watch: api.run(
+                settled,
+                given.out,
+                checkpoint_every=given.checkpoint_every,
+                keep_every=given.keep_every,
+                device=device_of(given.device),
+                backend=backend,
+                observer=watch,
+                lag=given.lag,
+            ),
+            out=given.out,
+            trackers=trackers(given.tracker),
+            notes=[*found, *([IN_TURN] if given.lag and backend is None else [])],
+        )
 
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
@@ -144,20 +145,24 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     data.add_argument(
         "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
-    add_answers(data)
+    add_answers(data, verdict="auto, which looks at reviews of the model (the default), ")
     names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
     others = {name for name in inspect.signature(build).parameters if name not in NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
     return parser, names
 
 
-def dry_run(recipe: Any, given: argparse.Namespace, flags: Sequence[str]) -> int:
+def dry_run(recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequence[str]) -> int:
     """Open what a run would open, and print what it would be."""
+    from cotrain.commands.ready import split_of
     from cotrain.loop.directory import recipe_json
     from cotrain.loop.estimate import looked_at
+    from cotrain.loop.recipe import check_due
 
+    check_due(recipe)
     device = device_of(given.device)
-    seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every)
+    split = None if backend is None else split_of(backend, recipe, backend.launcher.cluster)
+    seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every, split=split)
     saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every, lag=given.lag)
     if given.json:
         print(json.dumps(saved | {"estimate": seen.json()}, indent=2, ensure_ascii=False))
@@ -202,6 +207,7 @@ def resume(argv: Sequence[str]) -> int:
         metavar="N",
         help="lengthen the run to so many; decays end where they would have ended",
     )
+    parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device(parser)
     add_threads(parser, "as the run was begun")
     add_backend(parser)
@@ -212,11 +218,16 @@ def resume(argv: Sequence[str]) -> int:
 
     quiet()
     refuse_other_lag(given.directory, given.lag)
+    if given.model is not None:
+        from cotrain.loop.whereabouts import moved
+
+        moved(given.directory, given.model)
     if given.steps is not None:
         from cotrain.loop.lengthen import lengthen
 
         lengthen(given.directory, given.steps)
     from cotrain import api
+    from cotrain.commands.ready import ready
     from cotrain.report.trackers import tracked
 
     notes: list[str] = []
@@ -234,15 +245,16 @@ def resume(argv: Sequence[str]) -> int:
                 f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
                 "differently, so it is the same run but not bit for bit"
             )
-    return _watched(
-        recipe,
-        lambda watch: api.resume(
-            given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
-        ),
-        out=given.directory,
-        trackers=tracked(given.directory),
-        notes=notes,
-    )
+    with ready(backend, recipe) as found:
+        return _watched(
+            recipe,
+            lambda watch: api.resume(
+                given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
+            ),
+            out=given.directory,
+            trackers=tracked(given.directory),
+            notes=[*notes, *found],
+        )
 
 
 def _watched(

@@ -11,7 +11,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.loop.override import override
 from cotrain.loop.policies import Learning
-from cotrain.loop.recipe import Recipe, check_problems
+from cotrain.loop.recipe import Recipe, check_due, check_problems
 from cotrain.recipes import make
 from cotrain.report.compare_words import slug_of
 
@@ -98,11 +98,14 @@ def distinct(arms: Sequence[Arm]) -> list[Arm]:
     return list(arms)
 
 
-def recipe_of(arm: Arm, source: Mapping[str, Any], settings: Sequence[str]) -> Recipe:
-    """What an arm will run, so that whatever is wrong with it is said before anything has been run."""
+def recipe_of(arm: Arm, source: Mapping[str, Any], settings: Sequence[str], *, begun: bool = False) -> Recipe:
+    """What an arm will run, so that whatever is wrong with it is said before anything has been run. ``settings``: with
+    the length of a run; ``begun``: its runs are there, with the schedule that the recipe had then."""
     try:
         made = override(make(arm.target, {**arm.arguments, **source}), settings)
         check_problems(made)
+        if not begun:
+            check_due(made)
         return made
     except UserError as error:
         raise ConfigError(f"arm {arm.label!r}: {error}") from error

@@ -100,6 +100,25 @@ class Plan:
         return (f"evaluation.tasks={TEST_PROBLEMS}", *self.settings)
 
     @property
+    def long(self) -> tuple[str, ...]:
+        """The same with the length of a run of the first wave."""
+        return (*self.common, f"steps={int(self.ends['steps'])}")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said about the problems, for every arm."""
+        return {name: getattr(self, name) for name in ("tasks", "data", "operations", "lenient")}
+
+    def source(self) -> dict[str, Any]:
+        """The argument of a recipe that holds these problems; none where each arm has its own."""
+        return {"tasks": problems(**self.given)} if any(self.given.values()) else {}
+
+    def recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
+        """What each of these arms will run. Raises UserError for what no run could begin with."""
+        source, begun = self.source(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
+        return {arm.label: recipe_of(arm, source, self.long, begun=begun[arm.label]) for arm in arms}
+
+    @property
     def ends(self) -> dict[str, float]:
         """What ends a run of the first wave."""
         if self.equal == "batches" or self.budget is None:
@@ -117,9 +136,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
     run has been stopped."""
     arms = distinct(plan.arms)
-    given = {name: getattr(plan, name) for name in ("tasks", "data", "operations", "lenient")}
-    source = {"tasks": problems(**given)} if any(given.values()) else {}
-    recipes = {arm.label: recipe_of(arm, source, plan.common) for arm in arms}
+    recipes, given, source = plan.recipes(arms), plan.given, plan.source()
     _refuse_unlike(recipes)
     claim(plan, arms)
     count = plan.workers or cores()
@@ -164,7 +181,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
-            recipe = recipe_of(arm, source, (*plan.common, *own[arm.label]))
+            recipe = recipe_of(arm, source, (*plan.long, *own[arm.label]), begun=True)
         leading = recipe.objectives[recipe.leading].policy
         seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}

@@ -190,18 +190,19 @@ def _slug(name: str) -> str:
 
 def committed(path: Path) -> dict[str, Any]:
     """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where it is in a commit and
-    unchanged since."""
+    unchanged since. A commit that moved it as it was is not one that changed it."""
     if _git(path, "rev-parse", "--is-inside-work-tree") != "true":
         return {
             "committed": False,
             "commit": None,
             "words": "no git repository here, so nobody can say that it was committed",
         }
-    commit = _git(path, "log", "-1", "--format=%H", "--", path.name)
+    last = ("log", "-1", "--follow", "-M100%", "--diff-filter=AM")
+    commit = _git(path, *last, "--format=%H", "--", path.name)
     if not commit:
         return {"committed": False, "commit": None, "words": "git says that it was never committed"}
     changed = _git(path, "status", "--porcelain", "--", path.name)
-    date = _git(path, "log", "-1", "--format=%cs", "--", path.name)
+    date = _git(path, *last, "--format=%cs", "--", path.name)
     if changed != "":
         return {
             "committed": False,

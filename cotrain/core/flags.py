@@ -15,10 +15,11 @@ import shutil
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from cotrain.core.arguments import hints_of, plain
-from cotrain.core.errors import ConfigError, nearest
+from cotrain.core.errors import ConfigError, DataError, nearest
 from cotrain.core.verbosity import LEVELS, set_level
 
 
@@ -193,3 +194,13 @@ def values_of(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, 
     """The parsed values of these parameters; lists as tuples."""
     found = {name: getattr(namespace, name) for name in names}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def text_of_file(path: str, flag: str) -> str:
+    """What a text file holds, without the line break at its end."""
+    try:
+        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
+    except OSError as error:
+        raise DataError(f"{flag} {path}: {(error.strerror or 'unreadable').lower()}; name a text file") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{flag} {path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None

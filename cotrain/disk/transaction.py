@@ -324,6 +324,12 @@ def _is_step(name: str) -> bool:
     return match is not None and step_name(int(match[1])) == name.removeprefix(REPLACED)
 
 
+def sweep(directory: Path, *, files: Files = REAL_FILES) -> None:
+    """Delete what killed saves and killed deletions left; what resists stays. For the one writer alone."""
+    with suppress(OSError):
+        _sweep(directory, files)
+
+
 def _sweep(directory: Path, files: Files) -> None:
     for name in files.listdir(directory):
         if name.startswith((STAGING, TRASH)):

@@ -1,14 +1,15 @@
 """How a solver's answers are read, chosen before a run begins: by name, or by looking at a few answers of the model
 itself.
 
-``settings_for`` turns ``--answer`` and ``--prompt`` into settings of the role ``solver``, as ``--set`` has them, so
-that they stand in recipe.json and a resumed run has them without asking again. With "auto" the model answers ``PROBED``
-training problems: first as the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can be read, in words of
-its own, asked for "The answer is …"; at last with the bare problem. The first way of asking in which a format reads
-``CLEAR`` of them is taken, else the best one, if it reads half. Formats that find a number anywhere ("last-number") are
-never chosen by themselves.
+``settings_for`` turns ``--answer``, ``--steps-as`` and ``--prompt`` into settings of the role ``solver``, as ``--set``
+has them, so that they stand in recipe.json and a resumed run has them without asking again. With "auto" the model
+answers ``PROBED`` training problems: first as the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can
+be read, in words of its own, asked for "The answer is …"; at last with the bare problem. The first way of asking in
+which a format reads ``CLEAR`` of them is taken, else the best one, if it reads half. Formats that find a number
+anywhere ("last-number") are never chosen by themselves. Solutions in words are cut into steps as most of the answers
+are written. A format that is named is shown on the same problems, and not refused.
 
-Left out: roles other than ``solver``, and methods that go on from the beginnings of solutions: they read tags alone.
+Left out: methods that go on from the beginnings of solutions, which read tags alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
+from cotrain.loop.override import override
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.play.common_roles import speaks_short
@@ -29,8 +31,9 @@ from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
-from cotrain.text.prompts import SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, fields_of
+from cotrain.text.prompts import SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, fields_of, solve_own
 from cotrain.text.render import Renderer
+from cotrain.text.steps import check_steps, steps_seen
 
 AUTO = "auto"
 PROBED = 8  # problems
@@ -58,6 +61,7 @@ class Probe:
 
     prompt: str
     answer: str
+    steps: str | None = None  # how they are cut; None: in tags as the answer is, else by lines
     said: Sequence[Said]
     found: Sequence[Solution | None]  # one for each answer
 
@@ -71,26 +75,45 @@ def settings_for(
     answer: str | None,
     prompt: str | None,
     *,
+    steps: str | None = None,
     device: str,
     say: Say,
     tasks: Sequence[Task] = (),
+    look: bool = True,
 ) -> list[str]:
     """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
     and the start; [] where all stays as the recipe has it.
 
     ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
-    ``prompt``: the template of the user message. ``tasks``: what "auto" asks, by default training problems. Raises
-    ConfigError where the recipe has no such role, where the prompt does not name the problem, and where "auto" cannot
-    read most answers.
+    ``prompt``: the template of the user message. ``steps``: how solutions are cut; None: as the model writes them.
+    ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
+    named. Raises ConfigError where the recipe has no such role, where the prompt does not name the problem, and where
+    "auto" cannot read most answers.
     """
+    return asked_how(recipe, answer, prompt, steps=steps, device=device, say=say, tasks=tasks, look=look)[0]
+
+
+def asked_how(
+    recipe: Recipe,
+    answer: str | None,
+    prompt: str | None,
+    *,
+    steps: str | None = None,
+    device: str,
+    say: Say,
+    tasks: Sequence[Task] = (),
+    look: bool = True,
+) -> tuple[list[str], Probe | None]:
+    """What ``settings_for`` returns, and the answers that it looked at."""
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
-        if answer not in (None, AUTO, TAGS) or prompt is not None:
+        if answer not in (None, AUTO, TAGS) or prompt is not None or steps is not None:
             raise ConfigError(
-                f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --prompt"
+                f"recipe {recipe.name!r} has no role 'solver' of plain solutions; leave out --answer, --steps-as, "
+                "--prompt"
             )
-        return []
-    _check(recipe, answer, prompt)
+        return [], None
+    _check(recipe, answer, prompt, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and _asks_plainly(one)]
 
     def of_all(field: str, value: str) -> list[str]:
@@ -98,20 +121,28 @@ def settings_for(
 
     settings = [] if prompt is None else of_all("prompt", prompt)
     given = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
-    if answer not in (None, AUTO):
-        if prompt is None and role.prompt == SOLVE_FULL and answer != TAGS:
-            settings += of_all("prompt", SOLVE_OWN.get(answer, SOLVE_OWN["last-number"]))
-        return [*settings, *of_all("answer", answer)]
     spec = recipe.policies[role.policy]
-    own = "roles.solver.answer" in given or not spec.head or speaks_short(spec.model) or _tied_to_tags(recipe)
-    if own and answer is None:
-        return settings
-    fixed = prompt or (role.prompt if "roles.solver.prompt" in given else None)
-    asked = replace(role, prompt=fixed) if fixed else role
-    best = probe(recipe, asked, tasks or some(recipe), fixed=fixed is not None, device=device, say=say)
-    if best.prompt != role.prompt and prompt is None:
-        settings += of_all("prompt", best.prompt)
-    return [*settings, *(of_all("answer", best.answer) if best.answer != TAGS else [])]
+    own = not spec.head or speaks_short(spec.model) or _tied_to_tags(recipe)
+    if answer in (None, AUTO):
+        if answer is None and (own or "roles.solver.answer" in given):
+            return [*settings, *(of_all("steps", steps) if steps is not None else [])], None
+        fixed = prompt or (role.prompt if "roles.solver.prompt" in given else None)
+        asked = replace(role, prompt=fixed) if fixed else role
+        best = probe(recipe, asked, tasks or some(recipe), fixed=fixed is not None, steps=steps, device=device, say=say)
+        if best.prompt != role.prompt and prompt is None:
+            settings += of_all("prompt", best.prompt)
+        settings += of_all("answer", best.answer) if best.answer != TAGS else []
+        return [*settings, *(of_all("steps", best.steps) if best.steps is not None else [])], best
+    assert answer is not None
+    if prompt is None and role.prompt == SOLVE_FULL and (answer != TAGS or steps not in (None, TAGS)):
+        settings += of_all("prompt", solve_own(answer, steps))
+    settings += of_all("answer", answer)
+    seen = None
+    if look and not own:
+        asked = override(recipe, settings).roles["solver"]
+        seen = probe(recipe, asked, tasks or some(recipe), named=answer, steps=steps, device=device, say=say)
+        steps = seen.steps
+    return [*settings, *(of_all("steps", steps) if steps is not None else [])], seen
 
 
 def _asks_plainly(role: Role) -> bool:
@@ -119,19 +150,20 @@ def _asks_plainly(role: Role) -> bool:
     return fields_of(role.prompt) == {"problem"}
 
 
-def _check(recipe: Recipe, answer: str | None, prompt: str | None) -> None:
+def _check(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | None) -> None:
     if prompt is not None and fields_of(prompt) != {"problem"}:
         found = ", ".join(sorted(fields_of(prompt))) or "none"
         raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {found}")
-    if answer in (None, AUTO, TAGS):
-        return
-    assert answer is not None
-    check_answer(answer)
-    if _tied_to_tags(recipe):
+    if steps is not None:
+        check_steps(steps)
+    if answer is not None and answer != AUTO:
+        check_answer(answer)
+    others = [f"--answer {answer}"] if answer not in (None, AUTO, TAGS) else []
+    others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
+    if others and _tied_to_tags(recipe):
         raise ConfigError(
-            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out --answer {answer}, or teach "
-            "the model "
-            "the tags first: `cotrain sft --role solver`"
+            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
+            "teach the model the tags first: `cotrain sft --role solver`"
         )
 
 
@@ -148,15 +180,26 @@ def some(recipe: Recipe) -> list[Task]:
     return [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
 
 
-def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, device: str, say: Say) -> Probe:
-    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. Raises
-    ConfigError."""
+def probe(
+    recipe: Recipe,
+    role: Role,
+    tasks: Sequence[Task],
+    *,
+    fixed: bool = False,
+    named: str | None = None,
+    steps: str | None = None,
+    device: str,
+    say: Say,
+) -> Probe:
+    """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. ``named``: the
+    format that it is read in, chosen already. ``steps``: how solutions are cut. Raises ConfigError where most answers
+    cannot be read and no format is named."""
     count = len(tasks)
     say(f"asking {recipe.policies[role.policy].model} {count} problems, to see how it answers …")
     backend = Local(device)
     policies = PolicyStore(backend.open({role.policy: recipe.policies[role.policy]}, seed=recipe.seed))
     readings: list[Probe] = []
-    for prompt in [role.prompt] if fixed else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
+    for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
         asked = {"solver": replace(role, prompt=prompt)}
         player = Executor(
             backend.engine, policies.renderers, asked, seed_of("probe", recipe.seed), grader=grade_outside
@@ -164,18 +207,24 @@ def probe(recipe: Recipe, role: Role, tasks: Sequence[Task], *, fixed: bool, dev
         episodes = player.play(_ask, tasks, step=STEP, group_size=1)
         said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
         formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-        mine = [read(prompt, answer, said) for answer in formats]
+        mine = [read(prompt, answer, said, steps) for answer in ([named] if named else formats)]
         readings += mine
         best = max(mine, key=lambda reading: reading.readable)  # of equals the first
         if best.readable * PROBED >= CLEAR * count:
             break
     else:
         best = max(readings, key=lambda reading: reading.readable)
+    if steps is None and best.answer != TAGS:
+        steps = steps_seen([one.text for one, found in zip(best.said, best.found, strict=True) if found])
+        best = read(best.prompt, best.answer, best.said, steps)
     for line in shown(best):
         say(line)
     if 2 * best.readable < len(best.said) or not best.said:
         renderer = policies.renderers[role.policy]
-        raise ConfigError(refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template))
+        why = refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template)
+        if not named:
+            raise ConfigError(why)
+        say(f"note: {why}")
     return best
 
 
@@ -183,14 +232,15 @@ async def _ask(task: Task, roles: Roles) -> None:
     await roles.solver(problem=task.prompt)
 
 
-def read(prompt: str, answer: str, said: Sequence[Said]) -> Probe:
+def read(prompt: str, answer: str, said: Sequence[Said], steps: str | None = None) -> Probe:
     """What a format makes of these answers. One that was cut off has none."""
     found = []
+    tagged = answer == TAGS and steps in (None, TAGS)
     for one in said:
         whole = one.finish == "stop" and len(one.text) <= MAX_CHARS
-        parsed = (tagged_solution(one.text) if answer == TAGS else free_solution(one.text, answer)) if whole else None
+        parsed = (tagged_solution(one.text) if tagged else free_solution(one.text, answer, steps)) if whole else None
         found.append(parsed if isinstance(parsed, Solution) else None)
-    return Probe(prompt=prompt, answer=answer, said=said, found=found)
+    return Probe(prompt=prompt, answer=answer, steps=steps, said=said, found=found)
 
 
 def shown(reading: Probe) -> list[str]:
@@ -204,9 +254,13 @@ def shown(reading: Probe) -> list[str]:
         verdict = {True: ", right", False: ", wrong", None: ""}[grade]
         lines.append(f"  …{end!r} {mark}{verdict}")
     asked = "as the recipe asks" if reading.prompt == SOLVE_FULL else f"asked {reading.prompt!r}"
+    counts = [len(found.steps) for found in reading.found if found is not None]
+    cut = ""
+    if counts and reading.steps is not None:
+        cut = f"; steps as {reading.steps}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
-        f"answers: {reading.answer} reads {reading.readable} of {len(reading.said)} ({right} right), {asked}; "
-        "--answer and --prompt choose otherwise"
+        f"answers: {reading.answer} reads {reading.readable} of {len(reading.said)} ({right} right), {asked}{cut}; "
+        "--answer, --steps-as and --prompt choose otherwise"
     )
     return lines
 

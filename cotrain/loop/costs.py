@@ -37,6 +37,11 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
     return found
 
 
+def by_clock(result: StepResult) -> dict[str, float | str]:
+    """A row of timings.jsonl."""
+    return {"step": result.row["step"], **result.seconds, **result.engine_seconds, **result.processes}
+
+
 def rates(result: StepResult) -> dict[str, float | str]:
     """Tokens a second of each role while the protocol was played, and what each process did."""
     seconds = result.seconds["play"]

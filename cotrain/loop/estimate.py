@@ -13,6 +13,8 @@ as far as a run looks at once. The parts are sums of sizes:
     logits       of the sampler, rows × vocabulary; of the learner at most 2²⁶ at once, three times
     checkpoints  weights and moments of each policy that changes, for two of them and the one that is being written
 
+Several processes (``--backend ray``) are estimated by ``processes.py``, each by the same sums.
+
 Left out: the ledger, whose size nobody knows before; processes that grade; what an allocator keeps. How near this comes
 stands in docs/memory.md.
 """
@@ -22,7 +24,7 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +32,7 @@ from cotrain.core.errors import DataError
 from cotrain.core.types import Task
 from cotrain.loop.answers import some
 from cotrain.loop.policies import Follower, Learning, Weights
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.run import check_problems
+from cotrain.loop.recipe import Recipe, check_problems
 from cotrain.models.sizes import Shape, shape_of
 from cotrain.play.role import Role
 from cotrain.text.prompts import fields_of, fill
@@ -40,6 +41,34 @@ ROWS = 256  # that one policy decodes at a time
 SLICE = 2**26  # logits of the learner at once
 KEPT = 3  # checkpoints: two that are kept, and one that is being written
 FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What one of several processes holds (``processes.py``). Sizes in bytes."""
+
+    what: str  # as messages name it
+    memory: Mapping[str, float]  # part → bytes, on its device
+    beside: Mapping[str, float]  # part → bytes, of its machine's own memory
+    gpus: float = 0.0  # that Ray gives it
+
+    def line(self, device: str) -> str:
+        """For people."""
+        where = self.beside if device == "cpu" else {}
+        parts = {**self.memory, **where}
+        told = ", ".join(f"{name} {text_of(value)}" for name, value in parts.items())
+        line = f"memory of {self.what}, estimated: {text_of(sum(parts.values()))} ({told})"
+        if device == "cpu":
+            return line
+        return f"{line} on {device}, {text_of(sum(self.beside.values()))} of its machine's"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "gpus": self.gpus,
+            "memory": {name: round(value) for name, value in self.memory.items()},
+            "beside": {name: round(value) for name, value in self.beside.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +84,7 @@ class Looked:
         str, int
     ]  # role → tokens of the longest prompt that was looked at, with what other roles may write in it
     unknown: tuple[str, ...]  # models that are not here, and could not be looked at
+    processes: tuple[Process, ...] = ()  # of --backend ray, which then hold all of it
 
     @property
     def total(self) -> float:
@@ -66,10 +96,13 @@ class Looked:
         lines += [f"role {name}: prompts of up to {length} tokens" for name, length in self.prompts.items()]
         if self.unknown:
             lines.append(f"not in the local cache, and so not in these sums: {', '.join(self.unknown)}")
-        parts = ", ".join(f"{name} {_size(value)}" for name, value in self.memory.items())
-        lines.append(f"memory on {self.device}, estimated: {_size(self.total)} ({parts})")
+        if self.processes:
+            lines += [process.line(self.device) for process in self.processes]
+        else:
+            parts = ", ".join(f"{name} {text_of(value)}" for name, value in self.memory.items())
+            lines.append(f"memory on {self.device}, estimated: {text_of(self.total)} ({parts})")
         lines.append(
-            f"disk, estimated: {_size(KEPT * self.checkpoint)} for checkpoints of {_size(self.checkpoint)} each"
+            f"disk, estimated: {text_of(KEPT * self.checkpoint)} for checkpoints of {text_of(self.checkpoint)} each"
         )
         return lines
 
@@ -77,13 +110,18 @@ class Looked:
         return {
             "device": self.device,
             "memory": {name: round(value) for name, value in self.memory.items()} | {"total": round(self.total)},
+            **({"processes": [process.json() for process in self.processes]} if self.processes else {}),
             "checkpoint": round(self.checkpoint),
             "unknown": list(self.unknown),
         }
 
 
-def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int) -> Looked:
-    """Open models and data, and sum up. Raises ModelError, DataError as the run would."""
+Split = Callable[[Recipe, Mapping[str, Shape], Mapping[str, int]], tuple[Process, ...]]
+
+
+def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int, split: Split | None = None) -> Looked:
+    """Open models and data, and sum up. Raises ModelError, DataError as the run would. ``split``: into which
+    processes (``processes.py``); None: there is one."""
     check_problems(recipe)
     shapes: dict[str, Shape] = {}
     unknown: list[str] = []
@@ -110,11 +148,12 @@ def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int) -> Looked:
     return Looked(
         device=device,
         memory=_memory(recipe, shapes, prompts, device),
-        checkpoint=_checkpoint(recipe, shapes),
+        checkpoint=checkpoint_bytes(recipe, shapes),
         models={name: _named(spec, shapes) for name, spec in recipe.policies.items()},
         problems=_problems(recipe),
         prompts=prompts,
         unknown=tuple(unknown),
+        processes=split(recipe, shapes, prompts) if split else (),
     )
 
 
@@ -145,33 +184,55 @@ def _prompt(recipe: Recipe, role: Role, shapes: Mapping[str, Shape], tasks: list
 
 
 def _memory(recipe: Recipe, shapes: Mapping[str, Shape], prompts: Mapping[str, int], device: str) -> dict[str, float]:
+    found = held(recipe, shapes, prompts, recipe.policies)
+    if device == "cpu":
+        found["the program itself"] = resident()
+    return found
+
+
+def held(
+    recipe: Recipe,
+    shapes: Mapping[str, Shape],
+    prompts: Mapping[str, int],
+    names: Iterable[str],
+    *,
+    learns: bool = True,
+    asked: bool = True,
+    world: int = 1,
+) -> dict[str, float]:
+    """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
+    copies that are asked alone; ``asked``: with what the engine needs; ``world``: ranks that hold the learners in
+    shards, of which this is one (each reads whole models before it keeps its share)."""
     weights: dict[tuple[Any, ...], float] = {}
     moments = update = cache = logits = 0.0
-    for name, spec in recipe.policies.items():
+    for name in names:
+        spec = recipe.policies[name]
         if not isinstance(spec, Weights) or (shape := shapes.get(spec.model)) is None:
             continue
         each = 2 if spec.dtype == "bfloat16" else FLOAT
         alone = not spec.shares_base
-        copies = getattr(spec, "keep", 1) + 1 if isinstance(spec, Follower) else 1
-        weights[(spec.model, name if alone else "", each)] = float(shape.parameters * each * copies)
+        follows = isinstance(spec, Follower)
+        copies = getattr(spec, "keep", 1) + 1 if follows and learns else 1
+        share = 1 if follows else world
+        weights[(spec.model, name if alone else "", each)] = float(shape.parameters * each * copies) / share
         if isinstance(spec, Learning):
             trained = _trained(spec, shape)
             if spec.lora is not None:
-                weights[(spec.model, name, "adapter")] = float(trained * FLOAT)
-            moments += 2 * FLOAT * trained
-            update = max(update, FLOAT * trained + _activations(spec, shape))
+                weights[(spec.model, name, "adapter")] = float(trained * FLOAT) / share
+            moments += 2 * FLOAT * trained / world
+            update = max(update, FLOAT * trained / world + _activations(spec, shape))
+        if world > 1:
+            update = max(update, float(shape.parameters * each))
         if spec.speaks:
             used, heads = _cache(recipe, name, spec, shape, prompts)
             cache, logits = cache + used, max(logits, heads)
-    found = {
-        "weights": sum(weights.values()),
-        "optimiser": moments,
-        "cache": cache,
-        "logits of the sampler": logits,
-        "gradients, activations and logits of an update": update,
-    }
-    if device == "cpu":
-        found["the program itself"] = _resident()
+    found = {"weights": sum(weights.values())}
+    if learns:
+        found["optimiser"] = moments
+    if asked:
+        found |= {"cache": cache, "logits of the sampler": logits}
+    if learns:
+        found["gradients, activations and logits of an update"] = update
     return found
 
 
@@ -217,7 +278,7 @@ def _cache(recipe: Recipe, policy: str, spec: Weights, shape: Shape, prompts: Ma
     return found, heads
 
 
-def _checkpoint(recipe: Recipe, shapes: Mapping[str, Shape]) -> float:
+def checkpoint_bytes(recipe: Recipe, shapes: Mapping[str, Shape]) -> float:
     size = 0.0
     for spec in recipe.policies.values():
         shape = shapes.get(spec.model)
@@ -230,13 +291,13 @@ def _checkpoint(recipe: Recipe, shapes: Mapping[str, Shape]) -> float:
     return size
 
 
-def _resident() -> float:
+def resident() -> float:
     """Bytes that this process holds now, with its libraries."""
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(used if sys.platform == "darwin" else used * 1024)
 
 
-def _size(count: float) -> str:
+def text_of(count: float) -> str:
     for unit, power in (("GiB", 30), ("MiB", 20)):
         if count >= 2**power:
             return f"{count / 2**power:.2f} {unit}" if unit == "GiB" else f"{count / 2**power:.0f} {unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import has_split
+from cotrain.loop.sparsity import update_sparsity
 from cotrain.loop.trainer import CoTrainer
 
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
@@ -30,6 +31,11 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
             key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
         }
     return figures
+
+
+def end_figures(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Estimate]:
+    """The same at the end of a run, and how much of each policy it has changed; ``say``: of what that is not known."""
+    return final_figures(trainer) | update_sparsity(trainer.policies, seed=trainer.recipe.seed, say=say)
 
 
 def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:

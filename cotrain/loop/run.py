@@ -26,7 +26,7 @@ from cotrain.disk.jsonl import JsonlWriter, cut, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
-from cotrain.loop.costs import rates, seconds_of
+from cotrain.loop.costs import by_clock, rates, seconds_of
 from cotrain.loop.directory import (
     AFTER,
     RunDirectory,
@@ -37,7 +37,7 @@ from cotrain.loop.directory import (
     told,
     weights_hash,
 )
-from cotrain.loop.figures import curve_row, final_figures, last_measured, rows_of
+from cotrain.loop.figures import curve_row, end_figures, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
@@ -45,11 +45,12 @@ from cotrain.loop.limits import limit, limits
 from cotrain.loop.log import Logged, Observer, Silent
 from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
-from cotrain.loop.recipe import Recipe, check_due, check_problems
+from cotrain.loop.recipe import Recipe
 from cotrain.loop.shortage import Room
 from cotrain.loop.shortage import told as short_of
 from cotrain.loop.stopping import Interrupted, stop_on_signal
 from cotrain.loop.trainer import CoTrainer
+from cotrain.loop.whereabouts import located, ready
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.spent import flops_of
@@ -82,9 +83,8 @@ def start(
 
     ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
     """
+    recipe = ready(recipe)
     saved = recipe_json(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
-    check_problems(recipe)
-    check_due(recipe)
     with RunDirectory.begin(out) as directory:
         backend = backend or Local(device)
         build = _builder(recipe, backend, wrap, lag)
@@ -114,8 +114,9 @@ def resume(
     observer = Logged(observer or Silent(), directory.path)
     with RunLock(directory.path):
         seal.verify(directory)
+        transaction.sweep(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-        refuse_other(directory.path, saved, recipe)
+        refuse_other(directory.path, saved, recipe := located(recipe, saved))
         if (done := _finished(directory, observer)) is not None:
             return done
         made: Any = directory.read("provenance.json")
@@ -348,8 +349,7 @@ def _work(
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
-            by_clock = {**result.seconds, **result.engine_seconds, **result.processes}
-            room(timings.append, {"step": result.row["step"], **by_clock})
+            room(timings.append, by_clock(result))
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:
@@ -364,7 +364,7 @@ def _work(
         observer.message(alarm.line())
     room(_save, directory, trainer, record)
     observer.message("measuring the end on held-out problems …")
-    after, counts = final_figures(trainer), directory.read("before_counts.json")
+    after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
     _name_set_aside(trainer, told_of, observer)
     summary = {
         "recipe": recipe.name,

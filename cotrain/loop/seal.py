@@ -36,6 +36,7 @@ BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
 RECORD = "record"
+MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``whereabouts.py``)
 LENGTH = ("steps", "horizon", "tokens", "flops", "seconds")  # settings that end a run, or say where its decays end
 
 
@@ -143,8 +144,10 @@ def _recorded(directory: RunDirectory, checkpoint: Path, documents: Mapping[str,
 
 def _settings(directory: RunDirectory) -> str:
     """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by. How
-    long the run lasts is none of them: a finished run may go on."""
+    long the run lasts is none of them: a finished run may go on. A model that was moved counts as it was named then."""
     saved: Any = directory.read("recipe.json")
+    for policy, name in saved.get(MOVED, {}).items():
+        saved["settings"]["policies"][policy] |= name
     settled = {name: value for name, value in saved["settings"].items() if name not in LENGTH}
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
 

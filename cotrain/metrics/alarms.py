@@ -109,6 +109,12 @@ BANDS = (
         "first with `cotrain sft --role solver`.",
     ),
     Band(
+        name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,
+        rule=MeanAbove(0.75),
+        advice="Most reviews cannot be read, so the verifier says nothing: stop, and choose another --verdict or "
+            "--verifier-prompt, or teach the format first with `cotrain sft --role verifier`.",
+    ),
+    Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
         advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for "
             "shorter texts.",

@@ -16,7 +16,15 @@ from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
 from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, figure, figures, ratio
 from cotrain.metrics.processes import error_accuracy, first_wrong, located, processbench_f1
-from cotrain.metrics.verdicts import believed, calibration_counts, calibration_error, confusion, rates
+from cotrain.metrics.verdicts import (
+    MCC,
+    MCC_UNDEFINED,
+    believed,
+    calibration_counts,
+    calibration_error,
+    confusion,
+    rates,
+)
 
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
@@ -27,6 +35,8 @@ CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(
 STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "f1")
 VERDICTS_SHOWN: Mapping[str, Statistic] = {
     **rates(),
+    "mcc": MCC,
+    "mcc_undefined": MCC_UNDEFINED,
     "base_rate": BASE_RATE,
     "predicted_positive": CALLED_RIGHT,
     "calibration_error": CALIBRATION,
@@ -55,6 +65,22 @@ def solving(role: str, k: int) -> Measure:
             found[f"{role}/pass@{k}"] = figure(counts, Share("any", "enough"), len(counts))
             found[f"{role}/majority@{k}"] = figure(counts, Share("vote", "enough"), len(counts))
         return figures(found)
+
+    return measure
+
+
+def passing(role: str, most: int) -> Measure:
+    """``pass@k`` of a solver for k = 1, 2, 4, … and ``most``, each unbiased from all samples of a task."""
+    ks = sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        counts = {}
+        for task, traces in by_task(episodes, role).items():
+            n, right = len(traces), sum(bool(CORRECT.of(t)) for t in traces)
+            enough = [k for k in ks if k <= n]
+            counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
+            counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
+        return figures({f"{role}/pass@{k}": figure(counts, Share(f"any@{k}", f"enough@{k}"), len(counts)) for k in ks})
 
     return measure
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from cotrain.core.entropy import nats
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, Episode, Trace
 from cotrain.metrics.answers import agreement, elected
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
-from cotrain.metrics.verdicts import rates, unanimous
+from cotrain.metrics.verdicts import MCC, MCC_UNDEFINED, rates, unanimous
 
 MetricsRow = dict[str, float | int | str]
 Figures = dict[str, float]
@@ -31,6 +32,8 @@ RATES = {  # of a judge, at every step
         for prefix in ("", "step_")
         for name in ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
     },
+    "mcc": MCC,
+    "mcc_undefined": MCC_UNDEFINED,
     "predicted_positive": CALLED_RIGHT,
     "base_rate": BASE_RATE,
     "right_verdict_wrong_step": WRONG_STEP,
@@ -85,7 +88,17 @@ def said(traces: Sequence[Trace]) -> Figures:
         "parse_failures": sum(unread.values()) / n,
         **{f"parse_failure/{reason}": count for reason, count in sorted(unread.items())},
         **{f"call/{outcome}": count for outcome, count in sorted(called.items())},
+        **entropy(traces),
     }
+
+
+def entropy(traces: Sequence[Trace]) -> Figures:
+    """``entropy``: mean over sampled tokens of the entropy of the distribution that each was drawn from, in nats, read
+    from the levels of the ledger; {} where no engine told it (programs, other servers)."""
+    known = [t for t in traces if t.entropies]
+    levels = Counter(level for t in known for level in t.entropies)  # given tokens have level 0, which adds nothing
+    tokens = sum(t.sampled for t in known)
+    return {"entropy": sum(nats(level) * count for level, count in sorted(levels.items())) / tokens} if tokens else {}
 
 
 def accuracy(traces: Sequence[Trace]) -> Figures:

@@ -20,8 +20,8 @@ from cotrain.metrics.metric import (
     FIRST,
     HELD_OUT,
     MAIN,
+    NATS,
     NUMBER,
-    SECONDS,
     SHARE,
     TOKENS,
     UNKNOWN,
@@ -29,7 +29,7 @@ from cotrain.metrics.metric import (
     Metric,
     Range,
 )
-from cotrain.metrics.table_learning import CREDIT, LEARNING
+from cotrain.metrics.table_learning import CREDIT, EXPLORING, LEARNING
 
 inf = math.inf
 
@@ -70,6 +70,12 @@ SAID = (
     ),
     Metric(key="{role}/length/wrong", label="length, tokens, where wrong", unit=TOKENS,
         meaning="its mean where that is wrong"),
+    Metric(
+        key="{role}/entropy", label="entropy per token, nats", unit=NATS, healthy=(0.03, 1), tolerable=(0.01, 2),
+        advice=EXPLORING,
+        meaning="mean entropy of the distributions that the role's tokens were drawn from, over all sampled tokens of "
+            "the step; absent where the engine does not tell it",
+    ),
     Metric(
         key="{role}/truncated", label="cut off at the length limit", better=-1, healthy=(0, 0.05), tolerable=(0, 0.2),
         meaning="share of turns cut at the token limit",
@@ -201,6 +207,17 @@ JUDGE = (
             "start's sampled ones",
     ),
     Metric(
+        key="{role}/mcc", label="Matthews correlation", unit=NUMBER, bounds=(-1.0, 1.0), better=1, at=BOTH,
+        trend="above 0, not falling",
+        meaning="correlation of verdict and truth (MCC), 0 for a judge who guesses; unreadable reviews count as "
+            "mistaken; left out where all verdicts, or all truths, are one",
+    ),
+    Metric(
+        key="{role}/mcc_undefined", label="without a Matthews correlation", better=-1, at=BOTH,
+        meaning="1 where there were reviews and the Matthews correlation is left out, else 0: its mean is the share of "
+            "rows without one",
+    ),
+    Metric(
         key="{role}/true_positive_rate", headline=MAIN, label="right solutions accepted", better=1, at=BOTH,
         meaning="share of right solutions called CORRECT",
     ),
@@ -302,35 +319,6 @@ EVALUATION = (
     Metric(key="kind", meaning='"evaluation"', unit=WORDS),
     Metric(key="updates/{policy}", meaning="optimiser steps so far", unit=COUNT),
 )
-
-TIMINGS = (
-    Metric(key="step", meaning="the step, from 0", unit=COUNT),
-    Metric(key="{stage}", meaning="seconds of `play`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
-    Metric(
-        key="{policy}/seconds", unit=SECONDS,
-        meaning="of `play`, what the engine (all replicas) spent on this policy; a role's share is its policy's",
-    ),
-    Metric(
-        key="process/{process}/policies", unit="",
-        meaning="of `--backend ray`, for each process of the run (engines, replicas, learners, ranks): what it holds",
-    ),
-    Metric(
-        key="process/{process}/tokens_per_second", unit="tokens",
-        meaning="of an engine: tokens sampled in the step, by the seconds in which it played",
-    ),
-    Metric(
-        key="process/{process}/published_bytes", unit=COUNT,
-        meaning="of weights in the step: that learners (of ranks the first) handed out, each once; that an engine took",
-    ),
-    Metric(
-        key="process/{process}/publish_seconds", unit=SECONDS,
-        meaning="in which these weights were on their way",
-    ),
-    Metric(
-        key="process/{process}/asleep_seconds", unit=SECONDS,
-        meaning="of the step in which nothing was asked of the process",
-    ),
-)  # fmt: skip
 
 TABLE: tuple[Metric, ...] = (
     *RUN,

@@ -86,6 +86,15 @@ LEARNING = (
         meaning="floating-point operations of the step: `prefill`, `sampling`, `scoring` (as reference, critic, reward "
         "model) and `learning`; `loop/flops.py` has the formula",
     ),
+    Metric(
+        key="{policy}/update_sparsity", label="weights as at the start, in bfloat16", at=HELD_OUT,
+        meaning="at the end of a run: share of the policy's weights that are the same number in bfloat16 as at its "
+        "start (arXiv 2505.11711); an adapter is merged into its base first",
+    ),
+    Metric(
+        key="{policy}/update_sparsity_1e-5", label="weights as at the start, within 1e-5", at=HELD_OUT,
+        meaning="the same, where numbers that differ by at most 1e-5 count as equal",
+    ),
     Metric(key="{policy}/updates", unit=COUNT, meaning="optimiser steps so far"),
     Metric(
         key="{policy}/lag", unit=COUNT,

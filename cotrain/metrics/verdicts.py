@@ -8,6 +8,9 @@
 
     true positive rate  tp/(tp+fn)      true negative rate  tn/(tn+fp)      balanced accuracy  their mean
     of finding what is wrong:  precision  tn/(tn+fn)    recall  tn/(tn+fp)    F1  2tn/(2tn+fn+fp)
+    Matthews correlation (MCC)  (tp·tn − fp·fn) / √((tp+fp)(tp+fn)(tn+fp)(tn+fn)), in [−1, 1]
+
+The MCC is undefined where one class, or one verdict, is missing; that is counted (``mcc_undefined``), and never a 0.
 
 A judgement that cannot be read is a wrong one of either class, as in ProcessBench (arXiv 2412.06559): who says nothing
 has judged nothing. Counts of any kind have a ``prefix``, so that answers and steps can be counted in one row.
@@ -19,7 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cotrain.metrics.clusters import Array, Mean, Share, Sums, ratio
+from cotrain.metrics.clusters import Array, Bounded, Mean, Share, Sums, ratio
 
 BINS = 10  # of the calibration error
 
@@ -48,6 +51,23 @@ def rates(prefix: str = "") -> dict[str, Share | Mean]:
         f"{prefix}recall": rejected,
         f"{prefix}f1": Share(f"{tn} {tn}", f"{tn} {tn} {fn} {fp}"),
     }
+
+
+def correlation(sums: Sums) -> Array:
+    """Matthews correlation of verdict and truth (Matthews 1975), NaN where it is undefined; sums of any one shape."""
+    tp, fn, tn, fp = (sums[cell] for cell in ("tp", "fn", "tn", "fp"))
+    found = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
+    return np.clip(found, -1.0, 1.0)  # of rounding
+
+
+def undefined(sums: Sums) -> Array:
+    """1 where the Matthews correlation of some verdicts is undefined, else 0; NaN where there are none."""
+    seen = np.sum([sums[cell] for cell in ("tp", "fn", "tn", "fp")], axis=0)
+    return np.where(seen > 0, np.isnan(correlation(sums)), np.nan)
+
+
+CELLS = frozenset(("tp", "fn", "tn", "fp"))
+MCC, MCC_UNDEFINED = Bounded(correlation, -1.0, 1.0, CELLS), Bounded(undefined, 0.0, 1.0, CELLS)
 
 
 def calibration_counts(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:

@@ -19,7 +19,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
-from cotrain.models.load import UNREADABLE, describe_model, load_model, resolve
+from cotrain.models.load import UNREADABLE, describe_model, hub_parts, load_model, resolve
+from cotrain.models.names import base_of
 
 ALL_LINEAR = "all-linear"
 SAVED_PREFIX = "base_model.model."  # of every weight in a file of PEFT's
@@ -165,7 +166,8 @@ class AdapterBase:
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
         config = copy.copy(self._peft.peft_config[_key(policy)])
-        config.base_model_name_or_path, config.inference_mode = self.name, True
+        config.base_model_name_or_path, config.revision = base_of(self.name)
+        config.inference_mode = True
         config.save_pretrained(str(directory))
         weights = {name: weight.detach().cpu().contiguous() for name, weight in self._weights[policy].items()}
         save_file(weights, directory / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
@@ -210,6 +212,33 @@ def merged_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
     return whole
 
 
+def merged_pairs(
+    base: AdapterBase, policy: str, weights: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]] | None:
+    """(merged with the adapter that ``policy`` has here, merged with ``weights`` in its place) of every layer that the
+    adapter reaches, one at a time; the adapter is ``weights`` afterwards. ``weights``: by name in the module. None
+    where they are not those of such an adapter."""
+    key = _key(policy)
+    own = {name: p for name, p in base.module.named_parameters() if key in name.split(".")}
+    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
+        return None
+
+    def pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for name, module in base.module.named_modules():
+            if isinstance(module, LoraLayer) and key in module.lora_A:
+                layer: Any = module
+                with torch.no_grad():
+                    plain = layer.get_base_layer().weight.float()
+                    before = plain + layer.get_delta_weight(key).float()
+                    for part in ("lora_A", "lora_B"):
+                        place = f"{name}.{part}.{key}.weight"
+                        own[place].copy_(weights[place])
+                    after = plain + layer.get_delta_weight(key).float()
+                yield before, after
+
+    return pairs()
+
+
 def _key(policy: str) -> str:
     """Name of a policy's adapter in PEFT, where some names, such as "values", are taken."""
     return f"policy-{policy}"
@@ -218,7 +247,7 @@ def _key(policy: str) -> str:
 def _may_be_one(saved: str, wanted: str) -> bool:
     """May two names be one base? Two names of the Hub or of ours: if equal. Two directories here: if their weights
     are."""
-    if saved == wanted:
+    if saved == wanted or saved == hub_parts(wanted)[0]:
         return True
     try:
         one, other = resolve(saved), resolve(wanted)

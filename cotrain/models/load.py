@@ -96,6 +96,17 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
     return path
 
 
+def embedded(name: str) -> bool:
+    """Whether a name is one of the package's own models."""
+    return name in _EMBEDDED
+
+
+def hub_parts(name: str) -> tuple[str, str | None]:
+    """Of ``owner/name@revision``: the name, and the revision where one is given."""
+    repository, _, revision = name.partition("@")
+    return repository, revision or None
+
+
 def load_model(
     name: str | os.PathLike[str],
     dtype: torch.dtype | str = torch.float32,
@@ -106,7 +117,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name, or an embedded model that speaks, such as "embedded" or "embedded-checker".
+        name: directory, Hub name with or without "@revision", or an embedded model that speaks, such as "embedded".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.
@@ -294,9 +305,13 @@ def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
     if isinstance(where, Path):
         return where
     try:
-        files = [*FILES, "*.py"] if code else FILES
+        files, (repository, revision) = [*FILES, "*.py"] if code else FILES, hub_parts(where)
         with _downloading(where):
-            return Path(snapshot_download(where, allow_patterns=files, ignore_patterns=["*/*", "consolidated*"]))
+            return Path(
+                snapshot_download(
+                    repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", "consolidated*"]
+                )
+            )
     except (OSError, HFValidationError) as error:
         raise ModelError(
             f"model {where!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
@@ -308,7 +323,8 @@ def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
 def _downloading(name: str) -> Iterator[None]:
     """The Hub's own bars, with total and time left, for a model that is not in the cache."""
     try:
-        snapshot_download(name, allow_patterns=["config.json"], local_files_only=True)
+        repository, revision = hub_parts(name)
+        snapshot_download(repository, revision=revision, allow_patterns=["config.json"], local_files_only=True)
         shown = False
     except (OSError, ValueError):
         shown = shows_progress()

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from cotrain.core.errors import ModelError
-from cotrain.models.load import FILES, UNREADABLE, check_directory, first_line, load_tokenizer, resolve
+from cotrain.models.load import FILES, UNREADABLE, check_directory, first_line, hub_parts, load_tokenizer, resolve
 
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
@@ -45,7 +45,9 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     where = resolve(name)
     if not isinstance(where, Path):
         try:
-            where = Path(snapshot_download(where, allow_patterns=FILES, local_files_only=True))
+            repository, revision = hub_parts(where)
+            found = snapshot_download(repository, revision=revision, allow_patterns=FILES, local_files_only=True)
+            where = Path(found)
         except (OSError, HFValidationError):
             return None
     check_directory(where)

@@ -34,9 +34,8 @@ from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Part, Reward, Span, Trace
 from cotrain.play.idle_loop import together
 from cotrain.play.role import OUT_OF_RANGE, Role, Turn
-from cotrain.text.material import guarded
 from cotrain.text.messages import Message
-from cotrain.text.prompts import fields_of, fill
+from cotrain.text.prompts import fill
 from cotrain.text.render import Piece, Rendering
 from cotrain.text.sequence import TokenSequence, sampled_after
 
@@ -65,9 +64,7 @@ class Conversation:
         the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
-        asked = fields_of(role.prompt)  # what else the call gives is for the parser alone
-        told = guarded(role.prompt, {name: value for name, value in fields.items() if name in asked}, role.words)
-        prompt = fill(role.prompt, **told)
+        prompt = fill(role.prompt, **role.told(fields))
         self.messages = [] if role.system is None else [Message("system", role.system)]
         self.messages.append(Message("user", prompt))
         self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's

@@ -179,6 +179,11 @@ def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
     return COMPARISONS[form](policy, model)
 
 
+def checker(policy: str, prompt: str) -> Role:
+    """A program that says Yes or No of a solution; ``prompt`` is for those who read the ledger."""
+    return Role(policy=policy, prompt=prompt, parse=parse_genrm, sampling=Sampling(max_tokens=32))
+
+
 # -- their parsers, by name so that a saved recipe can tell them apart
 
 

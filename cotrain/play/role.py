@@ -27,8 +27,12 @@ from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
+from cotrain.text.free_verdicts import check_verdict, free_review
+from cotrain.text.material import guarded
+from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
+from cotrain.text.steps import check_steps
 from cotrain.text.stops import stop_in
 
 if TYPE_CHECKING:
@@ -52,20 +56,43 @@ class Role:
         str, ...
     ] = ()  # verdict words that its reply is read for, kept out of what it is shown (``text/material.py``)
     answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
+    steps: str | None = None  # and cut into steps (``text/steps.py``); None: in tags as the answer is, else by lines
+    verdict: str = TAGS  # how the review of a role that judges is read (``text/free_verdicts.py``)
 
     def __post_init__(self) -> None:
         check_answer(self.answer)
-        if self.answer != TAGS and self.parse is not parse_solution:
+        if self.steps is not None:
+            check_steps(self.steps)
+        if self.free and self.parse is not parse_solution:
+            what = f"steps {self.steps!r}" if self.answer == TAGS else f"answer {self.answer!r}"
             raise ConfigError(
-                f"a role of policy {self.policy!r}: answer {self.answer!r} is for roles that write solutions; leave "
-                "it out"
+                f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
             )
+
+        check_verdict(self.verdict)
+        if self.verdict != TAGS and (not self.words or "review" in fields_of(self.prompt)):
+            raise ConfigError(
+                f"a role of policy {self.policy!r}: verdict {self.verdict!r} is for roles that judge solutions in "
+                "steps; leave it out"
+            )
+
+    @property
+    def free(self) -> bool:
+        """Whether it writes solutions in words of its own."""
+        return self.answer != TAGS or self.steps not in (None, TAGS)
 
     def read(self, text: str, fields: Mapping[str, Any]) -> Any:
         """What the parser makes of a text; None for a role without one."""
-        if self.answer != TAGS:
-            return free_solution(text, self.answer)
+        if self.free:
+            return free_solution(text, self.answer, self.steps)
+        if self.verdict != TAGS:
+            return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
         return None if self.parse is None else self.parse(text, fields)
+
+    def told(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that its prompt asks for, made safe where others wrote them (``text/material.py``)."""
+        asked = fields_of(self.prompt)  # what else the call gives is for the parser alone
+        return guarded(self.prompt, {n: v for n, v in fields.items() if n in asked}, self.words, self.verdict)
 
 
 class Turn:

@@ -32,7 +32,7 @@ from cotrain.tasks.words.source import WordProblems, study_problems
 from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
 
 
-@recipe(model="embedded-roles", kl=0.0, group_size=5)
+@recipe(model="embedded-roles", kl=0.0, group_size=5, steps=300)
 def ssp(
     run: Settings,
     *,

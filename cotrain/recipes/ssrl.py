@@ -28,7 +28,7 @@ from cotrain.tasks.words.world import World
 from cotrain.text.prompts import SEARCH, SEARCH_FULL
 
 
-@recipe(model="embedded-roles", kl=0.0, group_size=5)
+@recipe(model="embedded-roles", kl=0.0, group_size=5, steps=310)
 def ssrl(
     run: Settings,
     *,

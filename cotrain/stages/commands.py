@@ -228,11 +228,20 @@ def sft(argv: Sequence[str]) -> int:
         "--role", choices=("solver", "verifier"), help="build what this role will see and say from --data"
     )
     parser.add_argument("--answer", metavar="FORMAT", help="with --role: tags, boxed, hash, phrase … (default: tags)")
+    parser.add_argument(
+        "--steps-as", metavar="WAY", help="with --role: tags, lines, numbered, sentences, paragraphs (default: lines)"
+    )
     parser.add_argument("--prompt", metavar="FILE", help="with --role: how it is asked, a text with the mark {problem}")
     parser.add_argument(
         "--from-samples",
         action="store_true",
         help="with --role: learn the model's own right answers or reviews; --data has problems and answers",
+    )
+    parser.add_argument(
+        "--verdict", metavar="FORM", help="with --role verifier: tags, words, boxed, first-wrong (default: tags)"
+    )
+    parser.add_argument(
+        "--verifier-prompt", metavar="FILE", help="with --role verifier: how it is asked, with {problem}, {solution}"
     )
     parser.add_argument("--judge", choices=("steps", "genrm"), help="with --role verifier: its format (default: steps)")
     parser.add_argument(
@@ -288,33 +297,45 @@ def sft(argv: Sequence[str]) -> int:
 def _check_role(parser: Parser, given: Any) -> None:
     if given.role is not None and given.data is None:
         parser.error("--role needs the problems; add --data FILE")
-    if given.role is None and (given.answer or given.prompt or given.from_samples):
-        parser.error("--answer, --prompt and --from-samples go with --role solver; add it")
-    if given.role != "verifier" and (given.judge or given.reviews is not None):
-        parser.error("--judge and --reviews go with --role verifier; add it")
+    if given.role is None and (given.answer or given.steps_as or given.prompt or given.from_samples):
+        parser.error("--answer, --steps-as, --prompt and --from-samples go with --role solver; add it")
+    if given.role != "verifier" and (
+        given.judge or given.verdict or given.verifier_prompt or given.reviews is not None
+    ):
+        parser.error("--judge, --verdict, --verifier-prompt and --reviews go with --role verifier; add it")
+    if given.judge == "genrm" and (given.verdict or given.verifier_prompt):
+        parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
     if given.reviews is not None and not given.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
-    if given.role == "verifier" and (given.answer or given.prompt) and not given.from_samples:
-        parser.error("--answer and --prompt are about the solver of --from-samples; add it, or leave them out")
+    if given.role == "verifier" and (given.answer or given.steps_as or given.prompt) and not given.from_samples:
+        parser.error(
+            "--answer, --steps-as and --prompt are about the solver of --from-samples; add it, or leave them out"
+        )
 
 
 def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
     """The conversations of ``--role``, and those of them that the model made itself."""
+    from cotrain.core.flags import text_of_file
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
     from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
 
     form: Any = given.judge or "steps"
+
+    def of_file(path: str | None, flag: str) -> str | None:
+        return None if path is None else text_of_file(path, flag)
+
+    judging = {"verdict": given.verdict, "prompt": of_file(given.verifier_prompt, "--verifier-prompt")}
     if given.role == "verifier" and not given.from_samples:
-        return [(gold_reviews(given.data, verifier_of(given.model, form), form, aside), 1)], []
-    prompt = None if given.prompt is None else Path(given.prompt).read_text(encoding="utf-8").removesuffix("\n")
-    role = solver_of(given.model, given.answer, prompt, given.max_tokens)
+        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside), 1)], []
+    prompt = of_file(given.prompt, "--prompt")
+    role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
     how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}
     if given.role == "verifier":
         drawn = 4 if given.reviews is None else given.reviews
         corpus, rows = own_reviews(
-            given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **how
+            given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **judging, **how
         )
     else:
         corpus, rows = own_solutions(given.model, given.data, role, **how)

@@ -36,19 +36,24 @@ from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, rows_in, why_lost, without
 from cotrain.tasks.processbench import Sample, sample_of
 from cotrain.tasks.reading import Quarantine
-from cotrain.text.material import guarded
+from cotrain.text.free_verdicts import TAGS, written_review
 from cotrain.text.messages import Message
-from cotrain.text.parsers import write_review
-from cotrain.text.prompts import fields_of, fill
+from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill
 
 Form = Literal["steps", "genrm"]
 FORMS: tuple[Form, ...] = ("steps", "genrm")
 Kept = dict[tuple[bool, str], Item]  # by the truth, and by the review's address or its solution's
 
 
-def verifier_of(model: str, form: Form, max_tokens: int | None = None) -> Role:
-    """The role ``verifier`` as a run will have it, played by the policy "solver"."""
+def verifier_of(
+    model: str, form: Form, max_tokens: int | None = None, verdict: str | None = None, prompt: str | None = None
+) -> Role:
+    """The role ``verifier`` as a run will have it, played by the policy "solver". ``verdict``, ``prompt``: how it is
+    read and asked in the format "steps". Raises ConfigError for another format."""
     role = judge("solver", model, form)
+    if prompt is None and verdict in REVIEW_OWN and role.prompt == REVIEW_FULL:
+        prompt = REVIEW_OWN[str(verdict)]
+    role = replace(role, prompt=prompt or role.prompt, verdict=verdict or TAGS)
     return role if max_tokens is None else replace(role, sampling=replace(role.sampling, max_tokens=max_tokens))
 
 
@@ -73,6 +78,8 @@ def own_reviews(
     samples: int,
     reviews: int,
     max_tokens: int | None = None,
+    verdict: str | None = None,
+    prompt: str | None = None,
     device: str = "cpu",
     seed: int = 0,
     aside: Quarantine | None = None,
@@ -81,6 +88,7 @@ def own_reviews(
     """Reviews of ``samples`` own solutions of each problem, of which ``reviews`` are drawn (0: one is written from the
     truth), and the same as rows of ``messages``. Raises DataError where there is none of right, or none of wrong
     solutions."""
+    roles_of = {"solver": solver, "verifier": verifier_of(model, form, max_tokens, verdict, prompt)}
     kept: Kept = {}
     seen = {True: 0, False: 0}  # solutions that can be read
     lost = Counter[str]()
@@ -96,13 +104,12 @@ def own_reviews(
                 if turn.parsed.ok and turn.parsed.final == truth:
                     kept[truth, turn.id] = _answered(turn.chat.messages[:1], turn.text)
             return
-        text = _written(solution, truth, form)
+        text = _written(solution, truth, form, roles_of["verifier"])
         if text is not None:
             told = fields_for(task, roles, roles.verifier, solution, in_tags(solution))
             kept[truth, solution.id] = _answered(roles.verifier.begin(parent=solution, **told).messages, text)
 
-    roles = {"solver": solver, "verifier": verifier_of(model, form, max_tokens)}
-    with asked_itself(model, path, roles, device=device, seed=seed, aside=aside) as (tasks, player):
+    with asked_itself(model, path, roles_of, device=device, seed=seed, aside=aside) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
         player.watch = lambda total: pace.add
         for start, mine in in_chunks(tasks):
@@ -135,20 +142,18 @@ def _why(seen: dict[bool, int], found: dict[bool, int], reviews: int, form: Form
     return f"{missing}: nobody knows which step is wrong; --judge genrm asks for the answer alone, or bring labels"
 
 
-def _written(solution: Turn, truth: bool, form: Form) -> str | None:
+def _written(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
     if form == "genrm":
         return _verdict(truth)
     count = len(solution.parsed.steps)
-    return write_review([""] * count, [truth] * count, truth) if truth or count == 1 else None
+    return written_review(role.verdict, [truth] * count, truth) if truth or count == 1 else None
 
 
 def _labelled(sample: Sample, role: Role, form: Form) -> Item:
     right = sample.label < 0 if sample.final_answer_correct is None else sample.final_answer_correct
     verdicts = [sample.label < 0 or k < sample.label for k in range(len(sample.steps))]
-    text = _verdict(right) if form == "genrm" else write_review([""] * len(verdicts), verdicts, right)
-    marks = fields_of(role.prompt)
-    fields = {name: value for name, value in asked_about(sample, guarded="nonce" in marks).items() if name in marks}
-    prompt = fill(role.prompt, **guarded(role.prompt, fields, role.words))
+    text = _verdict(right) if form == "genrm" else written_review(role.verdict, verdicts, right)
+    prompt = fill(role.prompt, **role.told(asked_about(sample, guarded="nonce" in fields_of(role.prompt))))
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 
 

@@ -43,7 +43,8 @@ from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import READERS
 from cotrain.text.parsers import final_answer, write_solution
-from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill
+from cotrain.text.prompts import SOLVE_FULL, fill, solve_own
+from cotrain.text.steps import steps_in
 
 LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
 ENDS = {
@@ -57,12 +58,18 @@ T = TypeVar("T")
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
-def solver_of(model: str, answer: str | None = None, prompt: str | None = None, max_tokens: int | None = None) -> Role:
+def solver_of(
+    model: str,
+    answer: str | None = None,
+    prompt: str | None = None,
+    max_tokens: int | None = None,
+    steps: str | None = None,
+) -> Role:
     """The role ``solver`` as a run will have it, with these changes."""
-    role = solver("solver", model, max_tokens=max_tokens)
-    if prompt is None and answer not in (None, TAGS) and role.prompt == SOLVE_FULL:
-        prompt = SOLVE_OWN.get(str(answer), SOLVE_OWN["last-number"])
-    return replace(role, prompt=prompt or role.prompt, answer=answer or TAGS)
+    role = replace(solver("solver", model, max_tokens=max_tokens), answer=answer or TAGS, steps=steps)
+    if prompt is None and role.free and role.prompt == SOLVE_FULL:
+        prompt = solve_own(role.answer, steps)
+    return replace(role, prompt=prompt or role.prompt)
 
 
 def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
@@ -104,7 +111,7 @@ def own_solutions(
                 for trace in episode.traces:
                     task = mine[episode.task]
                     said = Said(task=task, text=trace.text, finish=trace.finish)
-                    (found,) = read(role.prompt, role.answer, [said]).found
+                    (found,) = read(role.prompt, role.answer, [said], role.steps).found
                     if CORRECT.of(trace) and found is not None:
                         kept[task.id, trace.text] = _asked(role, task.prompt, trace.text)
                         solved.add(task.id)
@@ -174,12 +181,27 @@ def _asked(role: Role, problem: str, text: str) -> Item:
 
 def _conversation(row: dict[str, Any], where: str, role: Role) -> Item:
     problem, work, answer = _read(row, where)
-    if role.answer == TAGS:
-        lines = [line.strip() for line in without_calculator(work).split("\n") if line.strip()]
+    lines = [line.strip() for line in without_calculator(work).split("\n") if line.strip()]
+    if not role.free:
         return _asked(role, problem, work if "</answer>" in work else write_solution(lines or [answer], answer))
-    if role.answer not in ENDS or READERS[role.answer](work) == answer:
+    work = _cut_as(role.steps, work, lines)
+    ends = {**ENDS, TAGS: "<answer>ANSWER</answer>"}
+    if role.answer == TAGS and "</answer>" in work:
         return _asked(role, problem, work)
-    return _asked(role, problem, f"{work}\n{ENDS[role.answer].replace('ANSWER', answer)}".strip())
+    if role.answer not in ends or (role.answer != TAGS and READERS[role.answer](work) == answer):
+        return _asked(role, problem, work)
+    return _asked(role, problem, f"{work}\n{ends[role.answer].replace('ANSWER', answer)}".strip())
+
+
+def _cut_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
+    """A worked text whose steps are written in this way, made of its lines where they are not so already."""
+    if steps in (None, "lines", "sentences") or not lines or len(steps_in(work, str(steps))) > 1:
+        return work
+    if steps == "paragraphs":
+        return "\n\n".join(lines)
+    if steps == "numbered":
+        return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
+    return "\n".join(f"<step>{line}</step>" for line in lines)
 
 
 def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:

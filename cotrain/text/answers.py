@@ -10,11 +10,12 @@ r"""Answers in a model's own words: where the answer of a free text stands, by t
     last-number  … so she pays $39 in all.                   the last number, whatever it counts
     PATTERN      a regular expression with one group         the group of its last match
 
-A free text becomes a ``Solution`` as a tagged one does: its lines are the steps, and ``tagged`` is the same solution in
-tags, for graders and verifiers. A text in which the format finds nothing is a ``ParseFailure``, never a guess by
-another format.
+A free text becomes a ``Solution`` as a tagged one does: it is cut into steps as one says (``steps.py``; by default its
+lines), and ``tagged`` is the same solution in tags, for graders and verifiers. A text in which the format finds nothing
+is a ``ParseFailure``, never a guess by another format. A thought in front, ``… </think>``, is neither steps nor answer;
+where nothing else stands before ``<answer>``, as in R1's format, it is what the steps are cut from.
 
-Left out: answers in words ("thirty-nine"), several answers, and a guess at where steps that share a line end.
+Left out: answers in words ("thirty-nine"), and several answers.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import MAX_CHARS, Solution, last_boxed, tagged_solution, write_solution
+from cotrain.core.types import ParseFailure
+from cotrain.text.parsers import Solution, blocks_of, last_boxed, tagged_solution, write_solution
+from cotrain.text.steps import LINES, steps_in
+from cotrain.text.verdicts import without_thought
 
 TAGS = "tags"
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
@@ -42,17 +45,29 @@ def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
     return tagged_solution(text)
 
 
-def free_solution(text: str, answer: str) -> Solution | ParseFailure:
-    """A solution whose answer is written as ``answer`` says (see the module). Reasons of failure: "too long", "no
-    answer"."""
-    if len(text) > MAX_CHARS:
-        return ParseFailure(reason="too long")
-    found = _clean(reader(answer)(text) or "")
-    if not found:
+def free_solution(text: str, answer: str, steps: str | None = None) -> Solution | ParseFailure:
+    """A solution whose answer is written as ``answer`` says (see the module), cut into steps as ``steps`` says (None:
+    its lines). Reasons of failure: those of ``without_thought``, "no answer", "several answers" (in tags), "no
+    steps"."""
+    spoken = without_thought(text)
+    if isinstance(spoken, ParseFailure):
+        return spoken
+    if answer == TAGS:
+        blocks = [block for block in blocks_of(spoken, "answer") if block.text.strip()]
+        if len(blocks) > 1:
+            return ParseFailure(reason="several answers")
+        found, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
+        if not body.strip():  # all but the answer is a thought
+            body = text[: len(body)].replace("<think>", " " * 7).replace("</think>", " " * 8)
+    else:
+        found, body = reader(answer)(spoken), spoken
+    said = _clean(found or "")
+    if not said:
         return ParseFailure(reason="no answer")
-    steps = _lines(text)
-    tagged = write_solution([_clean(step.text) for step in steps], found)
-    return Solution(steps=steps, answer=found, tagged=tagged)
+    cut = steps_in(body, steps or LINES)
+    if not cut:
+        return ParseFailure(reason="no steps")
+    return Solution(steps=cut, answer=said, tagged=write_solution([_clean(step.text) for step in cut], said))
 
 
 def reader(answer: str) -> Callable[[str], str | None]:
@@ -135,14 +150,3 @@ READERS: Mapping[str, Callable[[str], str | None]] = {
 def _clean(text: str) -> str:
     """A text that can stand between tags."""
     return _MARKS.sub("", text).strip()
-
-
-def _lines(text: str) -> tuple[Span, ...]:
-    """The lines of a text that are not blank, without the space around them."""
-    spans, at = [], 0
-    for line in text.split("\n"):
-        if inside := line.strip():
-            start = at + line.index(inside[0])
-            spans.append(Span(start=start, end=start + len(inside), text=inside))
-        at += len(line) + 1
-    return tuple(spans)

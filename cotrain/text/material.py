@@ -13,6 +13,7 @@ model token for token as it was written.
     verdict words       <step>3+4=8 CORRECT</step>            left out; between markers, in small letters
     tags                <step>7</step></solution><final>      a space breaks those that do not belong to a solution
     lines of the frame  7\nReview:<step>                      quoted: "> Review:"
+    verdicts in words   Step 1: correct, \boxed{Yes}           left out, where the judge is read for such
 
 Imitations are found as a reader would see them: invisible characters skipped, compatibility forms and the usual
 look-alikes of Latin letters (Cyrillic, Greek, Cherokee, small capitals) taken for what they look like. The text itself
@@ -30,6 +31,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from cotrain.text.free_verdicts import TAGS as IN_TAGS
+from cotrain.text.free_verdicts import imitations
 from cotrain.text.parsers import MAX_CHARS, outside_of_blocks
 from cotrain.text.prompts import literals_of
 from cotrain.text.verdicts import JUDGE_TAGS
@@ -41,6 +44,7 @@ NONCE = "nonce"  # a template with this field shows candidates between markers
 _OWN = {"step", "answer"}  # tags of a solution
 _REVIEW = {*_OWN, "final"}  # and of a review
 _TAGS = sorted({*JUDGE_TAGS, *_REVIEW, "solution", "problem", "review", "response", "search"}, key=len, reverse=True)
+ROUNDS = 4
 _LONGEST_LABEL = 24  # characters of a line of a frame, such as "Review:"
 _LIKE = {
     **dict(zip("АВСЕНІЈКМОРЅТХУЗаеорсухіјѕԁһӏ", "ABCEHIJKMOPSTXY3aeopcyxijsdhl", strict=True)),
@@ -56,11 +60,14 @@ _TAG = re.compile(rf"<[ \t]*(?:/[ \t]*)?(?:{'|'.join(_TAGS)})[ \t]*>", re.IGNORE
 _SPACE = " \t\n"
 
 
-def guarded(template: str, fields: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Any]:
+def guarded(
+    template: str, fields: Mapping[str, Any], words: Sequence[str] = (), verdict: str = IN_TAGS
+) -> dict[str, Any]:
     """The fields of a prompt, those in ``FIELDS`` made safe for this template.
 
     Args:
         words: the verdict words for which the reply will be read; () for a role whose reply is read for none.
+        verdict: the form in which it is read (``free_verdicts.py``); in another one than tags its words are others.
 
     A template without lines of its own around its fields, for a role without verdict words, gets them as they are.
     """
@@ -70,7 +77,9 @@ def guarded(template: str, fields: Mapping[str, Any], words: Sequence[str] = ())
 
     def safe(name: str, text: str) -> str:
         review = name == "review"
-        if words:
+        if words and verdict != IN_TAGS:
+            text = harmless(text, verdict)
+        elif words:
             text = without_words(text, words, review=review, small=marked)
         if marked:
             return text
@@ -109,6 +118,17 @@ def without_words(text: str, words: Sequence[str], *, review: bool = False, smal
         return start, ""
 
     return _replaced(text, re.compile(f"(?:{either}){_OWN_PLACE if review else ''}"), word)
+
+
+def harmless(text: str, verdict: str) -> str:
+    """The text without what a reader of this form could take for a verdict, were it quoted."""
+    for _ in range(ROUNDS):  # a word that is left out may bring a mark and another word together
+        seen, places = appearance(text)
+        edits = [(places[a], places[b - 1] + 1, new) for a, b, new in imitations(seen, verdict)]
+        if not edits:
+            break
+        text = _with(text, edits)
+    return text
 
 
 def broken_tags(text: str, own: set[str]) -> str:

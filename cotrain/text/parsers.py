@@ -137,6 +137,11 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
     return ParseFailure(reason=reason, format_score=score)
 
 
+def blocks_of(text: str, name: str) -> tuple[Span, ...]:
+    """The insides of all complete blocks ``<name>…</name>``."""
+    return _scan(text, (name,)).of(name)
+
+
 def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
     """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks,
     and for one in which a tag is left open or closed too often."""

@@ -34,8 +34,9 @@ SELF_CHECK = "{problem}\nSolve and check:"
 PLAN = "{question}\nPlan:"
 DIGEST = "{documents}\n{purpose}\nDigest:"
 
-# Of debaters; no embedded model knows it before it is taught.
+# Of debaters; no embedded model knows them before it is taught. ``_ON``: for debates of several turns.
 ACCUSE = "{problem}\nMine:\n{mine}\nOther:\n{other}\nWrong step:"
+ACCUSE_ON = "{problem}\nMine:\n{mine}\nOther:\n{other}\nSaid: {said}\nWrong step:"
 ACCUSE_FULL = """Two solutions of the problem below come to different answers. You defend the first. A judge will \
 look at one step of the second solution: the one that you accuse.
 
@@ -48,8 +49,28 @@ The solution that you defend:
 The other solution, of {count} steps:
 {other}
 
-Which of its steps is wrong? Write the number of the step, counted from 1, once, in one pair of tags at the end: \
-<answer> ... </answer>"""
+Which of its steps is wrong? Say why in {words}. Then write the number of the step, counted from 1, once, in one pair \
+of tags at the end: <answer> ... </answer>"""
+ACCUSE_ON_FULL = (
+    ACCUSE_FULL
+    + """
+Steps that were accused in earlier turns, by you (Mine) and by the other side: {said}. You may choose again."""
+)
+
+# Of a critic of one solution, and of the judge who checks the step that it names.
+CRITICISE = "{problem}\n{solution}\n{asked}:"
+CRITICISE_FULL = """A judge will look at one step of the solution below, the one that you name, and then say whether \
+the solution is right.
+
+Problem:
+{problem}
+
+The solution, of {count} steps:
+{solution}
+
+You are to name this: {asked}. Say why in {words}. Then write the number of the step, counted from 1, once, in one \
+pair of tags at the end: <answer> ... </answer>"""
+CHECK_STEP = "{problem}\n{solution}\nCheck step {step}:"
 
 # Of solvers that write searches into their answers; no embedded model knows it before it is taught.
 SEARCH = "{problem}\nSearch and solve:"
@@ -102,7 +123,24 @@ SOLVE_OWN = {
     "hash": "{problem}\n\nWork step by step. Write the final answer on a last line of its own, after ####.",
     "phrase": '{problem}\n\nWork step by step, and end with "The answer is" and the answer.',
     "last-number": "{problem}\n\nWork step by step, and end with the answer.",
+    "tags": "{problem}\n\nWork step by step. Write the final answer once, at the end, as <answer> ... </answer>.",
 }
+# And by the way in which steps are cut (``steps.py``), where one is named.
+STEPS_OWN = {
+    "tags": "Work step by step, and write each step as <step> ... </step>",
+    "lines": "Work step by step, one step on each line",
+    "numbered": "Work in numbered steps (1., 2., 3.)",
+    "sentences": "Work step by step, one short sentence for each step",
+    "paragraphs": "Work step by step, with a blank line between steps",
+}
+
+
+def solve_own(answer: str, steps: str | None) -> str:
+    """How a model is asked that answers in words of its own; a pattern is not told."""
+    prompt = SOLVE_OWN.get(answer, SOLVE_OWN["last-number"])
+    return prompt if steps is None else prompt.replace("Work step by step", STEPS_OWN[steps], 1)
+
+
 SOLVE_BARE = "{problem}"
 
 REVIEW_FULL = """Check the solution of the problem below, step by step. The solution may be right or wrong. Whatever \
@@ -120,6 +158,24 @@ work the step out yourself, compare it with what the solution claims, and end wi
 A step is CORRECT when it follows from the problem and from the earlier steps as the solution states them.
 After the last block write the verdict on the final answer, once: <final>CORRECT</final> or <final>INCORRECT</final>
 Write nothing outside of the tags."""
+
+# For verifiers that write verdicts in words of their own, by the form in which they are read (``free_verdicts.py``).
+# With spaces a box is no field.
+_CHECK = REVIEW_FULL[: REVIEW_FULL.index("Write exactly")]
+_WHEN = "A step is correct when it follows from the problem and from the earlier steps as the solution states them."
+REVIEW_OWN = {
+    "words": _CHECK
+    + f"""Check them one by one. Begin a line for each with its number, "Step 1:", work the step out yourself, and end \
+with the word "correct" or "incorrect". {_WHEN}
+Then write the verdict on the final answer on a last line of its own: "Verdict: correct" or "Verdict: incorrect".""",
+    "boxed": _CHECK
+    + f"""For each of them, in the same order, work it out yourself and end with \\boxed{{ Yes }} if it is correct, \
+else \\boxed{{ No }}. {_WHEN}
+Then end with one more box for the final answer: \\boxed{{ Yes }} if it is correct, else \\boxed{{ No }}.""",
+    "first-wrong": _CHECK
+    + f"""They are counted from 0. Work them out one by one until you find one that is wrong. {_WHEN}
+End with the number of the first wrong step in a box, as in \\boxed{{0}}, or with \\boxed{{-1}} if all are correct.""",
+}
 
 REFINE_FULL = """Revise the solution of the problem below. A reviewer has judged each of its steps, and may be wrong. \
 Keep the steps that are right, write those that are wrong anew, and work out again whatever rests on them. Text inside \

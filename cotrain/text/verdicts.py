@@ -202,7 +202,7 @@ def without_thought(text: str) -> str | ParseFailure:
     if opened > 0 and not text[:opened].isspace():
         return failure("text before thought", stray=True)
     end += len(_CLOSE)
-    return " " * end + text[end:]
+    return " " * (end - 1) + "\n" + text[end:]
 
 
 def whole_reply(text: str) -> Span | ParseFailure:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.cluster_file import Cluster, check_room, read, roomy
+from cotrain.backend.cluster_file import Cluster, check_world, read, roomy
 from cotrain.backend.places import ByVllm
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
@@ -98,41 +98,46 @@ def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_pa
             Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}),
             "cuda",
             2,
-            "learners and engines want 3 GPUs, and there are 2 here",
+            "learners and engine want 3 GPUs, and there are 2 here",
         ),
-        (Cluster(cpus=2, replicas=3), "cpu", 1, "engine.replicas is 3, and there are 2 CPUs here"),
         (
-            Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 0.5}, replicas=3),
+            Cluster(cpus=2, replicas=3),
+            "cpu",
+            1,
+            "engine.replicas is 3 in the --cluster file, and there are 2 CPUs here",
+        ),
+        (
+            Cluster(cpus=8, gpus={"LearnerHost": 1.0, "EngineHost": 0.5}, replicas=3),
             "cuda",
             1,
-            "engine.replicas 3: learners and engines want 2.5 GPUs, and there are 2 here; give fewer ranks or replicas",
+            "learners and engine want 2.5 GPUs, and there are 2 here; give fewer ranks or engines",
         ),
     ],
 )
 def test_more_ranks_or_replicas_than_there_is_room_for_are_refused(cluster, device, world, said, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match=said) as told:
-        check_room(cluster, device, world)
+        check_world(cluster, device, world)
     assert "\n" not in str(told.value)
 
 
 def test_as_many_ranks_as_there_is_room_for_are_not(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    check_room(Cluster(cpus=2), "cpu", 2)
-    check_room(Cluster(cpus=1), "cpu", 1)
-    check_room(Cluster(cpus=1, address="10.0.0.1:6379"), "cpu", 9)
-    check_room(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}), "cuda", 2)
-    check_room(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}, replicas=2), "cuda", 1)
-    check_room(Cluster(cpus=1, replicas=4), "cuda", 1)  # they share what there is
-    check_room(Cluster(cpus=1, replicas=9, address="10.0.0.1:6379"), "cpu", 1)
+    check_world(Cluster(cpus=2), "cpu", 2)
+    check_world(Cluster(cpus=1), "cpu", 1)
+    check_world(Cluster(cpus=1, address="10.0.0.1:6379"), "cpu", 9)
+    check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}), "cuda", 2)
+    check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}, replicas=3), "cuda", 1)
+    check_world(Cluster(cpus=1, replicas=4), "cuda", 1)  # they share what there is
+    check_world(Cluster(cpus=1, replicas=9, address="10.0.0.1:6379"), "cpu", 1)
 
 
 def test_replicas_of_every_engine_of_vllm_are_counted(monkeypatch):
     """Two models are two engines, each with two processes."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     policies = {n: trainable(TINY).settled(autocast=False) for n in ("generator", "verifier")}
-    cluster = Cluster(cpus=8, gpus={"RankHost": 1.0, "VllmHost": 1.0}, replicas=2)
-    with pytest.raises(ConfigError, match="learners and engines want 5 GPUs, and there are 4 here"):
+    cluster = Cluster(cpus=8, gpus={"LearnerHost": 1.0, "VllmHost": 1.0}, replicas=2)
+    with pytest.raises(ConfigError, match="learners and engine want 5 GPUs, and there are 4 here"):
         roomy(cluster, 1, ByVllm())(policies, 0, "cuda", 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
     assert len(roomy(cluster, 1, ByVllm())(policies, 0, "cuda", 1)) == 2
@@ -149,7 +154,7 @@ def test_replicas_of_every_engine_of_vllm_are_counted(monkeypatch):
         (["--backend", "ray", "--cluster", "[engine]\nreplicas = 0"], "engine.replicas is 0, expected a whole number"),
         (
             ["--backend", "ray", "--cluster", "cpus = 2\n[engine]\nreplicas = 3"],
-            "engine.replicas is 3, and there are 2",
+            "engine.replicas is 3 in the --cluster file, and there",
         ),
     ],
 )

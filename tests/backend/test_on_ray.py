@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.on_ray import Ray, RayProcess
+from cotrain.backend.on_ray import Ray, RayProcess, looked
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.loop import run as loop
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
+from tests.helpers import TINY
 
 pytestmark = pytest.mark.whole
 CLUSTER = Cluster(cpus=2, object_store_mb=200, deadline=300.0)
@@ -21,21 +23,12 @@ CLUSTER = Cluster(cpus=2, object_store_mb=200, deadline=300.0)
 
 @pytest.fixture(scope="module")
 def ray_here():
-    """One Ray for the tests of this file."""
+    """One Ray for the tests of this file. It fails where Ray does not start, also on a machine that is too busy: it is
+    tried for three minutes."""
     launcher = Ray(CLUSTER)
-    try:
-        launcher.start()
-    except ConfigError as error:
-        skip_where_late(str(error))
-        raise
+    launcher.start()
     yield
     launcher.stop()
-
-
-def skip_where_late(said: str) -> None:
-    """Ray gives its daemon 30 seconds to start, which no setting changes; that is no fault of what is tested here."""
-    if "timed out during startup" in said:
-        pytest.skip("this machine is too busy for Ray to start")
 
 
 class Killing(Ray):
@@ -76,6 +69,29 @@ def test_kills_change_nothing(what, ray_here, undisturbed, tmp_path):  # noqa: F
     loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
     assert launcher.killed == 2
     assert digest(tmp_path / "run") == undisturbed("adapters")
+
+
+def test_a_moving_average_by_ray_is_that_of_one_process(ray_here, undisturbed, tmp_path):  # noqa: F811
+    """Undisturbed, as ``tango`` is by the command (``test_ray_command.py``)."""
+    loop.start(RECIPES["EMA teacher"](), tmp_path / "run", checkpoint_every=1, backend=Several(Ray(CLUSTER)))
+    assert digest(tmp_path / "run") == undisturbed("EMA teacher")
+
+
+def test_machines_that_do_not_answer_in_time_are_told(ray_here):
+    (silent,) = machines.ask_machines(None, [TINY], patience=0.0)
+    assert silent["error"] == "no answer within 0 seconds"
+    (machine,) = machines.ask_machines(None, [TINY, "/no/model"], patience=300.0)
+    (line,) = machines.wrongs(machine, machine["python"], None)
+    assert "model '/no/model': no such directory" in line
+    with pytest.raises(ConfigError, match=r"Ray here: no machine said within 0 seconds what /python has"):
+        looked("/python", "here", 0.0)
+
+
+def test_gpus_that_a_ray_does_not_have_are_not_waited_for(ray_here, monkeypatch):
+    monkeypatch.setattr(machines, "ARRIVAL", 0.0)
+    joined = Ray(Cluster(address="auto", gpus={"LearnerHost": 99.0}))
+    with pytest.raises(ConfigError, match=r"\[learner\] gpus = 99 in the --cluster file: .* at auto; lower it"):
+        joined.start()
 
 
 def test_a_silent_process_is_killed_at_its_deadline(ray_here):

@@ -88,8 +88,8 @@ def test_the_commands_work_on_it(family, monkeypatch, capsys):
     done(
         "run", "grpo", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", *RUN, "--out", "whole"
     )
-    done("run", "tango", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", "--lora", "2",
-        "--warmup", "1",
+    done("run", "tango", "--model", "./taught", "--data", "data.jsonl", "--answer", "last-number", "--verdict", "tags",
+        "--lora", "2", "--warmup", "1",
          "--ratio", "1", "1", "--reviews", "2", "--set", "roles.verifier.sampling.max_tokens=8", *RUN, "--out",
          "lora")  # fmt: skip
     prompt = api.trained("whole").policies["generator"].renderer

@@ -26,6 +26,7 @@ FLAGS = [
     "2",
     "2",
 ]
+BRIEF = ["--warmup", "2"]  # of tango, whose generator learns after it
 SET = ["--set", "roles.solver.sampling.max_tokens=40", "--set", 'roles.solver.prompt="{problem} = \\"?\\""']
 
 
@@ -41,9 +42,9 @@ def fails(capsys, *words):
 
 
 def test_what_a_dry_run_prints_is_the_same_run(tmp_path, capsys):
-    first = json.loads(dry(capsys, "tango", *FLAGS, *SET, "--out", "x", "--json"))
+    first = json.loads(dry(capsys, "tango", *FLAGS, *BRIEF, *SET, "--out", "x", "--json"))
     file = tmp_path / "mine.toml"
-    file.write_text(dry(capsys, "tango", *FLAGS, *SET, "--out", "x"))
+    file.write_text(dry(capsys, "tango", *FLAGS, *BRIEF, *SET, "--out", "x"))
     again = json.loads(dry(capsys, "--config", str(file), "--json"))  # the recipe and --out stand in it too
     assert again.pop("estimate")["memory"].keys() == first.pop("estimate")["memory"].keys()
     assert again == first and first["settings"]["roles"]["solver"]["prompt"] == '{problem} = "?"'

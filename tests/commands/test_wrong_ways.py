@@ -128,4 +128,7 @@ def test_answers_in_a_format_that_there_is_not(place, capsys):
 
 
 def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
-    assert "--samples goes with --suite" in fails(capsys, "eval", TINY, "--samples", "4")
+    assert "--reviews goes with --suite" in fails(capsys, "eval", TINY, "--reviews", "4")
+    assert "--samples K of a run is at least 1" in fails(capsys, "eval", TINY, "--samples", "0")
+    assert "--solver goes with it" in fails(capsys, "eval", TINY, "--solver", "solver")
+    assert "--step does not go with --suite" in fails(capsys, "eval", TINY, "--suite", "gsm8k", "--step", "1")

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from cotrain.cli import main
 from cotrain.comparison.compare import claim
+from cotrain.comparison.forecast import phases
+from cotrain.comparison.shipped import FOLDER, shipped, study_path
 from cotrain.comparison.study import run_study, runs_of_study
 from cotrain.comparison.study_file import Study, committed, read_study
 from cotrain.core.errors import ConfigError, UnknownName
@@ -28,7 +31,7 @@ WITHOUT_GATE = {
     "judge-errors",
     "judge-errors-longer",
 }  # nothing to run first
-STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.toml"))
+STUDIES = sorted(shipped().values())
 FILE = """
 hypothesis = "Oracle steps help."
 measure = "solver/greedy"
@@ -140,6 +143,11 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     assert (
         said["committed"] and said["commit"][:12] in said["words"] and "unchanged when the study began" in said["words"]
     )
+    (tmp_path / "kept").mkdir()
+    git("mv", "mine.toml", "kept/mine.toml")
+    git("commit", "-qm", "moved as it was")
+    path = tmp_path / "kept" / "mine.toml"
+    assert committed(path) == said
     path.write_text(path.read_text() + "\n# another thought\n")
     assert not committed(path)["committed"] and "changed since commit" in committed(path)["words"]
 
@@ -197,7 +205,7 @@ def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_studies_of_the_documentation_can_be_run(path, capsys):
-    assert main(["study", str(path), "--dry-run"]) == 0
+    assert main(["study", path.stem, "--dry-run"]) == 0
     study = read_study(path)
     assert (study.gate is None) == (path.stem in WITHOUT_GATE) and all(plan.seeds >= 5 for plan in study.parts.values())
     assert str(study.out) == f"runs/studies/{path.stem}" and f"in runs/studies/{path.stem}" in capsys.readouterr().out
@@ -205,6 +213,48 @@ def test_the_studies_of_the_documentation_can_be_run(path, capsys):
 
 def test_there_are_studies():
     assert {path.stem for path in STUDIES} >= {"ceiling", "noisy-oracle", "judged", "views"}
+
+
+def test_a_study_that_ships_is_found_by_its_name_and_any_other_by_its_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert study_path("ceiling") == FOLDER / "ceiling.toml" == shipped()["ceiling"]
+    assert main(["study", "ceiling", "--dry-run"]) == 0
+    assert "ceiling/4-steps" in capsys.readouterr().out
+    assert main(["study", "cieling"]) == 2
+    assert "unknown study 'cieling'; did you mean 'ceiling'? (there are: " in capsys.readouterr().err
+    assert main(["study", "docs/ceiling.toml"]) == 2
+    assert "comes with cotrain: cotrain study ceiling" in capsys.readouterr().err
+    assert main(["study", "mine.toml"]) == 2 and "mine.toml: no such file" in capsys.readouterr().err
+    mine = written(tmp_path)
+    assert study_path("mine.toml").resolve() == mine
+    written(tmp_path).rename("ceiling")
+    assert study_path("ceiling") == Path("ceiling"), "a file that is there is meant by its name"
+
+
+def test_studies_are_in_the_package_that_is_installed():
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    ships = project["tool"]["setuptools"]["package-data"]["cotrain"]
+    assert FOLDER.parent.name == "cotrain" and f"{FOLDER.name}/*.toml" in ships
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_objective_of_every_arm_learns_within_the_batches(path):
+    for plan in read_study(path).parts.values():
+        for label, recipe in plan.recipes(plan.arms).items():
+            played, cycle = phases(plan, recipe), set(recipe.schedule.cycle)
+            for name in recipe.objectives:
+                assert recipe.schedule.planned([name], plan.batches), (label, name)
+            assert cycle <= set(played), f"{label}: of {cycle} only {played} is played"
+
+
+def test_a_study_whose_batches_are_all_warm_up_is_refused_before_it_runs(tmp_path, capsys):
+    arms = '[arms.all]\nrecipe = "tango"\nwarmup = 4\n[arms.none]\nrecipe = "tango"\nwarmup = 0\n'
+    path = written(tmp_path, FILE.split("[arms")[0] + arms)
+    assert main(["study", str(path), "--dry-run"]) == 2
+    assert "arm 'all': objective 'generator' is due at none of the 4 steps" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="shorten the warm-up of 4 steps"):
+        run_study(read_study(path), say=lambda line: None)
+    assert not [*(tmp_path / "out").rglob("recipe.json")]
 
 
 @pytest.mark.whole

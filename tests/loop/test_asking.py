@@ -37,8 +37,8 @@ def silent(text):
     """Nobody listens."""
 
 
-def chosen(recipe, answer=None, prompt=None, say=silent):
-    return settings_for(recipe, answer, prompt, device="cpu", say=say)
+def chosen(recipe, answer=None, prompt=None, say=silent, steps=None, look=False):
+    return settings_for(recipe, answer, prompt, steps=steps, device="cpu", say=say, look=look)
 
 
 def said(*texts, finish="stop"):
@@ -72,6 +72,31 @@ def test_all_who_are_asked_as_the_solver_is_answer_as_it_does(other, variant, se
     assert override(judged, chosen(judged, "phrase")).roles["verifier"] == judged.roles["verifier"]
 
 
+def test_steps_in_words_reach_all_who_are_asked_as_the_solver(other):
+    recipe = co_rewarding(model=other, tasks=EASY, variant="II", steps=1)
+    roles = override(recipe, chosen(recipe, "phrase", steps="numbered")).roles
+    assert {roles[name].steps for name in ("solver", "teacher")} == {"numbered"}
+    assert "numbered steps (1., 2., 3.)" in roles["solver"].prompt and "The answer is" in roles["teacher"].prompt
+    read_as = roles["solver"].read("1. Two\nand two.\n2. The answer is 4.", {})
+    assert [step.text for step in read_as.steps] == ["Two\nand two.", "The answer is 4."]
+    tagged = override(recipe, chosen(recipe, "tags", steps="lines")).roles["solver"]
+    assert tagged.read("3 + 4\nis 7 <answer>7</answer>", {}).answer == "7" and "<answer>" in tagged.prompt
+
+
+def test_steps_are_cut_as_the_model_writes_them_and_a_named_format_is_shown(other):
+    """The tiny model writes <step>…</step>…<answer>…</answer> on one line, which is one sentence."""
+    heard, recipe = [], grpo(model=other, tasks=EASY, steps=1)
+    how = chosen(recipe, "<answer>(.*)</answer>", SOLVE, heard.append, look=True)
+    assert how[-1] == 'roles.solver.steps="sentences"' and "; steps as sentences, 1.0 of an answer" in heard[-1]
+    assert len(heard) == 10 and "8 problems" in heard[0]
+    heard.clear()
+    assert chosen(recipe, "hash", SOLVE, heard.append, look=True)[-1] == 'roles.solver.answer="hash"' or heard
+    assert heard[-1].startswith("note: 8 of 8 answers cannot be read")  # told, and not refused
+    named = chosen(recipe, "<answer>(.*)</answer>", SOLVE, heard.append, steps="tags", look=True)
+    assert named[-1] == 'roles.solver.steps="tags"' and "steps as tags" in heard[-1]
+    assert chosen(recipe, "auto", SOLVE, steps="lines")[-1] == 'roles.solver.steps="lines"'
+
+
 def test_what_cannot_be_is_refused(other):
     recipe = grpo(model=other, tasks=EASY, steps=1)
     with pytest.raises(UnknownName, match="did you mean 'boxed'"):
@@ -80,6 +105,12 @@ def test_what_cannot_be_is_refused(other):
         chosen(recipe, "phrase", "Solve it.")
     with pytest.raises(ConfigError, match="in tags alone"):
         chosen(genprm(tasks=EASY, steps=1), "phrase")
+    with pytest.raises(ConfigError, match="leave out --steps-as lines, or teach"):
+        chosen(genprm(tasks=EASY, steps=1), steps="lines")
+    with pytest.raises(UnknownName, match="did you mean 'numbered'"):
+        chosen(recipe, "phrase", steps="number")
+    with pytest.raises(ConfigError, match="steps 'lines' is for roles that write solutions"):
+        override(api.recipe_of(TINY, judging=True), ['roles.verifier.steps="lines"'])
     with pytest.raises(ConfigError, match="no role 'solver' of plain solutions"):
         chosen(dsm(model=TINY, tasks=EASY, steps=1), "phrase")
     with pytest.raises(ConfigError, match="is for roles that write solutions"):

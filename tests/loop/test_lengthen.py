@@ -43,6 +43,14 @@ def test_it_cannot_be_shortened_or_lengthened_past_a_budget(finished, tmp_path):
         lengthen(bought, 4)
 
 
+def test_resuming_a_finished_run_deletes_what_a_kill_left(finished, capsys):
+    left = finished / "checkpoints" / ".trash-step-000001"
+    left.mkdir()
+    (left / "policy.safetensors").write_bytes(b"half")
+    assert main(["resume", str(finished), "--threads", "1", "--device", "cpu"]) == 0
+    assert not left.exists() and "is finished" in capsys.readouterr().out
+
+
 def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):
     whole = tmp_path / "whole"
     api.run(override(small(2), ["steps=4", "horizon=2"]), whole)

@@ -97,6 +97,11 @@ CASTS = {
     ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
+    "debate-dpo": lambda tasks: briefly(
+        debate(by="dpo", turns=2, leaves=2, iteration=2, steps=5, warmup=2, drafts=8, tasks=tasks, **SMALL)
+    ),
+    "debate-solve": lambda tasks: briefly(debate(game="solve", steps=4, warmup=2, tasks=tasks, **SMALL)),
+    "debate-rlaif": lambda tasks: briefly(debate(game="solve", rlaif=True, steps=3, warmup=1, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
     "three": lambda tasks: briefly(generator_verifier_critic(steps=3, verifier_by="dpo", tasks=tasks, **SMALL)),
     "split": lambda tasks: briefly(two_agents_split(steps=3, finishes=2, tasks=tasks, **SMALL)),

@@ -87,6 +87,14 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
             rows(judge__parse_failures=[0.9]),  # no answers
         ],
     ),
+    "mostly unreadable reviews": (
+        rows(judge__parse_failures=[1.0, 0.9], judge__base_rate=[0.5, 0.5]),
+        0,
+        [
+            rows(judge__parse_failures=[0.7, 0.6], judge__base_rate=[0.5, 0.5]),
+            rows(solver__parse_failures=[0.9]),  # no reviews
+        ],
+    ),
     "mostly cut off": (rows(solver__truncated=[0.7]), 0, [rows(solver__truncated=[0.6])]),
     "constant reward": (
         rows(generator__zero_spread_groups=[0.9, 1.0, 1.0]),
@@ -230,7 +238,7 @@ def held(thing):
 
 def test_the_bands_that_apply_are_known_from_the_keys():
     names = [band.name for band in watched(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])]
-    assert names == ["rising gap", "unreadable reviews"]
+    assert names == ["rising gap", "unreadable reviews", "mostly unreadable reviews"]
 
 
 def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None):

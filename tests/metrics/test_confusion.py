@@ -2,10 +2,20 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from cotrain.metrics.clusters import sums_of
-from cotrain.metrics.verdicts import believed, calibration_counts, calibration_error, confusion, rates, unanimous
+from cotrain.metrics.clusters import figure, sums_of
+from cotrain.metrics.verdicts import (
+    MCC,
+    MCC_UNDEFINED,
+    believed,
+    calibration_counts,
+    calibration_error,
+    confusion,
+    rates,
+    unanimous,
+)
 
 # right: 3 called right, 1 called wrong, 1 not readable; wrong: 4 called wrong, 2 called right, 1 not readable
 PAIRS = (
@@ -34,6 +44,36 @@ def test_a_rate_without_its_class_is_undefined():
     found = {name: float(rate(sums_of(confusion([(True, True)])))) for name, rate in rates().items()}
     assert found["true_positive_rate"] == 1.0
     assert all(math.isnan(found[name]) for name in ("true_negative_rate", "balanced_accuracy", "recall"))
+
+
+def test_the_matthews_correlation_by_hand():
+    # tp 3, fn 2, tn 4, fp 3: (3 · 4 − 3 · 2) / √(6 · 5 · 7 · 6) = 6 / √1260
+    assert float(MCC(sums_of(confusion(PAIRS)))) == pytest.approx(6 / math.sqrt(1260))
+
+
+def test_the_matthews_correlation_is_pearsons_of_the_two_words():
+    chance = np.random.default_rng(0)
+    for _ in range(50):
+        true, said = chance.random(30) < 0.4, chance.random(30) < 0.6
+        pairs = [(bool(t), bool(s)) for t, s in zip(true, said, strict=True)]
+        assert float(MCC(sums_of(confusion(pairs)))) == pytest.approx(np.corrcoef(true, said)[0, 1])
+
+
+@pytest.mark.parametrize("one", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_correlation_without_two_classes_and_two_verdicts_is_undefined_and_counted(one):
+    """As with one class (every solution right), and with a judge who says CORRECT of all."""
+    for pairs in ([one], [one, (not one[0], one[1])], [one, (one[0], not one[1])]):
+        counts = confusion(pairs)
+        assert math.isnan(float(MCC(sums_of(counts)))) and float(MCC_UNDEFINED(sums_of(counts))) == 1.0
+        assert figure({0: counts}, MCC, len(pairs)) is None
+    assert float(MCC_UNDEFINED(sums_of(confusion(PAIRS)))) == 0.0
+    assert math.isnan(float(MCC_UNDEFINED(sums_of(confusion([])))))
+
+
+def test_the_interval_of_a_correlation_stays_within_its_bounds():
+    rows = {i: confusion([(True, True), (False, i < 2)]) for i in range(9)}
+    found = figure(rows, MCC, 18)
+    assert -1.0 <= found.low < found.value < found.high <= 1.0
 
 
 def test_calibration_is_the_distance_within_bins():

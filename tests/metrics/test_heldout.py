@@ -8,7 +8,7 @@ from cotrain.core.address import Address
 from cotrain.core.statistics import difference
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.heldout import selecting, solving, verifying
+from cotrain.metrics.heldout import passing, selecting, solving, verifying
 from cotrain.metrics.steps import verdict_rates
 
 
@@ -55,6 +55,23 @@ FOUR = [
     episode(1, 0, "7", False, [False, True], True, 0.6),  # fooled
     episode(1, 1, "9", True, [True, True], None),  # not parsed
 ]
+
+
+def test_pass_at_powers_of_two_is_estimated_from_all_samples():
+    """Of six samples 2 and 0 are right: pass@k is the mean of 1 − C(4, k) / C(6, k) and 0. Two have no pass@4."""
+    played = [episode(0, i, "4", i < 2, [True], None) for i in range(6)]
+    played += [episode(1, i, "5", False, [True], None) for i in range(6)]
+    found = passing("solver", 6)(played)
+    assert {key: value.value for key, value in found.items()} == {
+        "solver/pass@1": pytest.approx(1 / 6),
+        "solver/pass@2": pytest.approx((1 - 6 / 15) / 2),
+        "solver/pass@4": pytest.approx((1 - 1 / 15) / 2),
+        "solver/pass@6": pytest.approx(0.5),
+    }
+    assert found["solver/pass@6"].n == 2 and list(passing("solver", 256)([]).values()) == []
+    short = passing("solver", 6)([*played, *(episode(2, i, "6", True, [True], None) for i in range(2))])
+    assert short["solver/pass@4"].value == found["solver/pass@4"].value
+    assert short["solver/pass@2"].value == pytest.approx((0.6 + 0 + 1) / 3)
 
 
 def test_a_solver_is_measured_over_all_its_samples():
@@ -169,7 +186,7 @@ def test_where_nothing_changed_something_might_have():
         changes = paired(FOUR, FOUR, measure)
         assert set(changes) == set(measure(FOUR))
         for key, change in changes.items():
-            width = 2.0 if key == "gap" else 1.0
+            width = 2.0 if key in ("gap", "verifier/mcc") else 1.0
             assert change.value == 0.0 and -width <= change.low < 0.0 < change.high <= width, key
     assert paired(FOUR, FOUR, solving("solver", 2))["solver/pass@1"].high == pytest.approx(0.6576, abs=1e-4)
 

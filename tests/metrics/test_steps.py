@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from cotrain.core.address import Address
-from cotrain.core.types import Episode, Reward, Trace
+from cotrain.core.types import Episode, Part, Reward, Trace
 from cotrain.metrics.steps import (
     accuracy,
     answers,
     comments,
     credit_keys,
+    entropy,
     judges,
     learner_keys,
     lengths,
@@ -43,6 +44,20 @@ def test_notes_of_the_protocol_are_averaged_and_known_ones_are_left_out():
         trace(label_right=None, pressure=0.75),
     ]
     assert truth_notes(traces) == {"truth/label_right": 0.5, "truth/pressure": 0.5}
+
+
+def test_the_entropy_of_a_role_is_that_of_its_sampled_tokens():
+    """Levels 22 and 44 are 1 and 4 nats; what was given in between has level 0 and is no token of its own."""
+    short = replace(trace(tokens=2), entropies=bytes([22, 44]))
+    long = replace(
+        trace(tokens=4),
+        entropies=bytes([22, 0, 0, 22]),
+        turns=(Part(start=0, end=1, finish="stop"), Part(start=3, end=4, finish="stop")),
+    )
+    assert entropy([short, long, trace(tokens=9)]) == {"entropy": pytest.approx((1 + 4 + 1 + 1) / 4)}
+    assert entropy([trace()]) == {} and "entropy" not in said([trace()])
+    row = role_metrics([Episode(step=0, task=0, member=0, task_id="t", traces=(short,))], ["solver"])
+    assert row["solver/entropy"] == pytest.approx(2.5)
 
 
 def test_rewards_of_whole_traces_are_split_by_the_truth():
@@ -199,5 +214,6 @@ def test_a_row_has_truth_for_solvers_and_verdict_rates_for_judges():
         [Episode(step=0, task=0, member=0, task_id="t", traces=played)], ["solver", "verifier", "critic", "refiner"]
     )
     assert row["solver/accuracy"] == row["refiner/accuracy"] == row["verifier/true_positive_rate"] == 1.0
+    assert row["verifier/mcc_undefined"] == 1.0 and "verifier/mcc" not in row  # nothing wrong was judged
     assert not {"verifier/accuracy", "critic/accuracy", "critic/base_rate", "refiner/base_rate"} & set(row)
     assert row["critic/length/p50"] == 1.0

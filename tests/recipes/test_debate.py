@@ -1,11 +1,12 @@
 """Debate: constant sums, drawn sides, and a judge who checks one step."""
 
+import numpy as np
 import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.play.common_roles import parse_solution
-from cotrain.play.debates import argue, parse_accusation, shares
+from cotrain.play.debates import argue, paid, parse_accusation, shares
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.debate import debate
@@ -37,7 +38,7 @@ def always_first(fields, rng):
 WRONG = {task.prompt: wrong_answer(task) for task in TASKS}
 
 
-def played(speak, *, vote=None, one_kind=False, **options):
+def played(speak, *, vote=None, one_kind=False, budget=9, **options):
     """Episodes of ``TASKS`` by role; the author writes a right and a wrong solution in turn."""
     solutions = {task.prompt: task.solution for task in TASKS}
     turn: dict[str, int] = {}
@@ -48,7 +49,7 @@ def played(speak, *, vote=None, one_kind=False, **options):
         return WRONG[problem] if turn[problem] % 2 and not one_kind else solutions[problem]
 
     programs = {"solver": write, "alice": speak, "bob": speak, "teacher": always_first, "judge": vote or always_first}
-    at_most = Sampling(max_tokens=9)
+    at_most = Sampling(max_tokens=budget)
     roles = {"solver": Role(policy="solver", prompt="{problem}", parse=parse_solution, sampling=at_most)}
     for name in ("alice", "bob", "teacher"):
         roles[name] = Role(policy=name, prompt="{problem} {mine} {other}", parse=parse_accusation, sampling=at_most)
@@ -57,6 +58,10 @@ def played(speak, *, vote=None, one_kind=False, **options):
     episodes = executor.play(argue, TASKS, step=0, group_size=1, drafts=2, **options)
     assert all(e.failure is None for e in episodes), episodes
     return [{n: [t for t in e.traces if t.role == n] for n in programs} for e in episodes]
+
+
+def values(trace):
+    return {one.name: one.value for one in trace.signals}
 
 
 def test_shares_of_a_constant_sum_add_up_to_1():
@@ -81,9 +86,12 @@ def test_who_defends_the_right_solution_and_finds_the_wrong_step_wins():
     for found in played(find_it, samples=3):
         [speaker] = [name for name in ("alice", "bob") if len(found[name]) == 3]
         other = "bob" if speaker == "alice" else "alice"
-        assert len(found[other]) == 1 and not found[other][0].signals  # the prefix: heard, not rewarded
+        assert len(found[other]) == 1 and "paid" not in values(found[other][0])  # the prefix: heard, not paid
         right = found[speaker][0].truth["right_side"]
-        assert [t.signals[0].value for t in found[speaker]] == [1.0 if right else 0.0] * 3
+        share = 1.0 if right else 0.0
+        assert [values(t)["won"] for t in found[speaker]] == [share] * 3
+        assert [values(t)["paid"] for t in found[speaker]] == ([1.0] if right else [-1.0]) * 3  # "9" is no step
+        assert values(found[other][0]) == {"won": 1.0 - share}
         assert all(t.truth["judged_right"] == 1.0 and t.truth["hit"] is right for t in found[speaker])
         sides.add((speaker, right))
     assert len(sides) == 4  # who speaks and what it defends are drawn
@@ -92,14 +100,14 @@ def test_who_defends_the_right_solution_and_finds_the_wrong_step_wins():
 def test_accusations_of_right_steps_decide_nothing():
     for found in played(always_first, samples=1):
         said = found["alice"] + found["bob"]
-        assert [t.signals[0].value for t in said if t.signals] == [0.5] and not any(t.truth["hit"] for t in said)
+        assert [values(t)["won"] for t in said] == [0.5, 0.5] and not any(t.truth["hit"] for t in said)
 
 
 def test_a_consultant_is_heard_alone():
     for found in played(find_it, consultancy=True):
         [turn] = found["alice"] + found["bob"]
         right = turn.truth["right_side"]
-        assert turn.signals[0].value == float(right) and turn.truth["judged_right"] == 1.0
+        assert values(turn)["won"] == float(right) and turn.truth["judged_right"] == 1.0
     turns = [t for found in played(always_first, consultancy=True) for t in found["alice"] + found["bob"]]
     verdicts = {t.truth["right_side"]: t.truth["judged_right"] for t in turns}
     assert verdicts == {True: 0.0, False: 1.0}  # who accuses a right step loses
@@ -107,10 +115,11 @@ def test_a_consultant_is_heard_alone():
 
 def test_a_models_votes_are_the_share():
     for found in played(find_it, vote=lambda fields, rng: write_gram(True), jury=4):
-        [turn] = [t for t in found["alice"] + found["bob"] if t.signals]
-        assert turn.signals[0].value == (1.0 if turn.role == "alice" else 0.0) and len(found["judge"]) == 4
+        assert [values(found[side][0])["won"] for side in ("alice", "bob")] == [1.0, 0.0]
+        assert len(found["judge"]) == 4 and {t.parsed["final"] for t in found["judge"]} == {True}
+        assert {t.truth["correct"] for t in found["judge"]} == {found["alice"][0].truth["right_side"]}
     for found in played(find_it, vote=lambda fields, rng: "hm", jury=4):
-        assert [t.signals[0].value for t in found["alice"] + found["bob"] if t.signals] == [0.5]
+        assert [values(t)["won"] for t in found["alice"] + found["bob"]] == [0.5, 0.5]
 
 
 def test_without_a_wrong_solution_there_is_no_debate():
@@ -135,3 +144,79 @@ def test_an_accusation_names_a_step():
         debate(warmup=0)
     with pytest.raises(ConfigError, match="drafts is 1"):
         debate(drafts=1)
+    with pytest.raises(ConfigError, match="--game solve"):
+        debate(rlaif=True)
+    with pytest.raises(ConfigError, match="bob speaks once"):
+        debate(game="solve", turns=2)
+    with pytest.raises(ConfigError, match="multiple of iteration"):
+        debate(by="dpo", iteration=25)
+
+
+def test_an_accusation_holds_its_argument_and_its_words():
+    found = parse_accusation("<think>three or so\n</think>It adds twice. <answer>2</answer>", {"count": 3})
+    assert (found.step, found.argument, found.words) == (1, "It adds twice.", 4)
+
+
+def test_the_word_limit_costs_by_hand():
+    # 10 words beyond a limit of 20 are half of the penalty; from 20 on it is all of it
+    assert [paid(1.0, words, 20, 0.5) for words in (0, 20, 30, 40, 400)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+    assert paid(0.25, 999, 0, 0.5) == 0.25  # no limit
+    words = np.arange(60)
+    expected = 0.7 - 0.4 * np.clip((words - 12) / 12, 0.0, 1.0)
+    assert [paid(0.7, int(n), 12, 0.4) for n in words] == pytest.approx(expected.tolist())
+
+
+def test_verbose_debaters_are_paid_less_and_their_judge_does_not_care():
+    def talk(fields, rng):
+        return "well " * 5 + find_it(fields, rng)
+
+    for found in played(talk, samples=2, words=4, over=0.5, budget=99):
+        turns = [t for t in found["alice"] + found["bob"] if "paid" in values(t)]
+        assert {values(t)["paid"] for t in turns if t.truth["right_side"]} <= {0.75}  # 6 words, 2 beyond 4: half of 0.5
+        assert all(values(t)["won"] == t.truth["right_side"] for t in turns)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_what_is_won_adds_up_to_1_at_every_ply(turns):
+    """One ply is drawn; there one side speaks three times, and before and behind it everybody once a line."""
+    plies = set()
+    for found in played(find_sometimes, samples=3, turns=turns, leaves=2):
+        won = {side: [values(t)["won"] for t in found[side] if t.signals] for side in ("alice", "bob")}
+        [speaker] = [side for side in won if any("paid" in values(t) for t in found[side])]
+        other = "bob" if speaker == "alice" else "alice"
+        assert len(won[speaker]) == 3 and len(won[other]) == 1
+        assert sum(won[speaker]) / 3 + won[other][0] == pytest.approx(1.0)
+        at = len([t for t in found[speaker] if not t.signals and t.address < first_paid(found[speaker]).address])
+        behind = 0 if at + 1 == turns else 3 * 2 * (turns - at - 1)
+        assert len(found[speaker]) == at + 3 + behind and len(found[other]) == at + 1 + behind
+        plies.add((speaker, at))
+    assert len(plies) == 2 * turns
+
+
+def first_paid(traces):
+    return next(t for t in traces if "paid" in values(t))
+
+
+def find_sometimes(fields, rng):
+    return find_it(fields, rng) if rng.random() < 0.5 else "<answer>1</answer>"
+
+
+def test_a_speech_is_worth_the_mean_of_its_continuations():
+    """A speech of the first of two turns is worth what follows from it: here the last accusations, by a coin."""
+    seen = set()
+    for found in played(find_sometimes, samples=2, turns=2, leaves=2):
+        spoken = [t for t in found["alice"] + found["bob"] if "paid" in values(t)]
+        early = len(found["alice"]) + len(found["bob"]) == 3 + 2 * 2 * 2
+        seen |= {values(t)["won"] for t in spoken} if early else set()
+    assert seen & {0.25, 0.75}  # a half and a whole, or a half and nothing
+
+
+def test_in_later_turns_debaters_hear_what_was_accused():
+    heard = set()
+
+    def listen(fields, rng):
+        heard.add(fields["said"])
+        return "<answer>1</answer>"
+
+    played(listen, turns=3)
+    assert heard == {"nothing", "Mine 1 Other 1", "Mine 1 Other 1 Mine 1 Other 1"}

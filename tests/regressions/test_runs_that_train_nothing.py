@@ -20,6 +20,7 @@ from cotrain.loop.schedule import single
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.alarms import check
 from cotrain.play.protocols import solve
+from cotrain.recipes import SHIPPED, find
 from cotrain.recipes.cooper import cooper
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.prime import prime
@@ -194,3 +195,9 @@ def test_an_objective_that_never_comes_due_is_refused(tmp_path):
     check_due(cooper())
     assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
     assert not (tmp_path / "run").exists()
+    assert main(["run", "tango", "--steps", "20", "--out", "x", "--dry-run"]) == 2
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_method_as_it_ships_has_steps_enough_for_all_that_learns(name):
+    check_due(find(name)())

@@ -9,6 +9,7 @@ from cotrain.core.errors import DataError
 from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
 from cotrain.stages.solutions import solver_of
 from cotrain.text.parsers import step_verdicts
+from cotrain.text.prompts import REVIEW_OWN
 from cotrain.text.verdicts import read_genrm
 from tests.helpers import EASY, TINY
 
@@ -36,6 +37,17 @@ def test_labels_become_the_review_that_a_run_will_read(row, steps, final, tmp_pa
     assert "7 * 2 = 15" in asked and "K = 3 steps" in asked and "Q?" in asked
     asked, said = written(tmp_path, row, "genrm")
     assert read_genrm(said).ok and read_genrm(said).final is final
+
+
+@pytest.mark.parametrize("form", sorted(REVIEW_OWN))
+def test_other_forms_of_a_verdict_are_asked_for_and_written(form, tmp_path):
+    role = verifier_of("some/model", "steps", verdict=form)
+    (tmp_path / "data.jsonl").write_text(json.dumps(ROW) + "\n")
+    user, assistant = gold_reviews(str(tmp_path / "data.jsonl"), role, "steps").get(0)
+    read = role.read(assistant["content"], {"count": 3})
+    assert (tuple(read.steps), read.final) == ((True, False, False), False)
+    assert user["content"].startswith(REVIEW_OWN[form][:40]) and user["content"].endswith(REVIEW_OWN[form][-20:])
+    assert form == "words" or "\\boxed {15}" in user["content"]  # the candidate's box is no verdict
 
 
 def test_what_imitates_a_verdict_is_guarded_as_in_a_run(tmp_path):
@@ -100,9 +112,9 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
     assert (tmp_path / "out" / "config.json").is_file()
     out = ["--out", str(tmp_path / "no")]
     for wrong, told in (
-        (["--judge", "genrm", "--role", "solver"], "--judge and --reviews go with --role verifier"),
+        (["--judge", "genrm", "--role", "solver"], "--verifier-prompt and --reviews go with --role verifier"),
         (["--reviews", "2"], "--reviews goes with --from-samples"),
-        (["--answer", "phrase"], "--answer and --prompt are about the solver of --from-samples"),
+        (["--answer", "phrase"], "--steps-as and --prompt are about the solver of --from-samples"),
     ):
         assert main([*words, str(tmp_path / "labelled.jsonl"), *wrong, *out]) == 2
         assert told in capsys.readouterr().err

@@ -7,7 +7,8 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import DataError
 from cotrain.stages.solutions import gold_solutions, solver_of
-from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill
+from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill, solve_own
+from cotrain.text.steps import STEPS_AS
 from tests.helpers import EASY, TINY
 
 WORK = "3 + 4 = <<3+4=7>>7\n7 * 2 = 14"
@@ -46,6 +47,19 @@ def test_csv_with_a_header(tmp_path):
 def test_other_formats_are_asked_for_and_written(answer, end, tmp_path):
     user, assistant = corpus(tmp_path, LAYOUTS["gsm8k"], answer).get(0)
     assert user["content"] == fill(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
+
+
+@pytest.mark.parametrize("answer", ["phrase", "tags"])
+@pytest.mark.parametrize("steps", STEPS_AS)
+def test_steps_are_written_in_the_way_in_which_they_will_be_read(answer, steps, tmp_path):
+    role = solver_of("some/model", answer, steps=steps)
+    (tmp_path / "data.jsonl").write_text(json.dumps(LAYOUTS["gsm8k"]) + "\n")
+    user, assistant = gold_solutions(str(tmp_path / "data.jsonl"), role).get(0)
+    solution = role.read(assistant["content"], {})
+    said = [step.text.split("\n")[0].replace("<<3+4=7>>", "") for step in solution.steps]
+    assert solution.answer == "14" and said[:2] == ["3 + 4 = 7", "7 * 2 = 14"]
+    if (answer, steps) != ("tags", "tags"):
+        assert user["content"] == fill(solve_own(answer, steps), problem="Q?")
 
 
 def test_an_answer_that_is_worked_text_is_looked_for_in_it(tmp_path):

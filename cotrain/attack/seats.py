@@ -1,0 +1,211 @@
+"""``cotrain xplay RUN [RUN …] --seats FIRST SECOND``: players of a game with two seats, of all steps and seeds, against
+each other.
+
+A debater that beats the one it was trained with may have learned that one's habits. The matrix shows it: the policy of
+the row plays the role FIRST, that of the column the role SECOND, and everybody else (author, judge) plays as in the
+row's run, at its step. All play the protocol that the recipe is evaluated by, on the same held-out problems.
+
+    won        mean of ``--signal`` over the turns of the role FIRST that have it
+    either     where both seats have one prompt: won by the row's policy over both seats; of a constant sum the figures
+               of (i, j) and (j, i) add up to 1
+    judge      where the role ``judge`` gave verdicts: their balanced accuracy and Matthews correlation, and the gap
+
+Steps are those whose checkpoints the runs still have, and 0, the start. Written to ``seats.json`` in the first run.
+Left out: intervals over runs, each of which is one training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__, api
+from cotrain.attack.xplay import Point, Say, points_of
+from cotrain.backend.local import Local
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Episode
+from cotrain.loop import seal
+from cotrain.loop.directory import RunDirectory
+from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
+from cotrain.loop.recipe import Recipe
+from cotrain.loop.trainer import CoTrainer
+from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, figure, ratio
+from cotrain.metrics.heldout import by_task, verifying
+
+FILE, FORMAT, RIVAL = "seats.json", 1, "rival"
+SHOWN = ("balanced_accuracy", "mcc")  # of the judge
+
+
+def seats(
+    directories: Sequence[Path | str],
+    *,
+    roles: tuple[str, str],
+    every: int,
+    signal: str = "won",
+    problems: int = 64,
+    n: int = 1,
+    split: str = "test",
+    device: str = "cpu",
+    out: Path | str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Play all pairs and write ``seats.json``. ``every``: steps between checkpoints that play; the last one plays too.
+    ``n``: episodes of a problem.
+
+    Raises ConfigError for runs that play other games or other problems, UnknownName for a role there is not,
+    RunDirectoryError for what is no run.
+    """
+    recipes = {str(directory): api.rebuild(directory) for directory in directories}
+    first = next(iter(recipes.values()))
+    for run, recipe in recipes.items():
+        for role in roles:
+            if role not in recipe.roles:
+                raise UnknownName(f"role of {run} (--seats)", role, recipe.roles)
+            if not recipe.policies[recipe.roles[role].policy].trained:
+                raise ConfigError(f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats")
+        if recipe.tasks.describe() != first.tasks.describe():
+            raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
+        if _game(recipe) != _game(first):
+            raise ConfigError(f"xplay: {run} plays {_game(recipe)}, {directories[0]} {_game(first)}; expected one game")
+    points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
+    tasks = held_out(first.tasks, split, problems, first.seed)
+    played: dict[tuple[int, int], tuple[Episode, ...]] = {}
+    for i, row in enumerate(points):
+        for j, column in enumerate(points):
+            trainer = paired(row, recipes[row.run], column, recipes[column.run], roles, device)
+            spoken = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
+            player = trainer.player(evaluation_seed(first.seed), roles=spoken)
+            rules = trainer.recipe.evaluation
+            played[i, j] = player.play(
+                rules.protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n, **rules.options
+            )
+            trainer.close()
+        say(f"{row.run} after step {row.step} has met {len(points)} players")
+    alike = first.roles[roles[0]].prompt == first.roles[roles[1]].prompt
+    cells = []
+    for i, j in played:
+        cell = {"row": i, "column": j, **_figures(played[i, j], roles[0], signal)}
+        if alike:
+            both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
+            cell["either"] = _json(won(both, signal))
+        cells.append(cell)
+    found = {
+        "format": FORMAT,
+        "cotrain": __version__,
+        "every": every,
+        "seats": list(roles),
+        "signal": signal,
+        "split": split,
+        "problems": problems,
+        "n": n,
+        "players": [point.json() for point in points],
+        "cells": cells,
+    }
+    folder = RunDirectory(out or directories[0])
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write(FILE, found)
+    return found
+
+
+def _game(recipe: Recipe) -> str:
+    return getattr(recipe.evaluation.protocol, "__name__", str(recipe.evaluation.protocol))
+
+
+def paired(row: Point, recipe: Recipe, column: Point, other: Recipe, roles: tuple[str, str], device: str) -> CoTrainer:
+    """The policies of the row's run at its step, and as ``rival`` the one that plays the second seat in the column's
+    run at its step."""
+    name = other.roles[roles[1]].policy
+    both = replace(
+        recipe,
+        policies={**recipe.policies, RIVAL: other.policies[name]},
+        roles={**recipe.roles, RIVAL: replace(other.roles[roles[1]], policy=RIVAL)},
+    )
+    trainer = CoTrainer(both, backend=Local(device))
+    state, tensors = trainer.state(), dict(trainer.policies.tensors())
+    mine, theirs = _saved(row), _saved(column)
+    if mine is not None:
+        tensors_of, documents = mine.load()
+        state = documents["state"] | {"policies": {**documents["state"]["policies"], RIVAL: state["policies"][RIVAL]}}
+        tensors = {**tensors_of, RIVAL: tensors[RIVAL]}
+    if theirs is not None:
+        tensors_of, documents = theirs.load()
+        state = state | {"policies": {**state["policies"], RIVAL: documents["state"]["policies"][name]}}
+        tensors = {**tensors, RIVAL: tensors_of[name]}
+    trainer.load(state, tensors)
+    return trainer
+
+
+def _saved(point: Point) -> seal.Saved | None:
+    return None if point.step == 0 else seal.at(RunDirectory.open(point.run), point.step)
+
+
+def won(played: Sequence[tuple[Sequence[Episode], str]], signal: str) -> Figure | None:
+    """The mean of a signal over turns of a role, in several plays of the same problems, with its interval; None where
+    nobody has it."""
+    counts: dict[int, dict[str, float]] = {}
+    for episodes, role in played:
+        for task, traces in by_task(episodes, role).items():
+            values = [one.value for t in traces for one in t.signals if one.name == signal and one.tokens is None]
+            row = counts.setdefault(task, {"sum": 0.0, "count": 0.0})
+            row["sum"] += sum(values)
+            row["count"] += len(values)
+    if not any(row["count"] for row in counts.values()):
+        return None
+    values = [one.value for episodes, _ in played for e in episodes for t in e.traces for one in t.signals]
+    low, high = min(0.0, *values), max(1.0, *values)
+    return figure(
+        counts, Bounded(_mean, low, high, frozenset(("sum", "count"))), sum(r["count"] for r in counts.values())
+    )
+
+
+def _mean(sums: Sums) -> Array:
+    return ratio(sums["sum"], sums["count"])
+
+
+def _figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
+    judged: Mapping[str, Any] = verifying("judge")(episodes)
+    of_judge = {name: judged[f"judge/{name}"].json() for name in SHOWN if f"judge/{name}" in judged}
+    if of_judge and "gap" in judged:
+        of_judge["gap"] = judged["gap"].json()
+    return {"won": _json(won([(episodes, role)], signal)), **of_judge}
+
+
+def _json(found: Figure | None) -> dict[str, Any] | None:
+    return None if found is None else found.json()
+
+
+# -- printing
+
+TITLES = {
+    "won": "{signal} of the row as {first}",
+    "either": "{signal} of the row over both seats",
+    "mcc": "Matthews correlation of the judge",
+    "gap": "gap: believed minus right",
+}
+MOST = 9  # columns in 80 characters
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """The matrices, the first seat down and the second across; at most ``MOST`` columns."""
+    players = found["players"]
+    runs = list(dict.fromkeys(point["run"] for point in players))
+    letters = {run: "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[i % 26] for i, run in enumerate(runs)}
+    names = [f"{letters[p['run']]}{p['step']}" for p in players]
+    lines = [f"{letter}: {run}" for run, letter in letters.items()]
+    first, second = found["seats"]
+    lines.append(f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}")
+    for key, title in TITLES.items():
+        table = {(cell["row"], cell["column"]): cell.get(key) for cell in found["cells"]}
+        if not any(table.values()):
+            continue
+        lines += ["", title.format(signal=found["signal"], first=first)]
+        lines.append(f"{'':8s}" + "".join(f"{name:>8s}" for name in names[:MOST]))
+        for i, name in enumerate(names):
+            row = [table[i, j] for j in range(len(names[:MOST]))]
+            cells = "".join(f"{'–' if one is None else format(one['value'], '.3f'):>8s}" for one in row)
+            lines.append(f"{name:8s}{cells}")
+    if len(names) > MOST:
+        lines.append(f"{len(names) - MOST} more columns: see {FILE}")
+    return lines

@@ -1,0 +1,84 @@
+"""Whether a Ray can be joined, or begun here, before it is tried: Ray itself waits for minutes where nothing answers,
+and says nothing of who else has a port or how much memory there is.
+
+Ray speaks gRPC, so what answers at its address must speak HTTP/2 (RFC 9113, section 3.4: both sides begin with a
+SETTINGS frame). Left out: names of clusters and Ray's client (``ray://…``), which are tried as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.machines import memory_here
+from cotrain.core.errors import ConfigError
+
+PATIENCE = 5.0  # seconds for whoever has the port to answer
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
+SETTINGS = 4  # type of a frame
+HERE = "RAY_GCS_SERVER_PORT"  # of the Ray that begins here, where somebody has set it
+SHARED = Path("/dev/shm")
+SLOW = 10 * 10**9  # bytes of the object store, beyond which Ray refuses to take the disk for shared memory
+
+
+def check_address(address: str, patience: float = PATIENCE) -> None:
+    """Raise ConfigError, one line, where no Ray answers at ``host:port``."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdecimal():
+        return  # "auto", or a name that Ray knows
+    where = f"address = {address!r} in the --cluster file"
+    if not 0 < int(port) < 2**16:
+        raise ConfigError(f"{where}: {port} is no port; expected one from 1 to 65535")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
+            line.sendall(PREFACE)
+            said = line.recv(9)
+    except TimeoutError:
+        said = b""
+    except OSError as error:
+        if error.errno == errno.ECONNRESET:
+            said = b""
+        else:
+            why = (error.strerror or str(error)).lower()
+            raise ConfigError(
+                f"{where}: no Ray answers there ({why}); begin one with `ray start --head --port {port}`, mend the "
+                "address, or leave it out to begin Ray here"
+            ) from None
+    if len(said) < 4 or said[3] != SETTINGS:
+        raise ConfigError(
+            f"{where}: another program has that port, which is no Ray; give the address that `ray start --head` "
+            "printed, or another --port to it"
+        )
+
+
+def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
+    """Raise ConfigError, one line, where Ray cannot begin on this machine: the port it is told to take is in use, or
+    there is less memory than its object store is to have."""
+    port = environment.get(HERE, "")
+    if port.isdecimal() and int(port):
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                line.bind(("", int(port)))
+            except (OSError, OverflowError) as error:
+                why = (getattr(error, "strerror", None) or str(error)).lower()
+                raise ConfigError(
+                    f"{HERE} = {port}: Ray cannot begin at that port ({why}); unset it, and Ray takes a free one"
+                ) from None
+    wanted, there = cluster.object_store_mb * 2**20, memory_here()
+    if wanted > there:
+        raise ConfigError(
+            f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has {there // 2**20} MB "
+            "of memory in all; lower it"
+        )
+    shared = shutil.disk_usage(SHARED).free if SHARED.is_dir() else wanted
+    if wanted > max(shared, SLOW):
+        raise ConfigError(
+            f"object_store_mb = {cluster.object_store_mb} in the --cluster file: {SHARED} has {shared // 2**20} MB "
+            "free; lower it, or give the container more shared memory"
+        )

@@ -1,0 +1,178 @@
+"""What each machine of a Ray has, as it says itself, and what of that would stop a run: ``cotrain run`` asks before it
+loads anything, ``cotrain doctor --cluster`` whenever it is called.
+
+A machine is asked for the versions of the command's Python and of vLLM's, and for the hash of each model's weights as
+it would load them there, from a directory or its cache.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cotrain.backend import environments
+from cotrain.core.errors import ConfigError, ModelError
+
+Machine = dict[str, Any]  # what one machine says of itself, or "name" and "error": why it says nothing
+PATIENCE = 300.0  # seconds for all machines to answer
+ARRIVAL = 60.0  # seconds in which GPUs join a Ray that has just begun
+
+
+def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, gpus: bool = False) -> list[Machine]:
+    """What each machine of Ray's says of itself, in the order of their addresses. One that does not answer within
+    ``patience`` seconds, or cannot, has an "error". ``gpus``: those alone that have some. Other arguments: see
+    ``look_here``."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    asked: list[tuple[str, Any]] = []
+    for node in nodes():
+        if gpus and not gpus_of(node):
+            continue
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        task: Any = ray.remote(look_here).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        asked.append((str(node["NodeManagerAddress"]), task.remote(engine, list(models))))
+    until = time.monotonic() + patience
+    return [answer_of(name, reference, until, patience) for name, reference in asked]
+
+
+def nodes() -> list[Mapping[str, Any]]:
+    """Ray's machines that are alive, by their addresses."""
+    import ray
+
+    return sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeManagerAddress"]))
+
+
+def gpus_of(node: Mapping[str, Any]) -> float:
+    return float(node["Resources"].get("GPU", 0.0))
+
+
+def answer_of(name: str, reference: Any, until: float, patience: float) -> Machine:
+    """What a machine says, or why it says nothing."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    try:
+        found: Machine = ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+    except GetTimeoutError:
+        ray.cancel(reference, force=True)
+        return {"name": name, "error": f"no answer within {patience:g} seconds"}
+    except RayError as error:
+        lines = (str(getattr(error, "cause", None) or error).strip() or type(error).__name__).splitlines()
+        return {"name": name, "error": f"it cannot answer ({lines[0][:200]}); install the same cotrain there"}
+    return found
+
+
+def look_here(engine: str | None, models: Sequence[str]) -> Machine:
+    """One machine, said by itself. ``engine``: the Python of vLLM; ``models``: directories or names of the Hub."""
+    import torch
+
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return {
+        "name": platform.node(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": memory_here(),
+        "gpus": [(gpu.name, gpu.total_memory) for gpu in gpus],
+        "python": environments.look(sys.executable),
+        "engine": None if engine is None else environments.look(engine),
+        "weights": {model: weights_of(model) for model in models},
+    }
+
+
+def weights_of(model: str) -> str:
+    """The first digits of their SHA-256, or "missing: " and why."""
+    from cotrain.models.load import describe_model, model_directory
+
+    try:
+        return str(describe_model(model_directory(model))["sha256"][:12])
+    except ModelError as error:
+        return f"missing: {error}"
+
+
+def memory_here(limit: str = "/sys/fs/cgroup/memory.max") -> int:
+    """Bytes of memory that processes of this machine, or of this container, may have."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open(limit, encoding="ascii") as file:
+            said = file.read().strip()
+    except OSError:
+        return whole
+    return min(whole, int(said)) if said.isdecimal() else whole
+
+
+def wrongs(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
+    """What is wrong with one machine, each in one line. ``here``: the command's own Python."""
+    name = machine["name"]
+    if "error" in machine:
+        return [f"{name}: {machine['error']}"]
+    wrong = []
+    if versions(machine["python"]) != versions(here):
+        wrong.append(f"{name} has {versions(machine['python'])}, this machine {versions(here)}")
+    if engine is not None and (problem := environments.problem(machine["engine"], dict(here))):
+        wrong.append(f"{name}: {engine}: {problem}")
+    missing = (found for found in machine["weights"].values() if found.startswith("missing: "))
+    return wrong + [f"{name}: {found.removeprefix('missing: ')}" for found in missing]
+
+
+def differences(machines: Sequence[Machine]) -> list[str]:
+    """In what machines differ from the first of those that answered."""
+    said = [machine for machine in machines if "error" not in machine]
+    wrong = []
+    for other in said[1:]:
+        first = said[0]
+        for model, weights in first["weights"].items():
+            if other["weights"][model] != weights:
+                wrong.append(f"weights of {model!r} on {other['name']} are others than on {first['name']}")
+        one, two = (versions(m["engine"] or {}) for m in (first, other))
+        if one != two:
+            wrong.append(f"vLLM's Python on {other['name']} has {two}, on {first['name']} {one}")
+    return wrong
+
+
+def versions(found: Mapping[str, Any]) -> str:
+    """In one line: ``python 3.11.7, cotrain 0.1.0 (files 341c883e990a), ray 2.60.0``."""
+    if "error" in found:
+        return str(found["error"])
+    names = [name for name in ("python", *environments.PACKAGES) if name in found]
+    files = {"cotrain": f" (files {found.get('code')})"}
+    return ", ".join(f"{name} {found[name]}{files.get(name, '')}" for name in names)
+
+
+# -- GPUs that are asked for
+
+
+def check_gpus(wanted: Sequence[tuple[str, float]], there: Sequence[float], where: str) -> None:
+    """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
+    processes with the GPUs of each, by the table of the --cluster file that says so; ``there``: of each machine;
+    ``where``: as messages name them."""
+    most, whole = max(there, default=0.0), sum(there)
+    for table, each in wanted:
+        if each > most:
+            have = f"none has more than {most:g}" if most else "there is none"
+            raise ConfigError(
+                f"[{table}] gpus = {each:g} in the --cluster file: {have} {where}; lower it, leave it out to run on "
+                "the CPU, or add a machine that has so many"
+            )
+    total = sum(each for _, each in wanted)
+    if total > whole:
+        raise ConfigError(
+            f"learners and engine want {total:g} GPUs, and there are {whole:g} {where}; give fewer ranks or engines, "
+            "or less than a GPU to each"
+        )
+
+
+def await_gpus(wanted: Sequence[tuple[str, float]], where: str, pause: Callable[[float], None] = time.sleep) -> None:
+    """The same of a Ray that runs, whose machines may still be joining."""
+    until = time.monotonic() + ARRIVAL
+    while True:
+        try:
+            check_gpus(wanted, [gpus_of(node) for node in nodes()], where)
+            return
+        except ConfigError:
+            if time.monotonic() > until:
+                raise
+        pause(1.0)

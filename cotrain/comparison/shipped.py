@@ -1,0 +1,28 @@
+"""The studies that come with the package, by name: the files of ``cotrain/studies``, as they were committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cotrain.core.errors import ConfigError, UnknownName
+
+FOLDER = Path(__file__).resolve().parent.parent / "studies"
+
+
+def shipped() -> dict[str, Path]:
+    """The file of each study, by its name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def study_path(text: str) -> Path:
+    """The file that ``text`` means: a file, or the name of a study that comes with the package. Raises UnknownName for
+    a name that is none, ConfigError for a path without a file."""
+    path, known = Path(text), shipped()
+    if path.is_file():
+        return path
+    if text in known:
+        return known[text]
+    if len(path.parts) == 1 and path.suffix != ".toml":
+        raise UnknownName("study", text, known)
+    named = f"; a study of this name comes with cotrain: cotrain study {path.stem}" if path.stem in known else ""
+    raise ConfigError(f"{text}: no such file{named or '; give the file of a study, or the name of one that ships'}")

@@ -1,0 +1,62 @@
+"""How much of a model a run has changed: the share of its weights that are the same number before and after.
+
+::
+
+    sparsity(θ₀, θ₁) = 1 − ‖θ₁ − θ₀‖₀ / n           with both sides rounded to bfloat16, as checkpoints are stored
+
+(Mukherjee et al. 2025, arXiv 2505.11711.) An update of less than about 1/256 of a weight is lost in that rounding, so
+the figure hangs on the learning rate and the length of a run before it says something of a method. The tolerant one
+also takes numbers for the same that differ by at most ``TOLERANCE``; that only happens to weights below about 0.002.
+
+The adapter of a policy is added to its base first: what is compared are the merged weights, and all weights of the base
+count, also those that no adapter reaches.
+
+Left out: which weights changed, and the rank of the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+TOLERANCE = 1e-5  # largest distance of two numbers that count as equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchanged:
+    """Of ``weights`` numbers, how many are the same as before."""
+
+    weights: int
+    same: int  # in bfloat16
+    near: int  # in bfloat16, within ``TOLERANCE``
+
+    def __add__(self, other: Unchanged) -> Unchanged:
+        return Unchanged(weights=self.weights + other.weights, same=self.same + other.same, near=self.near + other.near)
+
+
+NOTHING = Unchanged(weights=0, same=0, near=0)
+
+
+@torch.no_grad()
+def unchanged(before: torch.Tensor, after: torch.Tensor) -> Unchanged:
+    """Compare two tensors of one shape, any device and dtype; on the CPU. Raises ValueError for another shape."""
+    if before.shape != after.shape:
+        raise ValueError(f"unchanged needs one shape, found {tuple(before.shape)} and {tuple(after.shape)}")
+    one, other = (tensor.detach().cpu().to(torch.bfloat16).float() for tensor in (before, after))
+    apart = (one - other).abs()
+    return Unchanged(weights=apart.numel(), same=int((apart == 0).sum()), near=int((apart <= TOLERANCE).sum()))
+
+
+def total(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Unchanged:
+    """Over (before, after) of several tensors, one after the other."""
+    return sum((unchanged(before, after) for before, after in pairs), NOTHING)
+
+
+def whole(before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]) -> Unchanged | None:
+    """Over all weights of a model, by name; None where the two do not have the same names and shapes."""
+    known = dict(before)
+    if known.keys() != after.keys() or any(known[name].shape != tensor.shape for name, tensor in after.items()):
+        return None
+    return total((known[name], tensor) for name, tensor in after.items())

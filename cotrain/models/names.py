@@ -1,0 +1,80 @@
+"""Names of models that hold from everywhere: an absolute directory, or a name of the Hub with its revision.
+
+::
+
+    embedded                 a model of this package
+    /home/ann/models/inst    a directory
+    owner/name@1f2e3d…       a model of the Hub at a commit, branch or tag; without "@": what the Hub has at present
+
+Left out: names of the Hub without an owner, which it keeps for the oldest models; they stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
+
+from cotrain.core.errors import ModelError
+from cotrain.models.load import embedded, hub_parts, resolve
+
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+
+
+def is_hub_model(text: str) -> bool:
+    """Whether a text can name a model of the Hub, with or without a revision; a directory here is none."""
+    return _HUB.fullmatch(text) is not None and not Path(text).exists()
+
+
+def lasting(name: str) -> str:
+    """The name of the same model as seen from any directory, and at any later time. A model that is not here keeps its
+    name: whoever loads it says what is wrong."""
+    try:
+        where = resolve(name)
+    except ModelError:
+        return name
+    if isinstance(where, Path):
+        return name if embedded(name) else str(where.absolute())
+    repository, revision = hub_parts(where)
+    commit = None if revision else _commit(repository)
+    return f"{repository}@{commit}" if commit else name
+
+
+def unpinned(name: str) -> str:
+    """What two names of one model have in common: ``lasting``, of the Hub without its revision; asks no network."""
+    return hub_parts(name)[0] if is_hub_model(name) else lasting(name)
+
+
+def _commit(repository: str) -> str | None:
+    """The commit that the Hub, or the cache where there is no network, has of a model."""
+    try:
+        folder = Path(snapshot_download(repository, allow_patterns=["config.json"]))
+    except (OSError, ValueError, HFValidationError):
+        return None
+    return folder.name if folder.parent.name == "snapshots" else None
+
+
+def base_of(name: str | os.PathLike[str]) -> tuple[str, str | None]:
+    """How an adapter names its base, so that PEFT finds it: an absolute directory, or a name of the Hub and its
+    revision."""
+    where = resolve(name)
+    return (str(where.absolute()), None) if isinstance(where, Path) else hub_parts(where)
+
+
+def known_as(name: str) -> str | None:
+    """The name on the Hub that a model has, or says of itself in its config.json; None where nobody knows one."""
+    try:
+        where = resolve(name)
+    except ModelError:
+        return None
+    if not isinstance(where, Path):
+        return hub_parts(where)[0]
+    try:
+        said = json.loads((where / "config.json").read_text(encoding="utf-8"))["_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return said if isinstance(said, str) and is_hub_model(said) else None

@@ -1,0 +1,129 @@
+r"""Steps in a model's own words: where each step of a free text stands, by the way that one names.
+
+::
+
+    tags         <step>3 + 4 = 7</step>                      the inside of each
+    lines        3 + 4 = 7                                   a line each
+    numbered     1. …   2) …   Step 3: …   **Step 4** …      from one number to the next; they count up from 1
+    sentences    Three and four are 7. So it is 7.           up to . ! ? and a space, or the end of the line
+    paragraphs   …                                           a blank line between them, as in PRM800K and ProcessBench
+
+A number out of turn is text of the step it stands in, so that a list inside of a step cuts nothing. What holds no
+letter and no digit, such as a rule or a lone ``\[``, is no step. Each step is a span of the text, without the number
+and the white space around it.
+
+Left out: a guess at where steps that share a sentence end, and nested steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cotrain.core.errors import UnknownName
+from cotrain.core.types import Span
+from cotrain.text.parsers import blocks_of
+
+LINES, NUMBERED = "lines", "numbered"
+STEPS_AS = ("tags", LINES, NUMBERED, "sentences", "paragraphs")
+CLEAR = 0.75  # share of the texts that a way must cut
+_NUMBER = re.compile(
+    r"^[#>*_ \t]{0,12}(?:\(?(?P<bare>\d{1,3})[.)](?=[ \t*_]|$)|step[ \t]{1,4}(?P<said>\d{1,3})\b[ \t]*[:.)–—-]*)"
+    r"(?P<bold>[*_: \t]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LINE, _BLANK = re.compile("\n"), re.compile(r"\n[ \t\r]*\n")
+_END = re.compile(r"(?<=[.!?])[\"')\]*_]*[ \t]+(?=[\"'(\[*_\\$]*[^\W_a-z])")
+_SHORT = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|No|vs|etc|approx|Eq|eq|Fig|e\.g|i\.e|cf)\.$")
+_ITEM = re.compile(r"\W*\d{1,3}\.")  # the number of a list
+
+
+def check_steps(kind: str) -> None:
+    """Raises UnknownName for what is no way to cut steps."""
+    if kind not in STEPS_AS:
+        raise UnknownName("way to cut steps", kind, STEPS_AS)
+
+
+def steps_in(text: str, kind: str) -> tuple[Span, ...]:
+    """[K] the steps of a text in order, each a part of it; () where it has none. Raises UnknownName."""
+    check_steps(kind)
+    if kind == "tags":
+        found = [(block.start, block.end) for block in blocks_of(text, "step")]
+    elif kind == LINES:
+        found = _cut(text, _LINE)
+    elif kind == "paragraphs":
+        found = _cut(text, _BLANK)
+    elif kind == NUMBERED:
+        found = _numbered(text)
+    else:
+        found = [
+            (start + a, start + b)
+            for start, end in _cut(text, _LINE)
+            for a, b in _between(text[start:end], _sentence_ends(text[start:end]))
+        ]
+    return tuple(span for a, b in found if (span := _trimmed(text, a, b)) is not None)
+
+
+def steps_seen(texts: Sequence[str]) -> str:
+    """The way in which these texts are cut into steps: numbered where most number them, paragraphs where those hold
+    several lines, lines where there are several, else sentences."""
+
+    def most(kind: str, least: int) -> bool:
+        return bool(texts) and sum(len(steps_in(t, kind)) >= least for t in texts) >= CLEAR * len(texts)
+
+    def count(kind: str) -> int:
+        return sum(len(steps_in(text, kind)) for text in texts)
+
+    if most("numbered", 2):
+        return "numbered"
+    if most("paragraphs", 3) and count("paragraphs") < count("lines"):
+        return "paragraphs"
+    return "lines" if most("lines", 2) or not texts else "sentences"
+
+
+def _numbered(text: str) -> list[tuple[int, int]]:
+    """From each number that continues the count to the next one; numbers alone and "Step" are counted apart, and the
+    way that the first one has holds for all."""
+    marks, way = list[re.Match[str]](), None
+    for match in _NUMBER.finditer(text):
+        if way is None or match[way]:
+            mine = way or ("bare" if match["bare"] else "said")
+            if int(match[mine]) == len(marks) + 1:
+                way = mine
+                marks.append(match)
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return [(_after(mark), end) for mark, end in zip(marks, ends, strict=False)]
+
+
+def _after(mark: re.Match[str]) -> int:
+    """Where the step of a number begins; bold that the number alone is in ends with it, other bold is the step's."""
+    inside = mark[0].lstrip("#> \t").startswith(("*", "_"))
+    return mark.end() if inside else mark.start("bold")
+
+
+def _sentence_ends(line: str) -> list[tuple[int, int]]:
+    return [
+        found.span()
+        for found in _END.finditer(line)
+        if not _SHORT.search(line, max(0, found.start() - 8), found.start())
+        and not (found.start() < 8 and _ITEM.fullmatch(line, 0, found.start()))
+    ]
+
+
+def _cut(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
+    return _between(text, [found.span() for found in gap.finditer(text)])
+
+
+def _between(text: str, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches of a text that these gaps leave."""
+    edges = [0, *(edge for gap in gaps for edge in gap), len(text)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _trimmed(text: str, start: int, end: int) -> Span | None:
+    """The stretch without white space at its ends; None for one without letters and digits."""
+    inside = text[start:end].strip()
+    if not any(map(str.isalnum, inside)):
+        return None
+    at = text.index(inside[0], start)
+    return Span(start=at, end=at + len(inside), text=inside)

@@ -1,0 +1,230 @@
+"""What a run by Ray must find, told in one line before anything is loaded: ports, memory, GPUs, other machines."""
+
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from cotrain.backend import machines
+from cotrain.backend.cluster_file import Cluster, check_world
+from cotrain.backend.joining import HERE, PREFACE, check_address, check_here
+from cotrain.backend.machines import await_gpus, check_gpus, differences, memory_here, wrongs
+from cotrain.backend.on_ray import _told
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+from cotrain.loop.estimate import Process
+from cotrain.loop.processes import check_memory, note_of
+from tests.helpers import TINY
+
+GIB = 2**30
+
+
+@contextmanager
+def listening(answer: bytes | None):
+    """A port at which this is answered; None: nothing, for as long as it is open."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            try:
+                line, _ = server.accept()
+            except OSError:
+                return
+            with line:
+                line.recv(64)
+                if answer is None:
+                    time.sleep(1.0)
+                else:
+                    line.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def line_of(call, *arguments, **settings) -> str:
+    with pytest.raises(ConfigError) as told:
+        call(*arguments, **settings)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+# -- ports
+
+
+def test_an_address_at_which_nothing_answers():
+    line = line_of(check_address, f"127.0.0.1:{free_port()}")
+    assert "no Ray answers there (connection refused); begin one with `ray start --head --port " in line
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
+def test_an_address_that_another_program_has(answer):
+    with listening(answer) as port:
+        assert "another program has that port, which is no Ray" in line_of(check_address, f"127.0.0.1:{port}", 0.3)
+
+
+def test_an_address_at_which_http2_is_spoken_is_tried():
+    with listening(PREFACE[-9:]) as port:
+        check_address(f"127.0.0.1:{port}")
+    check_address("auto")
+    assert "70000 is no port" in line_of(check_address, "127.0.0.1:70000")
+
+
+def test_a_port_in_use_for_the_ray_that_begins_here():
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        line = line_of(check_here, Cluster(object_store_mb=80), {HERE: str(port)})
+    assert f"{HERE} = {port}: Ray cannot begin at that port (address already in use); unset it" in line
+    check_here(Cluster(object_store_mb=80), {HERE: str(port)})
+    check_here(Cluster(object_store_mb=80), {})
+
+
+def test_versions_that_differ_are_named():
+    said = "Version mismatch: The cluster was started with:\n    Ray: 2.50.0\n    Python: 3.12.1\nThis process"
+    assert _told(RuntimeError(said)) == " ".join(said.split())
+    assert _told(RuntimeError("one\ntwo")) == "one"
+
+
+# -- memory
+
+
+def test_an_object_store_beyond_the_memory_of_the_machine():
+    assert "object_store_mb = 1000000000 in the --cluster file: this machine has" in line_of(
+        check_here, Cluster(object_store_mb=10**9), {}
+    )
+
+
+def test_memory_of_a_container(tmp_path):
+    limit = tmp_path / "memory.max"
+    whole = memory_here(str(limit))
+    assert whole > 2**28
+    limit.write_text("max\n")
+    assert memory_here(str(limit)) == whole
+    limit.write_text("1000000\n")
+    assert memory_here(str(limit)) == 1000000
+
+
+PROCESSES = (
+    Process(what="the command", memory={}, beside={"the program itself": GIB}),
+    Process(what="the learners", memory={"weights": 4 * GIB, "optimiser": 8 * GIB}, beside={"the program itself": GIB}),
+    Process(what="the engine's process", memory={"weights": 4 * GIB}, beside={"the program itself": GIB}),
+)
+
+
+def having(*sizes, gpus=()):
+    return [{"name": f"node-{i}", "memory": size * GIB, "gpus": [("card", g * GIB) for g in gpus]} for i, size in
+            enumerate(sizes)]  # fmt: skip
+
+
+def test_processes_that_need_more_memory_than_there_is():
+    check_memory(PROCESSES, having(19), "cpu", "this machine")
+    line = line_of(check_memory, PROCESSES, having(12), "cpu", "this machine")
+    assert line.startswith("the learners needs about 13.00 GiB of memory, and this machine has 12.00 GiB; take smaller")
+    line = line_of(check_memory, PROCESSES, having(18), "cpu", "this machine")
+    assert "the processes need about 19.00 GiB of memory (the command 1.00 GiB, the learners 13.00 GiB" in line
+    check_memory(PROCESSES, having(13, 6), "cpu", "the Ray")
+    assert "and the Ray has 12.00 GiB" in line_of(check_memory, PROCESSES, having(12, 12), "cpu", "the Ray")
+    check_memory(PROCESSES, [{"name": "silent", "error": "no answer"}], "cpu", "the Ray")
+
+
+def test_processes_that_need_more_memory_than_a_gpu_has():
+    check_memory(PROCESSES, having(3, gpus=(16,)), "cuda", "this machine")
+    line = line_of(check_memory, PROCESSES, having(3, gpus=(8, 8)), "cuda", "this machine")
+    assert "the learners needs about 12.00 GiB of GPU memory, and this machine has 8.00 GiB" in line
+    assert "the processes need about 3.00 GiB of memory" in line_of(
+        check_memory, PROCESSES, having(2, gpus=(16,)), "cuda", "this machine"
+    )
+
+
+def test_an_object_store_that_weights_do_not_fit_into_is_noted():
+    assert "weights of up to 4.00 GiB pass through an object store of 1024 MB" in note_of(PROCESSES, Cluster())
+    assert note_of(PROCESSES, Cluster(object_store_mb=5000)) is None
+
+
+# -- GPUs
+
+
+def test_gpus_that_there_are_not():
+    line = line_of(check_world, Cluster(gpus={"LearnerHost": 1.0}), "cpu", 1)
+    assert "[learner] gpus = 1 in the --cluster file: there is none here; lower it" in line
+    wanted = [("learner", 1.0), ("engine", 0.5)]
+    check_gpus(wanted, [1.0, 1.0], "here")
+    assert "learners and engine want 1.5 GPUs, and there are 1 here" in line_of(check_gpus, wanted, [1.0], "here")
+    line = line_of(check_gpus, [("engine", 2.0)], [1.0, 1.0], "at the Ray")
+    assert "[engine] gpus = 2 in the --cluster file: none has more than 1 at the Ray" in line
+
+
+def test_gpus_may_join_late(monkeypatch):
+    late = [[], [], [{"Resources": {"GPU": 1.0}}]]
+    monkeypatch.setattr(machines, "nodes", lambda: late.pop(0))
+    await_gpus([("learner", 1.0)], "at the Ray", lambda seconds: None)
+    assert not late
+
+
+# -- other machines
+
+
+def test_a_machine_that_says_nothing_is_named():
+    silent = {"name": "10.0.0.2", "error": "no answer within 300 seconds"}
+    assert wrongs(silent, {}, None) == ["10.0.0.2: no answer within 300 seconds"]
+    assert differences([silent, silent]) == []
+
+
+# -- by the command
+
+
+def refused(capsys, tmp_path, text, *flags):
+    (tmp_path / "cluster.toml").write_text(text)
+    out = tmp_path / "run"
+    given = ["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "cluster.toml"), "--device", "cpu",
+             "--model", TINY, "--out", str(out), *flags]  # fmt: skip
+    assert main(given) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and not out.exists()
+    return said
+
+
+def test_the_command_tells_before_anything_is_loaded(capsys, tmp_path, monkeypatch):
+    assert "no Ray answers there" in refused(capsys, tmp_path, f'address = "127.0.0.1:{free_port()}"')
+    assert "this machine has" in refused(capsys, tmp_path, "object_store_mb = 1000000000")
+    assert "[learner] gpus = 99" in refused(capsys, tmp_path, "[learner]\ngpus = 99")
+    with socket.create_server(("", 0)) as server:
+        monkeypatch.setenv(HERE, str(server.getsockname()[1]))
+        assert "Ray cannot begin at that port" in refused(capsys, tmp_path, "")
+    monkeypatch.delenv(HERE)
+    monkeypatch.setattr(machines, "memory_here", lambda: GIB // 4)
+    assert "the processes need about" in (said := refused(capsys, tmp_path, "object_store_mb = 80")) or "needs" in said
+
+
+def test_a_dry_run_tells_the_memory_of_each_process(capsys, tmp_path):
+    flags = ["run", "grpo", "--model", TINY, "--out", str(tmp_path / "run"), "--dry-run"]
+    assert main([*flags, "--backend", "ray", "--world", "2"]) == 0
+    said = capsys.readouterr().out
+    for who in ("the command", "the learners (rank 1 of 2)", "the engine's process", "Ray"):
+        assert f"# memory of {who}, estimated: " in said
+    assert "memory on cpu" not in said
+    assert main(flags) == 0
+    assert "# memory on cpu, estimated: " in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+def test_ranks_share_what_learners_hold(capsys, tmp_path):
+    def learners(world):
+        flags = ["--backend", "ray", "--world", str(world), "--dry-run", "--json", "--out", str(tmp_path / "run")]
+        assert main(["run", "grpo", "--model", TINY, *flags]) == 0
+        found = json.loads(capsys.readouterr().out)["estimate"]["processes"]
+        return [process["memory"] for process in found if process["what"].startswith("the learners")]
+
+    torch.set_num_threads(1)
+    (one,), two = learners(1), learners(2)
+    assert len(two) == 2
+    for mine in two:
+        assert mine["optimiser"] == pytest.approx(one["optimiser"] / 2, abs=1)
+        assert mine["weights"] == pytest.approx(one["weights"] / 2, abs=1)

@@ -1,0 +1,58 @@
+"""The picture of how good a judge must be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import error_curve
+
+
+def study(path: Path, ends: dict[str, float]) -> Path:
+    arms = {
+        arm: {
+            "before": {"value": 0.25, "low": 0.2, "high": 0.3, "n": 5},
+            "after": {"value": end, "low": end - 0.1, "high": end + 0.1, "n": 5},
+        }
+        for arm, end in ends.items()
+    }
+    path.write_text(json.dumps({"parts": {"short & long": {"arms": arms}}}))
+    return path
+
+
+def test_a_better_end_is_drawn_higher_and_more_errors_further_right(tmp_path: Path) -> None:
+    found = study(tmp_path / "study.json", {"wrong 20": 0.3, "truth": 0.5})
+    assert error_curve.main([str(found), "--out", str(tmp_path / "curve.svg")]) == 0
+    picture = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0 %", "20 %", "short & long"} <= set(texts)
+    lines = [element.get("d", "") for element in picture.iter("{http://www.w3.org/2000/svg}path")]
+    (x0, y0), (x1, y1) = next(
+        [tuple(map(float, point.split())) for point in d[1:].split("L")] for d in lines if "L" in d
+    )
+    assert x0 < x1 and y0 < y1  # pixels count from the top
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["nowhere.json"], "expected the study.json"),
+        (["other.json"], "expected the study.json"),
+        (["study.json", "--labels", "a", "b"], "--labels: found 2, expected one for each of 1 parts"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study(tmp_path / "study.json", {"truth": 0.5})
+    study(tmp_path / "other.json", {"truth": 0.5, "frozen": 0.4})
+    with pytest.raises(SystemExit) as stopped:
+        error_curve.main([*words, "--out", "x.svg"])
+    assert stopped.value.code == 2 and what in capsys.readouterr().err and not (tmp_path / "x.svg").exists()

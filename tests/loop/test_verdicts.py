@@ -1,0 +1,162 @@
+"""How a real verifier's reviews are read is chosen before anything long begins, from what it writes, or refused in one
+line."""
+
+import json
+import shutil
+
+import pytest
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.loop.answers import asked_how
+from cotrain.loop.override import override
+from cotrain.loop.verdicts import MAY_ASK, Reviewed, refusal, shown, verdicts_for
+from cotrain.play.common_roles import FORMAT_MARK
+from cotrain.recipes.critique import critique
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.judged import judged
+from cotrain.recipes.tango import tango
+from cotrain.text.free_verdicts import free_review
+from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_of
+from tests.helpers import EASY, TINY
+
+FINAL = "<final>(CORRECT|INCORRECT)</final>"  # what the tiny model writes, read by a pattern
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A model that nobody knows: the tiny one without its mark."""
+    path = tmp_path_factory.mktemp("models") / "other"
+    shutil.copytree(TINY, path)
+    (path / FORMAT_MARK).unlink()
+    return str(path)
+
+
+def silent(text):
+    """Nobody listens."""
+
+
+def chosen(recipe, verdict=None, prompt=None, say=silent, look=False, seen=None):
+    return verdicts_for(recipe, verdict, prompt, seen=seen, device="cpu", say=say, look=look)
+
+
+def solving(model, make=tango):
+    """A recipe whose solver is asked as the tiny model was taught."""
+    how = [f"roles.solver.prompt={json.dumps(SOLVE)}", "roles.verifier.sampling.max_tokens=160"]
+    return override(make(model=model, tasks=EASY, steps=1), how)
+
+
+def test_a_model_of_the_package_is_not_asked_and_its_recipe_stays_as_it_is():
+    heard = []
+    assert chosen(tango(model=TINY, tasks=EASY, steps=1), say=heard.append, look=True) == [] and heard == []
+    assert chosen(grpo(model=TINY, tasks=EASY, steps=1), look=True) == []
+
+
+@pytest.mark.parametrize("make", [tango, judged])
+@pytest.mark.parametrize("form", sorted(REVIEW_OWN))
+def test_a_named_form_brings_its_prompt_and_its_reader(other, make, form):
+    recipe = make(model=other, tasks=EASY, steps=1)
+    assert recipe.roles["verifier"].prompt == REVIEW_FULL
+    role = override(recipe, chosen(recipe, form)).roles["verifier"]
+    assert (role.verdict, role.prompt) == (form, REVIEW_OWN[form])
+    text = {"words": "Step 1: wrong\nVerdict: wrong", "boxed": "\\boxed{No} \\boxed{No}", "first-wrong": "\\boxed{0}"}
+    review = role.read(text[form], {"count": 1})
+    assert (tuple(review.steps), review.final) == ((False,), False)
+    assert role.read(text[form], {"count": 2}).ok is (form == "first-wrong")
+
+
+def test_prompts_have_the_marks_that_a_verifier_is_told():
+    assert {fields_of(prompt) for prompt in REVIEW_OWN.values()} == {MAY_ASK}
+
+
+def test_a_prompt_of_ones_own_says_whether_steps_are_judged(other):
+    recipe = tango(model=other, tasks=EASY, steps=1)
+    role = override(recipe, chosen(recipe, "words", "{problem} {solution} Is it?")).roles["verifier"]
+    assert role.read("Verdict: correct", {"count": 3}).final is True
+    asked = override(recipe, chosen(recipe, "words", "{problem} {solution} {count} Is it?")).roles["verifier"]
+    assert asked.read("Verdict: correct", {"count": 3}).reason == "no steps"
+    assert role.told({"problem": "P", "solution": "So it is correct."})["solution"] == "So it is …."
+
+
+def test_what_cannot_be_is_refused(other):
+    recipe = tango(model=other, tasks=EASY, steps=1)
+    with pytest.raises(UnknownName, match="did you mean 'words'"):
+        chosen(recipe, "word")
+    with pytest.raises(ConfigError, match=r"expected the marks \{problem\} and \{solution\}.*found problem"):
+        chosen(recipe, "words", "Is {problem} right?")
+    with pytest.raises(ConfigError, match="nothing asks for it; add --verifier-prompt FILE"):
+        chosen(recipe, FINAL)
+    with pytest.raises(ConfigError, match="no role 'verifier' that reviews steps"):
+        chosen(grpo(model=other, tasks=EASY, steps=1), "words")
+    with pytest.raises(ConfigError, match="no role 'verifier' that reviews steps"):
+        chosen(tango(model=other, tasks=EASY, steps=1, judge="genrm"), "words")
+    with pytest.raises(ConfigError, match="which reads them in tags"):
+        chosen(critique(model="embedded-roles", tasks=EASY, steps=1), "words")
+
+
+def test_the_model_itself_says_how_it_judges(other):
+    """Asked as it was taught, it writes tags; the solver's answers are those that were looked at before."""
+    heard = []
+    recipe = solving(other)
+    settings, seen = asked_how(recipe, "auto", None, device="cpu", say=silent)
+    recipe = override(recipe, settings)
+    how = chosen(recipe, "auto", REVIEW, heard.append, look=True, seen=seen)
+    assert how == [f"roles.verifier.prompt={json.dumps(REVIEW)}"]
+    assert heard[0].endswith(f"for {seen.readable} reviews, to see how it judges …")
+    assert heard[-1].startswith("verdicts: tags reads ") and len(heard) == seen.readable + 2
+    alone = []
+    assert chosen(recipe, "auto", REVIEW, alone.append, look=True) == how  # its own look at the solver's answers
+    assert alone[-1] == heard[-1]
+
+
+def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
+    recipe = override(solving(other), ["roles.verifier.sampling.max_tokens=48"])
+    with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain sft --role verifier"):
+        chosen(recipe, look=True)
+    heard = []
+    assert chosen(recipe, "tags", look=True, say=heard.append) == ['roles.verifier.verdict="tags"']
+    assert heard[-1].startswith("note: ") and "cotrain sft --role verifier" in heard[-1]
+    unsolved = override(recipe, ["roles.solver.sampling.max_tokens=2"])
+    assert chosen(unsolved, look=True, say=heard.append) == [] and "no review was looked at" in heard[-1]
+
+
+def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
+    texts = ["Step 1: correct\nVerdict: correct", "It all looks fine.", "Verdict: wrong", "Fine!"]
+    parsed = [free_review(text, "words", 1) for text in texts]
+    finishes, truths = ["stop"] * 4, [True, False, False, True]
+    reading = Reviewed(prompt="", verdict="words", texts=texts, finishes=finishes, parsed=parsed, truths=truths)
+    lines = shown(reading)
+    assert lines[0].endswith("→ right, steps ✓; in truth right") and "unreadable: no final verdict" in lines[1]
+    assert lines[-1].startswith("verdicts: words reads 1 of 4 reviews (1 agree with the truth)")
+    why = refusal(reading, tried=["tags"])
+    assert why.startswith("3 of 4 reviews cannot be read (most often: no final verdict): …'It all looks fine.'")
+    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict words" not in refusal(
+        reading, tried=["words"]
+    )
+
+
+def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(other, tmp_path, capsys):
+    (tmp_path / "ask.txt").write_text(SOLVE)
+    (tmp_path / "judge.txt").write_text(REVIEW)
+    out = str(tmp_path / "run")
+    words = ["run", "tango", "--model", other, "--steps", "2", "--operations", "2", "2", "--tasks-per-step", "2"]
+    words += ["--warmup", "1", "--ratio", "1", "1", "--reviews", "2", "--set", "evaluation.tasks=2", "--out", out]
+    words += ["--set", "evaluation.group_size=1", "--set", "evaluation.greedy=false", "--set", "evaluation.splits=[]"]
+    words += ["--prompt", str(tmp_path / "ask.txt"), "--answer", "tags", "--device", "cpu", "--threads", "1"]
+    words += [
+        "--set",
+        "roles.verifier.sampling.max_tokens=160",
+        "--verifier-prompt",
+        str(tmp_path / "judge.txt"),
+        "--verdict",
+        FINAL,
+    ]
+    assert main(words) == 0
+    assert "reads" in capsys.readouterr().out
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any(row.get("verifier/parse_failures", 1.0) < 0.5 for row in rows)
+    role = api.rebuild(out).roles["verifier"]
+    assert (role.verdict, role.prompt) == (FINAL, REVIEW)
+    assert main(["resume", out, "--device", "cpu"]) == 0
+    capsys.readouterr()

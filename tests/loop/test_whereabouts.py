@@ -1,0 +1,111 @@
+"""A run finds its model again: from another directory, after it was moved, and at the commit that the Hub had."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM
+
+from cotrain import api
+from cotrain.cli import main
+from cotrain.loop.override import override
+from cotrain.loop.whereabouts import located
+from cotrain.models.names import known_as, lasting
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY
+
+SMALL = ["--steps=1", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=2", "--threads=1"]
+BRIEF = ["--operations", "2", "2", "--set=roles.solver.sampling.max_tokens=8", "--set=evaluation.splits=[]"]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    torch.set_num_threads(1)
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    shutil.copytree(TINY, "inst")
+    config = json.loads(Path("inst/config.json").read_text())
+    Path("inst/config.json").write_text(json.dumps(config | {"_name_or_path": "someone/inst"}))
+    return tmp_path
+
+
+def begin(*words):
+    assert main(["run", "grpo", "--model", "./inst", "--out", "run", *SMALL, *BRIEF, *words]) == 0
+
+
+def test_a_run_of_a_relative_model_is_read_from_anywhere(place, monkeypatch, capsys):
+    begin("--lora=2")
+    monkeypatch.chdir(place)
+    assert main(["resume", "there/run", "--steps=2"]) == 0, capsys.readouterr()
+    assert main(["export", "there/run", "--role=solver", "--out=adapter"]) == 0, capsys.readouterr()
+    said = json.loads(Path("adapter/adapter_config.json").read_text())["base_model_name_or_path"]
+    assert said == str(place / "there" / "inst")
+    AutoPeftModelForCausalLM.from_pretrained("adapter")
+    card = Path("adapter/README.md").read_text()
+    assert "base_model: someone/inst" in card and "calls it `someone/inst`" in card
+
+
+def test_a_moved_model_is_told_with_the_flag_that_helps(place, capsys):
+    begin("--lora=2")
+    shutil.move("inst", "elsewhere")
+    capsys.readouterr()
+    for words in (["export", "run", "--role=solver", "--out=adapter"], ["resume", "run", "--steps=2"]):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert "there/inst' is not there any more" in line and "--model NEW" in line
+    shutil.copytree(TINY, "other")
+    (Path("other") / "model.safetensors").write_bytes(b"x")
+    for wrong, why in (("nowhere", "is no directory"), ("other", "other weights"), ("a=elsewhere", "no model 'a'")):
+        assert main(["export", "run", "--role=solver", "--out=adapter", f"--model={wrong}"]) == 2
+        assert why in capsys.readouterr().err
+    assert main(["export", "run", "--role=solver", "--out=adapter", "--model=elsewhere"]) == 0
+    assert json.loads(Path("adapter/adapter_config.json").read_text())["base_model_name_or_path"].endswith("/elsewhere")
+    assert main(["resume", "run", "--model=elsewhere"]) == 2  # it is known now
+    assert "leave it out" in capsys.readouterr().err
+    assert main(["resume", "run"]) == 0
+
+
+def test_a_bare_recipe_goes_on_from_elsewhere(place, monkeypatch):
+    recipe = grpo(model="./inst", steps=1, tasks_per_step=2, group_size=2, evaluation_tasks=2, tasks=EASY)
+    recipe = override(recipe, ["roles.solver.sampling.max_tokens=8", "evaluation.splits=[]"])
+    recipe = replace(recipe, origin=None)
+    api.run(recipe, place / "bare")
+    assert api.resume(place / "bare", recipe=recipe).summary["steps"] == 1
+    saved = json.loads((place / "bare" / "recipe.json").read_text())
+    assert saved["settings"]["policies"]["generator"]["model"] == str(place / "there" / "inst")
+
+
+def test_arguments_settings_and_adapters_are_absolute_too(place):
+    recipe = tango(model="./inst", verifier_model="inst", lora=2, tasks=EASY)
+    recipe = override(recipe, ["policies.start.model=./inst", "policies.generator.lora.path=../there/inst"])
+    found, inst = located(recipe), str(place / "there" / "inst")
+    assert found.origin.arguments["model"] == found.origin.arguments["verifier_model"] == inst
+    assert found.origin.settings[0] == f'policies.start.model="{inst}"' and found.policies["start"].model == inst
+    assert found.policies["generator"].lora.path == str(place / "there" / ".." / "there" / "inst")
+    assert located(found) == found
+
+
+def test_a_model_of_the_hub_is_kept_at_its_commit(place, monkeypatch):
+    """A cache as the Hub's library writes it, and no network."""
+    cache = place / "cache" / "models--someone--inst"
+    shutil.copytree(TINY, cache / "snapshots" / COMMIT)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(place / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    name = f"someone/inst@{COMMIT}"
+    assert lasting("someone/inst") == name == lasting(name) and known_as(name) == "someone/inst"
+    assert lasting("someone/other") == "someone/other"  # whoever loads it says what is wrong
+    begun = {"settings": {"policies": {"generator": {"model": name, "micro_tokens": 1}}}}
+    (cache / "refs" / "main").write_text("f" * 40)  # the Hub has moved on
+    assert located(grpo(model="someone/inst"), begun).policies["generator"].model == name
+    monkeypatch.chdir(place)
+    assert main(["run", "grpo", f"--model={name}", "--lora=2", "--out=run", "--answer=tags", *SMALL, *BRIEF]) == 0
+    assert main(["export", "run", "--role=solver", "--out=adapter"]) == 0
+    said = json.loads(Path("adapter/adapter_config.json").read_text())
+    assert (said["base_model_name_or_path"], said["revision"]) == ("someone/inst", COMMIT)

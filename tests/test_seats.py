@@ -1,0 +1,110 @@
+"""Players of a game against each other: the figures of a pair by hand, and whole runs of tiny models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cotrain import api
+from cotrain.attack.seats import lines_of, seats, won
+from cotrain.cli import main
+from cotrain.core.address import Address
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Episode, Reward, Trace
+from cotrain.loop.override import override
+from cotrain.recipes.debate import debate
+from cotrain.recipes.grpo import grpo
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "tasks": EASY}
+BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1", "evaluation.greedy=false"]
+
+
+def episode(task, **won_by_role):
+    traces = tuple(
+        Trace(
+            address=Address(step=0, task=task, member=0, role=role, call=i),
+            role=role,
+            policy=role,
+            version=0,
+            group="g",
+            prompt_ids=(1,),
+            token_ids=(2,),
+            logprobs=(0.0,),
+            text="",
+            finish="stop",
+            signals=(Reward(name="won", value=value, tokens=None), Reward(name="paid", value=-1.0, tokens=None)),
+        )
+        for role, values in won_by_role.items()
+        for i, value in enumerate(values)
+    )
+    return Episode(step=0, task=task, member=0, task_id=str(task), traces=traces)
+
+
+def test_what_a_seat_wins_by_hand():
+    here = [episode(0, alice=[1.0, 0.5], bob=[0.0]), episode(1, alice=[0.0], bob=[1.0])]
+    there = [episode(0, alice=[0.5], bob=[0.5]), episode(2, bob=[1.0])]
+    assert won([(here, "alice")], "won").value == pytest.approx(0.5)
+    both = won([(here, "alice"), (there, "bob")], "won")  # (1 + 0.5 + 0 + 0.5 + 1) / 5
+    assert both.value == pytest.approx(0.6) and both.n == 5 and both.low < 0.6 < both.high
+    assert won([(here, "carol")], "won") is None and won([(here, "alice")], "payoff") is None
+
+
+def test_matrices_fit_80_columns():
+    players = [{"run": f"runs/{i // 6}", "seed": i // 6, "step": i % 6 * 25} for i in range(12)]
+    value = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    cells = [{"row": i, "column": j, "won": value, "mcc": None if i else value} for i in range(12) for j in range(12)]
+    found = {"players": players, "seats": ["solver", "bob"], "signal": "won", "cells": cells, "problems": 64, "n": 4}
+    lines = lines_of(found)
+    assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
+    assert "won of the row as solver" in lines and "Matthews correlation of the judge" in lines
+    assert "gap: believed minus right" not in lines
+
+
+def run_of(tmp_path, name, **options):
+    out = tmp_path / name
+    api.run(override(debate(**{**SMALL, **options}), BRIEF), out, checkpoint_every=1, keep_every=2)
+    return out
+
+
+@pytest.mark.whole
+def test_debaters_of_two_seeds_meet(tmp_path, capsys):
+    runs = [run_of(tmp_path, str(seed), seed=seed, steps=2, warmup=1, drafts=8) for seed in (0, 1)]
+    capsys.readouterr()
+    words = ["xplay", *map(str, runs), "--seats", "alice", "bob", "--every", "2", "--problems", "8", "--threads", "1"]
+    assert main([*words, "--samples", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads((runs[0] / "seats.json").read_text()) == found
+    assert [(p["seed"], p["step"]) for p in found["players"]] == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    table = {(cell["row"], cell["column"]): cell for cell in found["cells"]}
+    assert len(table) == 16 and any(cell["either"] is not None for cell in found["cells"])
+    for i, j in table:
+        mine, theirs = table[i, j]["either"], table[j, i]["either"]
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            assert mine["value"] + theirs["value"] == pytest.approx(1.0)  # of a constant sum
+    assert table[0, 0] == {**table[2, 2], "row": 0, "column": 0}  # both starts are one model
+    assert main([*words, "--on-rollouts"]) == 2 and "two matrices" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
+    run = run_of(tmp_path, "run", game="solve", steps=2, warmup=1)
+    found = seats([run], roles=("solver", "bob"), every=2, problems=12, n=2)
+    assert len(found["cells"]) == 4 and "either" not in found["cells"][0]
+    assert all(0.0 <= cell["won"]["value"] <= 1.0 and "gap" in cell for cell in found["cells"])
+    assert lines_of(found)[1].startswith("12 problems")
+    with pytest.raises(UnknownName, match="carol"):
+        seats([run], roles=("solver", "carol"), every=2)
+    with pytest.raises(ConfigError, match=r"'judge' of .* is not trained"):
+        seats([run], roles=("solver", "judge"), every=2)
+
+
+@pytest.mark.whole
+def test_two_games_do_not_meet(tmp_path):
+    one = run_of(tmp_path, "one", game="solve", steps=2, warmup=1)
+    other = tmp_path / "other"
+    api.run(override(grpo(steps=1, **SMALL), BRIEF), other)
+    with pytest.raises(ConfigError, match="expected one game"):
+        seats([one, other], roles=("solver", "solver"), every=1)
