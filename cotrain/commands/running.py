@@ -65,6 +65,7 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.machine import fitted
     from cotrain.loop.override import override
+    from cotrain.loop.recipe import check_due
     from cotrain.report.trackers import check as trackers
     from cotrain.tasks.sources import problems
 
@@ -87,6 +88,7 @@ def run(argv: Sequence[str]) -> int:
             setattr(given, name, origin.arguments.get(name, getattr(given, name)))
     if not given.dry_run:
         RunDirectory(given.out).refuse_used()  # before a model is asked
+        check_due(recipe)
     chosen = {one.partition("=")[0] for one in given.set}
     by_size = {name: value for name, value in (origin.by_size if origin else {}).items() if name not in chosen}
     notes = [line_of(origin.arguments, by_size)] if origin and by_size else []
@@ -254,12 +256,16 @@ def resume(argv: Sequence[str]) -> int:
     recipe = api.rebuild(given.directory, say=notes.append)
     begun: Any = RunDirectory.open(given.directory).read("provenance.json")
     threads(given.threads or begun["threads"])
-    before, now = (begun.get("backend") or {}).get("world", 1), given.world or 1
-    if before != now:
-        notes.append(
-            f"note: this run was begun with --world {before} and goes on with --world {now}: sums may round "
-            "differently, so it is the same run but not bit for bit"
-        )
+    was = begun.get("backend") or {}
+    for what, before, now in (
+        ("--world", was.get("world", 1), given.world or 1),
+        ("engine.replicas", was.get("replicas", 1), getattr(backend, "replicas", 1)),
+    ):
+        if before != now:
+            notes.append(
+                f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
+                "differently, so it is the same run but not bit for bit"
+            )
     with ready(backend, recipe) as found:
         return _watched(
             recipe,

@@ -3,6 +3,8 @@ all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -82,16 +84,17 @@ CONTROL += ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "[TOOL_RESU
 ENDS = {"llama-3": "<|eot_id|>", "llama-3.1": "<|eot_id|>", "gemma": "<end_of_turn>", "mistral": "</s>", "none": "</s>"}
 
 
-def renderer_of(name: str) -> Renderer:
-    """By bytes, with the control tokens of all of them."""
+def renderer_of(name: str, template: str | None = None, control: Sequence[str] = ()) -> Renderer:
+    """By bytes, with the control tokens of all of them. ``template``: another one in its place; ``control``: further
+    control tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {char: i for i, char in enumerate(alphabet)} | {"ab": 256, "Ġa": 257}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[("a", "b"), ("Ġ", "a")]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
+    backend.add_special_tokens([AddedToken(token, special=True) for token in [*CONTROL, *control]])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
-    tokenizer.chat_template = TEMPLATES[name]
+    tokenizer.chat_template = TEMPLATES[name] if template is None else template
     return Renderer(tokenizer)
 
 

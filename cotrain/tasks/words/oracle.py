@@ -4,13 +4,7 @@ A step is judged on its own: its numbers must be the given facts or the *earlier
 claim counts), so a step that goes on correctly from an earlier wrong value is itself right. The first wrong step is
 therefore where the solution went wrong, and later steps are wrong only for mistakes of their own.
 
-Reasons, in the order they are looked for:
-    malformed    not `` target= operand OP operand=number OP number=result target``
-    relation     the target is no derived quantity, or the problem defines it otherwise (commuted + and * are the same)
-    repeated     an earlier step already worked this target out
-    unneeded     the target does not lead to the question
-    premise      a number is not the value of its operand at this point
-    arithmetic   the numbers are combined by another operator, or to a wrong result
+Reasons, in the order they are looked for, stand in ``REASONS``.
 
 Left out on purpose: equivalent steps in another notation. The format is part of the task.
 """
@@ -24,6 +18,14 @@ from cotrain.core.types import StepVerdicts
 from cotrain.tasks.words.problem import Fact, Problem, compute
 
 OPERATORS = "+-*"
+REASONS = {  # in words, as the viewer shows them
+    "malformed": "not of the form target = operand op operand = number op number = result target",
+    "relation": "the problem defines this quantity in another way, or not at all",
+    "repeated": "an earlier step has already worked this quantity out",
+    "unneeded": "this quantity does not lead to the question",
+    "premise": "a number is not the value given or worked out for its quantity, or two have changed places",
+    "arithmetic": "the numbers are combined by another operator, or to a wrong result",
+}
 DIGITS = 9  # longer numbers are malformed, so that a runaway sample costs nothing
 
 

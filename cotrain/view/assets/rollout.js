@@ -76,6 +76,16 @@ function Speech({ speech, reviews }) {
     ${review ? html`<${Trace} key=${review.address} trace=${review} shade=${shade} shadeBy=${shadeBy} />` : null}`;
 }
 
+// Why the oracle calls a step wrong; tasks/words/oracle.py has the same words.
+const REASONS = {
+  malformed: "not of the form target = operand op operand = number op number = result target",
+  relation: "the problem defines this quantity in another way, or not at all",
+  repeated: "an earlier step has already worked this quantity out",
+  unneeded: "this quantity does not lead to the question",
+  premise: "a number is not the value given or worked out for its quantity, or two have changed places",
+  arithmetic: "the numbers are combined by another operator, or to a wrong result",
+};
+
 // What a review wrote of each step, where it wrote as many as it judged.
 function reasonsOf(review) {
   const told = [...String(review?.text ?? "").matchAll(/<step>([^]*?)<\/step>/g)].map(([, inside]) => inside.trim());
@@ -91,9 +101,15 @@ function Steps({ speech, reviews, review }) {
     const [css, mark, word] = TRUTH[flag(ok[at])];
     return html`<li class=${`step ${css}`}><b class="mark" title=${`truth: ${word}`}>${mark}</b>
       <span class="text"><${Text} of=${text.trim()} />${at === first ? html` <b class="first" title="first wrong step">▲ first wrong step</b>` : null}
-        ${reasons[at] ? html` <small class="reason"><${Text} of=${reasons[at]} /></small>` : null}</span>
+        ${reasons[at] ? html` <small class="reason" title=${Object.hasOwn(REASONS, reasons[at]) ? REASONS[reasons[at]] : undefined}><${Text} of=${reasons[at]} /></small>` : null}</span>
       ${review ? html`<${Verdict} said=${flag(review.parsed?.steps?.[at])} truth=${flag(ok[at])} votes=${tally(reviews, (one) => one.parsed?.steps?.[at])} reward=${paid[at]?.[1]} because=${because[at]} />` : null}</li>`;
-  })}</ol>`;
+  })}</ol>${glossary(reasons)}`;
+}
+
+// The reasons that occur, in words, for those who read them for the first time.
+function glossary(reasons) {
+  const there = Object.keys(REASONS).filter((name) => Array.isArray(reasons) && reasons.includes(name));
+  return there.length ? html`<dl class="glossary">${there.map((name) => html`<dt>${name}</dt><dd>${REASONS[name]}</dd>`)}</dl>` : null;
 }
 
 function tally(reviews, pick) {
