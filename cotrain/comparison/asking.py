@@ -9,7 +9,7 @@ added later.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,20 @@ class Asking:
     verifier_prompt: str | None = None
 
 
-def settled(recipes: Mapping[str, Recipe], how: Asking, *, out: Path, device: str, say: Say) -> dict[str, list[str]]:
-    """Settings of each arm, by its label. Raises ConfigError for an arm that cannot be asked or read so."""
-    found, looked = kept(out), dict[str, list[str]]()
+def settled(
+    recipes: Mapping[str, Recipe],
+    how: Asking,
+    *,
+    out: Path,
+    device: str,
+    say: Say,
+    begun: Collection[str] = (),
+) -> dict[str, list[str]]:
+    """Settings of each arm, by its label. ``begun``: arms that have runs; those of which nothing was kept are asked as
+    their recipe has it, and no model is opened for them. Raises ConfigError for an arm that cannot be asked or read
+    so."""
+    found: dict[str, list[str]] = {label: [] for label in begun} | kept(out)
+    looked: dict[str, list[str]] = {}
     for label, recipe in recipes.items():
         if label in found:
             continue

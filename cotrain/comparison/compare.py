@@ -145,7 +145,8 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     recipes, given, source = plan.recipes(arms), plan.given, plan.source()
     _refuse_unlike(recipes)
     how = asking.Asking(**{field.name: getattr(plan, field.name) for field in fields(asking.Asking)})
-    asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say)
+    begun = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
+    asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun)
     claim(plan, arms)
     asking.keep(plan.out, asked)
     count = plan.workers or cores()
