@@ -1,6 +1,6 @@
 """A model and data for the study of domains: arithmetic of reasoning-gym and short programs, beside word problems.
 
-    python benchmarks/domains.py --out runs/domains [--tokens 2000000] [--lessons 4000] [--programs 2000]
+    python benchmarks/domains.py --out runs/domains [--tokens 6000000] [--lessons 4000] [--programs 2000]
     cotrain study domains
 
 ``embedded`` has never seen a puzzle of reasoning-gym nor a program. Here it is taught by worked solutions of training
@@ -11,7 +11,9 @@ steps (``gcd``), and functions of one line. Written to --out:
     lessons.jsonl    conversations, as a run will ask and read them
     taught           the model
 
-Needs ``pip install 'cotrain[gym]'``. What the model can do afterwards nobody has measured: the study's gate looks.
+Needs ``pip install 'cotrain[gym]'``. After 1.2M tokens it was greedily right (48 test problems each) in 0.60 of the
+word problems, 0.58 of the programs, 0.13 of ``gcd``, 0.04 of ``products`` and 0.00 of ``chain_sum``, whose numbers have
+up to four digits; after 6M nobody has looked. AdamW at 1e-3 taught no program in 2M tokens.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ def write(out: Path, *, count: int, programs: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=2_000_000)
+    parser.add_argument("--tokens", type=int, default=6_000_000)
     parser.add_argument("--lessons", type=int, default=4000, help="of each domain")
     parser.add_argument("--programs", type=int, default=2000)
     given = parser.parse_args()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from cotrain.backend import environments
-from cotrain.backend.cluster_file import Cluster, read
+from cotrain.backend.cluster_file import Cluster, check_world, read
 from cotrain.backend.machines import PATIENCE, Machine, ask_machines, differences, versions, wrongs
 from cotrain.backend.on_ray import Ray
 from cotrain.backend.places import ByVllm, embedded_alone
@@ -27,6 +27,7 @@ def examine_cluster(target: str, model: str, device: str) -> int:
     """Print the findings; 0 when a run can work, 1 when something is missing or differs. ``target``: see
     ``cluster_file.read``; ``model``: a directory or Hub name. Raises ConfigError for a wrong file."""
     cluster = read(target)
+    check_world(cluster, device, 1)
     engine = cluster.pythons.get("VllmHost")
     launcher = Ray(cluster)
     where = cluster.address or f"Ray begins here, with {cluster.cpus} cores to deal out"
@@ -69,7 +70,13 @@ def tried(cluster: Cluster, launcher: Ray, model: str, device: str) -> int:
         ("weights", {"learner": trainable(model)}),
         ("adapters", {"learner": adapter(model, rank=8), "other": adapter(model, rank=8)}),
     ):
-        backend = Several(_Standing(launcher), device, placing=placing, kind="vllm" if by_vllm else "embedded")
+        backend = Several(
+            _Standing(launcher),
+            device,
+            placing=placing,
+            replicas=cluster.replicas,
+            kind="vllm" if by_vllm else "embedded",
+        )
         try:
             backend.open(policies, seed=0)
         except (UserError, CotrainError) as error:

@@ -11,6 +11,7 @@
     gpus = 1
 
     [engine]
+    replicas = 1                  # processes of each engine, among which requests are dealt
     gpus = 1                      # of each process
     python = "/env/bin/python"    # of --engine vllm: an environment that has vLLM, Ray and cotrain; left out: this one
     cache_mb = 1024               # of vLLM: memory of keys and values, of each process
@@ -26,11 +27,12 @@ import math
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cotrain.backend.places import Place, Placing, Settled
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.engine.vllm_engine import USUAL, VllmSettings
 
@@ -45,6 +47,7 @@ class Cluster:
     cpus: int = len(os.sched_getaffinity(0))
     object_store_mb: int = 1024
     deadline: float = 600.0
+    replicas: int = 1
     gpus: Mapping[str, float] = field(default_factory=dict)  # by host: those of one process
     pythons: Mapping[str, str] = field(default_factory=dict)  # by host: of its process, where it is not the command's
     vllm: VllmSettings = USUAL
@@ -74,7 +77,7 @@ def read(target: str) -> Cluster:
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
         (learner, ("gpus",)),
-        (engine, ("gpus", "python", "cache_mb", "context", "rows")),
+        (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.refuse_unknown(known)
     usual = Cluster()
@@ -89,6 +92,7 @@ def read(target: str) -> Cluster:
         cpus=int(whole.number("cpus", usual.cpus, least=1, whole=True)),
         object_store_mb=int(whole.number("object_store_mb", usual.object_store_mb, least=80, whole=True)),
         deadline=whole.number("deadline_seconds", usual.deadline, least=1),
+        replicas=int(engine.number("replicas", usual.replicas, least=1, whole=True)),
         gpus={
             "LearnerHost": learner.number("gpus", 0.0, least=0),
             "RankHost": learner.number("gpus", 0.0, least=0),
@@ -101,12 +105,17 @@ def read(target: str) -> Cluster:
 
 
 def check_world(cluster: Cluster, device: str, world: int) -> None:
-    """Raise ConfigError, one line, for more ranks of learners, or more GPUs, than this machine has. Left out: what a
-    Ray that runs already has to give, which it is asked when it is joined (``on_ray.py``)."""
+    """Raise ConfigError, one line, for more ranks of learners, replicas of an engine or GPUs than this machine has.
+    Left out: what a Ray that runs already has to give, which it is asked when it is joined (``on_ray.py``)."""
     if world > 1 and cluster.address is None and world > cluster.cpus:
         raise ConfigError(
             f"--world {world}: there are {cluster.cpus} CPUs here for as many ranks; give --world {cluster.cpus} or "
             "fewer, or `cpus` in the --cluster file"
+        )
+    if cluster.address is None and device == "cpu" and cluster.replicas > max(1, cluster.cpus):
+        raise ConfigError(
+            f"engine.replicas is {cluster.replicas} in the --cluster file, and there are {cluster.cpus} CPUs here for "
+            f"as many processes; give {cluster.cpus} or fewer, or more `cpus`"
         )
     each = cluster.gpus.get("RankHost", 0.0)
     if world > 1 and device.startswith("cuda") and each < 1:
@@ -114,20 +123,36 @@ def check_world(cluster: Cluster, device: str, world: int) -> None:
             f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
             "set gpus = 1 under [learner], or give --device cpu"
         )
-    wanted = gpus_wanted(cluster, world)
+    _check_gpus(cluster, gpus_wanted(cluster, world))
+
+
+def gpus_wanted(cluster: Cluster, world: int = 1, engines: Sequence[str] = ("EngineHost",)) -> list[tuple[str, float]]:
+    """GPUs of the learners and of each replica of the engines: by the table of the file, for each process.
+    ``engines``: their hosts."""
+    learner = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
+    asked = [("engine", cluster.gpus.get(host, 0.0)) for host in engines]
+    return [*[("learner", learner)] * world, *asked * cluster.replicas]
+
+
+def roomy(cluster: Cluster, world: int, placing: Placing) -> Placing:
+    """The placing; raises ConfigError, one line, where the replicas of all its engines want more GPUs than there are
+    here."""
+
+    def checked(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+        places = placing(policies, seed, device, threads)
+        _check_gpus(cluster, gpus_wanted(cluster, world, [place.host.__name__ for place in places]))
+        return places
+
+    return checked
+
+
+def _check_gpus(cluster: Cluster, wanted: Sequence[tuple[str, float]]) -> None:
     if cluster.address is None and any(each for _, each in wanted):
         import torch
 
         from cotrain.backend.machines import check_gpus
 
         check_gpus(wanted, [torch.cuda.device_count()], "here")
-
-
-def gpus_wanted(cluster: Cluster, world: int = 1) -> list[tuple[str, float]]:
-    """GPUs of the learners and of one engine: by the table of the file, for each process."""
-    learner = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
-    engine = cluster.gpus.get("EngineHost", 0.0)
-    return [*[("learner", learner)] * world, ("engine", engine)]
 
 
 class _Table:

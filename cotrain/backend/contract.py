@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from cotrain.backend.handles import PolicyHandle, Spec
+from cotrain.backend.work import Worked
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.mismatch import Bounds
@@ -55,6 +56,10 @@ class Backend(Protocol):
 
     def renew(self) -> None:
         """After ``ProcessLost``: every policy is at its start again, in new processes where old ones are gone."""
+        ...
+
+    def work(self) -> Mapping[str, Worked]:
+        """What each process of the run has done so far, by its name; nothing where there is none but the run's own."""
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,7 +50,7 @@ class Answered:
     error: Exception | None = None
 
 
-Turn = tuple[list[Answered], dict[str, float], dict[str, int]]  # answers; counts and limits of the engine
+Turn = tuple[list[Answered], dict[str, float], dict[str, int], float]  # answers; counts and limits of the engine; s
 
 
 def sent(number: int, request: Request) -> Asked:
@@ -76,31 +77,34 @@ class Host:
 
     def advance(self, asked: Sequence[Asked], gone: Sequence[int]) -> Turn:
         """Take these requests, give up those that nobody waits for any more, and work until at least one has been
-        answered. Returns what has been answered, in the order of the engine, its counts and its limits; nothing where
-        nothing is open."""
+        answered. Returns what has been answered, in the order of the engine, its counts and its limits, and the seconds
+        that it took; no answer where nothing is open."""
+        began = time.perf_counter()
         self._take(asked, gone)
         if self._tasks:
             self._run(self._some())
-        return self._handed_out()
+        return self._handed_out(began)
 
     def step(self, asked: Sequence[Asked], gone: Sequence[int]) -> Turn:
         """See ``ServingEngine.step``."""
+        began = time.perf_counter()
         self._take(asked, gone)
         self._run(asyncio.sleep(0))
         serving(self._engine).step()
         self._run(asyncio.sleep(0))
-        return self._handed_out()
+        return self._handed_out(began)
 
     def drawn(self) -> dict[Address, list[int]]:
         """See ``ServingEngine.drawn``."""
         return serving(self._engine).drawn()
 
-    def publish(self, policy: str, version: int, weights: Weights, gone: Sequence[int]) -> None:
-        """These weights of a policy are of this version."""
+    def publish(self, policy: str, version: int, weights: Weights, gone: Sequence[int]) -> int:
+        """These weights of a policy are of this version. Returns their bytes."""
         self._take((), gone)
         if weights:
             self.bring(policy, weights)
         self._engine.publish(policy, version)
+        return sum(int(array.nbytes) for array in weights.values())
 
     def bring(self, policy: str, weights: Weights) -> None:
         """New weights into the tensors that the engine computes with."""
@@ -160,10 +164,10 @@ class Host:
                 self._loop.advance = _idle
                 self._loop.run_until_complete(asyncio.wait([whole]))
 
-    def _handed_out(self) -> Turn:
+    def _handed_out(self, began: float) -> Turn:
         answered, self._finished = self._finished, []
         limits = self._engine.limits() if isinstance(self._engine, DividingEngine) else {}
-        return answered, self._engine.counts(), limits
+        return answered, self._engine.counts(), limits, time.perf_counter() - began
 
 
 async def _awaited(work: Any) -> None:

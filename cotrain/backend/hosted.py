@@ -7,6 +7,7 @@ play: the next question begins a new process, which is given the present weights
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from cotrain.backend.engine_host import Answered, sent
 from cotrain.backend.handles import PolicyHandle, Sequences, Spec
 from cotrain.backend.learner_host import Opened, tensors_of
 from cotrain.backend.shapes import Shape
+from cotrain.backend.work import Worked
 from cotrain.core.address import Address
 from cotrain.core.errors import EngineLost, ProcessLost, UnknownName
 from cotrain.core.state import State
@@ -44,6 +46,21 @@ class Process(Protocol):
     def kill(self) -> None:
         """Whatever it does, and if it is gone already."""
         ...
+
+
+class Timed:
+    """A process, and the seconds in which it was asked for something. Implements ``Process``."""
+
+    def __init__(self, process: Process, worked: Worked) -> None:
+        self._process, self._worked = process, worked
+        self.send, self.wait, self.kill = process.send, process.wait, process.kill
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return self._process.ask(method, *arguments)
+        finally:
+            self._worked.busy += time.perf_counter() - began
 
 
 class HostedPolicy(PolicyHandle):
@@ -113,8 +130,10 @@ class HostedPolicy(PolicyHandle):
 class HostedEngine:
     """An engine in another process. Implements ``ServingEngine`` and ``DividingEngine``."""
 
-    def __init__(self, process: Process, renew: Callable[[], Process]) -> None:
-        """``renew``: makes another process in place of one that is lost, with the present weights."""
+    def __init__(self, process: Process, renew: Callable[[], Process], worked: Worked) -> None:
+        """``renew``: makes another process in place of one that is lost, with the present weights; ``worked``: what it
+        does is added to it."""
+        self.worked = worked
         self._process: Process | None = process
         self._renew = renew
         self._contexts: dict[str, int] = process.ask("context")
@@ -155,7 +174,20 @@ class HostedEngine:
 
     def bring(self, policy: str, version: int, weights: Any) -> None:
         """New weights of a policy. ``weights``: numpy arrays by name, or what Ray fetches them by."""
-        self.ask("publish", policy, version, weights, self._cancelled())
+        self.end_bring(self.begin_bring(policy, version, weights))
+
+    def begin_bring(self, policy: str, version: int, weights: Any) -> tuple[Any, float]:
+        """Send them; what ``end_bring`` waits for. Errors: as ``ask``."""
+        began = time.perf_counter()
+        return self._present().send("publish", policy, version, weights, self._cancelled()), began
+
+    def end_bring(self, begun: tuple[Any, float]) -> int:
+        """Wait until they have arrived; their bytes. Errors: as ``ask``."""
+        reference, began = begun
+        taken: int = self.wait(reference, "publish")
+        self.worked.published_bytes += taken
+        self.worked.publish_seconds += time.perf_counter() - began
+        return taken
 
     def counts(self) -> dict[str, float]:
         return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
@@ -173,7 +205,7 @@ class HostedEngine:
     def ask(self, method: str, *arguments: Any) -> Any:
         """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
         one are lost."""
-        return self._wait(self._present().send(method, *arguments), method)
+        return self.wait(self._present().send(method, *arguments), method)
 
     def _present(self) -> Process:
         if self._process is None:
@@ -186,7 +218,8 @@ class HostedEngine:
             self._process = process
         return self._process
 
-    def _wait(self, reference: Any, method: str) -> Any:
+    def wait(self, reference: Any, method: str) -> Any:
+        """The answer to what was sent. Errors: as ``ask``."""
         try:
             return self._present().wait(reference, method)
         except ProcessLost as lost:
@@ -219,7 +252,9 @@ class HostedEngine:
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
         answered: list[Answered]
-        answered, self._counts, self._limits = self._wait(reference, method)
+        answered, self._counts, self._limits, seconds = self.wait(reference, method)
+        self.worked.busy += seconds
+        self.worked.tokens = sum(count for key, count in self.counts().items() if key.endswith("/sampled_tokens"))
         for one in answered:
             future = self._open.pop(one.number)
             if one.error is not None:

@@ -1,4 +1,7 @@
-"""Several engines, each in a process of its own, as one: each request goes to the engine of its policy.
+"""Several engines, each in a process of its own, as one: each request goes to an engine of its policy.
+
+Where a policy has several, its *replicas*, the request's address picks one (``dealt``), so the deal depends neither on
+the clock nor on the order in which requests arrive. All replicas are told of new weights and of limits.
 
 All advance together: each is told what was asked of it, then each is waited for. What shares a batch follows from the
 work then, also where one engine is faster than another.
@@ -6,7 +9,7 @@ work then, also where one engine is faster than another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotrain.backend.hosted import HostedEngine
@@ -16,16 +19,29 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 
 
+def dealt(address: Address, replicas: int) -> int:
+    """Which of so many replicas answers a request.
+
+    An episode stays with one: what goes on of a conversation finds its keys and values there. T problems with G
+    episodes each are dealt out evenly where T or G is a multiple of ``replicas``.
+    """
+    return (address.task + address.member) % replicas
+
+
 class HostedEngines:
     """Implements ``ServingEngine`` and ``DividingEngine``."""
 
-    def __init__(self, engines: Mapping[tuple[str, ...], HostedEngine]) -> None:
-        """``engines``: by the policies that they answer for."""
-        self._engines = list(engines.values())
-        self._of = {policy: engine for policies, engine in engines.items() for policy in policies}
+    def __init__(self, engines: Sequence[tuple[Sequence[str], HostedEngine]]) -> None:
+        """``engines``: each with the policies that it answers for; two with the same ones are replicas."""
+        self._engines = [engine for _, engine in engines]
+        self._of: dict[str, list[HostedEngine]] = {}
+        for policies, engine in engines:
+            for policy in policies:
+                self._of.setdefault(policy, []).append(engine)
 
     async def sample(self, request: Request) -> Completion:
-        return await self._engine(request.policy).sample(request)
+        replicas = self.replicas(request.policy)
+        return await replicas[dealt(request.address, len(replicas))].sample(request)
 
     def advance(self) -> bool:
         """Raises EngineLost when one of them is lost, once the others have answered."""
@@ -38,51 +54,78 @@ class HostedEngines:
         return {address: ids for engine in self._engines for address, ids in engine.drawn().items()}
 
     def check(self, request: Request) -> None:
-        self._engine(request.policy).check(request)
+        self.replicas(request.policy)[0].check(request)
 
     def context(self, policy: str) -> int:
-        return self._engine(policy).context(policy)
+        return self.replicas(policy)[0].context(policy)
 
     def publish(self, policy: str, version: int) -> None:
-        self._engine(policy).publish(policy, version)
+        self.bring(policy, version, {})
 
-    def bring(self, policy: str, version: int, weights: Any) -> None:
-        """See ``HostedEngine.bring``."""
-        self._engine(policy).bring(policy, version, weights)
+    def bring(self, policy: str, version: int, weights: Any) -> int:
+        """See ``HostedEngine.bring``; to all replicas at once. Returns the bytes that each took. Raises EngineLost as
+        ``advance`` does."""
+        taken: list[int] = self._each(
+            self.replicas(policy),
+            lambda engine: engine.begin_bring(policy, version, weights),
+            lambda engine, begun: engine.end_bring(begun),
+        )
+        return taken[0]
 
     def counts(self) -> dict[str, float]:
-        return {name: count for engine in self._engines for name, count in engine.counts().items()}
+        """Of all replicas together."""
+        found: dict[str, float] = {}
+        for engine in self._engines:
+            for name, count in engine.counts().items():
+                found[name] = found.get(name, 0.0) + count
+        return found
 
     def limits(self) -> dict[str, int]:
-        return {policy: count for engine in self._engines for policy, count in engine.limits().items()}
+        """Of the replica that does least at a time."""
+        found: dict[str, int] = {}
+        for engine in self._engines:
+            for policy, count in engine.limits().items():
+                found[policy] = min(count, found.get(policy, count))
+        return found
 
     def limit(self, limits: Mapping[str, int]) -> None:
         for policy in limits:
-            self._engine(policy)
+            self.replicas(policy)
         for engine in self._engines:
-            engine.limit({policy: n for policy, n in limits.items() if self._of[policy] is engine})
+            engine.limit({policy: n for policy, n in limits.items() if engine in self._of[policy]})
+
+    def replicas(self, policy: str) -> list[HostedEngine]:
+        """The engines of a policy. Raises UnknownName."""
+        if policy not in self._of:
+            raise UnknownName("policy", policy, self._of)
+        return self._of[policy]
 
     def _turn(self, method: str) -> bool:
+        def end(engine: HostedEngine, reference: Any) -> bool:
+            return reference is not None and engine.end_turn(reference, method)
+
+        return any(self._each(self._engines, lambda engine: engine.begin_turn(method), end))
+
+    def _each(
+        self,
+        engines: Sequence[HostedEngine],
+        begin: Callable[[HostedEngine], Any],
+        end: Callable[[HostedEngine, Any], Any],
+    ) -> list[Any]:
+        """Ask all, then wait for all. Raises EngineLost when one of them is lost, once the others have answered."""
         lost: EngineLost | None = None
         begun: list[tuple[HostedEngine, Any]] = []
-        for engine in self._engines:
+        for engine in engines:
             try:
-                reference = engine.begin_turn(method)
+                begun.append((engine, begin(engine)))
             except EngineLost as error:
                 lost = error
-            else:
-                begun += [] if reference is None else [(engine, reference)]
-        answered = False
+        found = []
         for engine, reference in begun:
             try:
-                answered = engine.end_turn(reference, method) or answered
+                found.append(end(engine, reference))
             except EngineLost as error:
                 lost = error
         if lost is not None:
             raise lost
-        return answered
-
-    def _engine(self, policy: str) -> HostedEngine:
-        if policy not in self._of:
-            raise UnknownName("policy", policy, self._of)
-        return self._of[policy]
+        return found

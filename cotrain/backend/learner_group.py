@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from cotrain.backend.hosted import HostedPolicy, Process
 from cotrain.backend.rank_host import RankHost, Refused, Share
+from cotrain.backend.work import Worked
 from cotrain.core.errors import ConfigError, ProcessLost, RankShort
 from cotrain.disk.files import Written
 from cotrain.disk.parts import Parts
@@ -54,17 +55,29 @@ class Ranks(Protocol):
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> Any: ...
 
 
+def rank_of(what: str, rank: int, world: int) -> str:
+    """How messages name a rank."""
+    return f"{what} (rank {rank} of {world})"
+
+
 class Group:
     """Implements ``hosted.Process``."""
 
     def __init__(
-        self, what: str, launcher: Ranks, world: int, settings: tuple[Any, ...], limits: dict[str, int]
+        self,
+        what: str,
+        launcher: Ranks,
+        settings: tuple[Any, ...],
+        limits: dict[str, int],
+        worked: Sequence[Worked],
     ) -> None:
         """``settings``: of ``LearnerHost``; ``limits``: tokens of a pass by policy, of those for whose passes a rank
-        has had too little memory, which is added to. The ranks need not stand yet."""
-        self.what, self._deadline, self._limits = what, launcher.deadline, limits
+        has had too little memory, which is added to; ``worked``: of each rank, likewise. The ranks need not stand
+        yet."""
+        world = len(worked)
+        self.what, self._deadline, self._limits, self._worked = what, launcher.deadline, limits, worked
         self._ranks: list[Rank] = [
-            launcher.begin(f"{what} (rank {rank} of {world})", RankHost, (rank, world, launcher.here, self._deadline))
+            launcher.begin(rank_of(what, rank, world), RankHost, (rank, world, launcher.here, self._deadline))
             for rank in range(world)
         ]
         address = self._ranks[0].send("address")
@@ -102,6 +115,7 @@ class Group:
         """Of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
         found: list[Any] = [None] * len(references)
         left = list(range(len(references)))
+        began = time.perf_counter()
         until = time.monotonic() + self._deadline
         try:
             while left:
@@ -109,6 +123,8 @@ class Group:
                     if self._ranks[place].done(references[place], GLANCE):
                         found[place] = self._answer(place, references, left, method)
                         left.remove(place)
+                        if method != "gather":  # a part of publishing
+                            self._worked[place].busy += time.perf_counter() - began
                 if left and time.monotonic() > until:
                     raise ProcessLost(
                         f"{self.what}: rank {left[0]} did not answer {method} within {self._deadline:g} seconds; all "

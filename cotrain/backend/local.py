@@ -19,6 +19,7 @@ from torch import nn
 
 from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, ProgramHandle, Spec
 from cotrain.backend.players import Players
+from cotrain.backend.work import Worked
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
@@ -83,6 +84,9 @@ class Local:
 
     def renew(self) -> None:
         """Nothing here is lost without the run itself."""
+
+    def work(self) -> dict[str, Worked]:
+        return {}
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "local", "device": self.device}

@@ -1,5 +1,5 @@
 """Which engines a run has, and who speaks through which: one process for all with the embedded engine, one for each set
-of weights with vLLM.
+of weights with vLLM; or so many replicas of each.
 
 Policies with the same weights share an engine of vLLM: adapters and frozen policies on one base. Policies that score
 instead of speaking have an embedded engine of their own, as vLLM does not run their heads.
@@ -76,6 +76,21 @@ class ByVllm:
                 weights = (name,) if alone else (None, spec.model, *_loading(spec), _autocast(spec))
                 found.setdefault(weights, []).append(name)
         return [tuple(names) for names in found.values()]
+
+
+def replicated(placing: Placing, count: int) -> Placing:
+    """So many processes in place of each, which answer for the same policies."""
+    if count == 1:
+        return placing
+
+    def all_of(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+        return [
+            replace(place, what=f"{place.what} (replica {number} of {count})")
+            for place in placing(policies, seed, device, threads)
+            for number in range(1, count + 1)
+        ]
+
+    return all_of
 
 
 def refuse_heads(name: str, spec: Any) -> None:

@@ -46,17 +46,23 @@ class Arrival:
     change: float | None  # c
 
 
-def check_publishing(policies: Sequence[PolicyHandle], engine: LimitedEngine, publish: Publish) -> list[Arrival]:
-    """``policies``: those of one engine. Raises ConfigError, one line, where weights do not arrive; the old ones are
-    back in any case but that of a lost process."""
+def check_publishing(
+    policies: Sequence[PolicyHandle], engines: Sequence[LimitedEngine], publish: Publish
+) -> list[Arrival]:
+    """``policies``: those of one engine; ``engines``: it, or its replicas, each of which is asked. What is found is
+    that of the worst replica. Raises ConfigError, one line, where weights do not arrive; the old ones are back in any
+    case but that of a lost process."""
     for handle in (h for h in policies if h.changes):
         publish(handle.name, handle.version)  # adapters have no weights there yet
-    starts = [_start(handle, engine) for handle in policies]
+    starts = [[_start(handle, engine) for engine in engines] for handle in policies]
     found = []
-    for handle, (old, before) in zip(policies, starts, strict=True):
-        arrival = Arrival(policy=handle.name, before=before, after=None, change=None)
-        others = [other for other in policies if other is not handle]
-        found.append(_changed(handle, others, old, before, engine, publish) if handle.changes else arrival)
+    for handle, told in zip(policies, starts, strict=True):
+        if handle.changes:
+            others = [other for other in policies if other is not handle]
+            found.append(_changed(handle, others, told, engines, publish))
+        else:
+            before = max(distance for _, distance in told)
+            found.append(Arrival(policy=handle.name, before=before, after=None, change=None))
     return found
 
 
@@ -73,35 +79,41 @@ def _start(handle: PolicyHandle, engine: LimitedEngine) -> tuple[list[Completion
 def _changed(
     handle: PolicyHandle,
     others: Sequence[PolicyHandle],
-    old: Sequence[Completion],
-    before: float,
-    engine: LimitedEngine,
+    starts: Sequence[tuple[Sequence[Completion], float]],
+    engines: Sequence[LimitedEngine],
     publish: Publish,
 ) -> Arrival:
-    prompt = _prompt(handle, engine.context(handle.name))
-    _answers(handle, prompt, engine)  # it may stay in a cache
+    """``starts``: what ``_start`` found, of each of the engines."""
+    prompt = _prompt(handle, engines[0].context(handle.name))
+    for engine in engines:
+        _answers(handle, prompt, engine)  # it may stay in a cache
     state, kept, version = handle.state(), handle.tensors(), handle.version
     handle.load(state, shaken(kept, handle.name))
     try:
         publish(handle.name, version)
-        new, *beside = _answers_of([handle, *others], prompt, engine)
-        shaken_believes = _believed(handle, prompt, new)
-        apart = {h: _distance(_told(s), _believed(h, prompt, s)) for h, s in zip(others, beside, strict=True)}
+        shaken_ones = []
+        for engine in engines:
+            new, *beside = _answers_of([handle, *others], prompt, engine)
+            apart = {h: _distance(_told(s), _believed(h, prompt, s)) for h, s in zip(others, beside, strict=True)}
+            shaken_ones.append((new, _believed(handle, prompt, new), apart))
     finally:
         handle.load(state, kept)
         publish(handle.name, version)
-    after, change = (_distance(x, shaken_believes) for x in (_told(new), _believed(handle, prompt, new)))
-    most = MULTIPLE * before + SHARE * change
-    for policy, distance in {handle: after, **apart}.items():
-        if not distance <= most:
-            raise _refusal(
-                policy,
-                f"differ by {distance:.3g} nats a token after a change of the weights of {handle.name!r}, which moved "
-                f"the learner's by {change:.3g}; expected {most:.2g} at most",
-            )
-    if _answers(handle, prompt, engine) != list(old):
-        raise _refusal(handle, "are others than before, once the weights were put back; expected the same bits")
-    return Arrival(policy=handle.name, before=before, after=after, change=change)
+    found = []
+    for engine, (old, before), (new, believes, apart) in zip(engines, starts, shaken_ones, strict=True):
+        after, change = (_distance(x, believes) for x in (_told(new), _believed(handle, prompt, new)))
+        most = MULTIPLE * before + SHARE * change
+        for policy, distance in {handle: after, **apart}.items():
+            if not distance <= most:
+                raise _refusal(
+                    policy,
+                    f"differ by {distance:.3g} nats a token after a change of the weights of {handle.name!r}, which "
+                    f"moved the learner's by {change:.3g}; expected {most:.2g} at most",
+                )
+        if _answers(handle, prompt, engine) != list(old):
+            raise _refusal(handle, "are others than before, once the weights were put back; expected the same bits")
+        found.append(Arrival(policy=handle.name, before=before, after=after, change=change))
+    return max(found, key=lambda one: one.after or 0.0)
 
 
 def shaken(tensors: Tensors, name: str) -> dict[str, torch.Tensor]:

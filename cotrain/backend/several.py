@@ -3,7 +3,7 @@
 ::
 
     run ──ask──▶ learners   update, logprobs, state …             weights ─┐ from process to process
-     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘
+     └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘ (or several: ``places.py``)
 
 A process that is lost takes what it held with it:
 
@@ -18,7 +18,8 @@ Either gives the bits of an undisturbed run. Who begins processes and carries wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -26,15 +27,16 @@ from typing import Any, Protocol
 import torch
 
 from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
-from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process
+from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process, Timed
 from cotrain.backend.hosted_engines import HostedEngines
-from cotrain.backend.learner_group import Group, GroupPolicy
+from cotrain.backend.learner_group import Group, GroupPolicy, rank_of
 from cotrain.backend.learner_host import LearnerHost, Opened
 from cotrain.backend.local import Room, remember, settled
 from cotrain.backend.places import ENGINE as ENGINE
-from cotrain.backend.places import Place, Placing, embedded_alone
+from cotrain.backend.places import Place, Placing, embedded_alone, replicated
 from cotrain.backend.players import Players
 from cotrain.backend.publishing import Arrival, check_publishing
+from cotrain.backend.work import Worked, short
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
 from cotrain.learn.mismatch import Bounds
@@ -84,13 +86,15 @@ class Several:
         *,
         world: int = 1,
         placing: Placing = embedded_alone,
+        replicas: int = 1,
         kind: str = "embedded",
         bounds: Bounds | None = None,
     ) -> None:
-        """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``kind``: as the
-        run's provenance names them; ``bounds``: see ``Backend``."""
-        self.bounds, self.world, self.launcher, self.placing, self.kind = bounds, world, launcher, placing, kind
-        self._launcher, self.device, self._placing, self._kind = launcher, device, placing, kind
+        """``world``: ranks that hold the learners together; ``placing``: which engines there are; ``replicas``: of
+        each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
+        self.bounds, self.world, self.replicas = bounds, world, replicas
+        self.launcher, self.device, self.kind = launcher, device, kind
+        self.placing = replicated(placing, replicas)
         self._handles: dict[str, PolicyHandle] = {}
         self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
         self._learners: Process | None = None
@@ -100,9 +104,10 @@ class Several:
 
     def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
         self._policies, self._seed = settled(policies, self.device), seed
-        self._places = self._placing(*self._settings())
+        self._places = self.placing(*self._settings())
+        self._worked = self._nothing_worked()
         try:
-            self._launcher.start()
+            self.launcher.start()
             opened = self._begin()
         except BaseException:
             self._stop()
@@ -118,22 +123,23 @@ class Several:
                 self._handles[name] = outside.handle(name)
         self.engine = Players(self._handles, self._engine)
         try:
-            for place in self._places:
-                self.arrivals += self._test(place) if place.tested else []
+            for group in dict.fromkeys(place.policies for place in self._places if place.tested):
+                self.arrivals += self._test(group)
         except BaseException:
             self._stop()
             raise
         return dict(self._handles)
 
-    def _test(self, place: Place) -> list[Arrival]:
-        """Raises ConfigError where new weights do not arrive."""
+    def _test(self, policies: Sequence[str]) -> list[Arrival]:
+        """Of the policies of one engine, or of its replicas. Raises ConfigError where new weights do not arrive."""
         for _ in range(TRIES - 1):
             with suppress(EngineLost):
-                return self._tested(place)
-        return self._tested(place)
+                return self._tested(policies)
+        return self._tested(policies)
 
-    def _tested(self, place: Place) -> list[Arrival]:
-        return check_publishing([self._handles[name] for name in place.policies], self._engine, self.publish)
+    def _tested(self, policies: Sequence[str]) -> list[Arrival]:
+        handles = [self._handles[name] for name in policies]
+        return check_publishing(handles, self._engine.replicas(handles[0].name), self.publish)
 
     def _begin(self) -> dict[str, Opened]:
         """Both processes, which load at once, and what the learners tell of the policies."""
@@ -143,12 +149,17 @@ class Several:
                 self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
                 opened: dict[str, Opened] = self._learners.ask("opened")
                 self._engine = HostedEngines(
-                    {
-                        place.policies: HostedEngine(
-                            self._engine_processes[place.what], partial(self._new_engine, place)
+                    [
+                        (
+                            place.policies,
+                            HostedEngine(
+                                self._engine_processes[place.what],
+                                partial(self._new_engine, place),
+                                self._worked[place.what],
+                            ),
                         )
                         for place in self._places
-                    }
+                    ]
                 )
                 break
             except ProcessLost:
@@ -164,8 +175,10 @@ class Several:
             weights = learners.send("weights", policy)
             if self._published is not None:
                 self._published[policy] = version, weights
+            began = time.perf_counter()
             try:
-                self._engine.bring(policy, version, weights)
+                taken = self._engine.bring(policy, version, weights)
+                self._handed_out(taken, time.perf_counter() - began)
                 return
             except EngineLost:
                 learners.wait(weights, "weights")  # raises ProcessLost when it is the learners that are lost
@@ -201,9 +214,12 @@ class Several:
                 handle.begin_again()
         self._present_learners()
 
+    def work(self) -> dict[str, Worked]:
+        return {short(what): worked.now() for what, worked in self._worked.items()}
+
     def describe(self) -> dict[str, Any]:
-        world = {"world": self.world} if self.world > 1 else {}
-        return {**self._launcher.describe(), "engine": self._kind, "device": self.device, **world}
+        many = {name: n for name, n in (("world", self.world), ("replicas", self.replicas)) if n > 1}
+        return {**self.launcher.describe(), "engine": self.kind, "device": self.device, **many}
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
@@ -225,7 +241,8 @@ class Several:
                 learners = self._present_learners()
                 version, weights = self._weights(handle, learners)
                 try:
-                    process.ask("publish", handle.name, version, weights, [])
+                    taken = process.ask("publish", handle.name, version, weights, [])
+                    self._worked[place.what].published_bytes += taken
                 except ProcessLost as lost:
                     learners.wait(weights, "weights")
                     raise EngineLost(str(lost)) from lost
@@ -239,11 +256,30 @@ class Several:
 
     def _begin_learners(self) -> Process:
         if self.world > 1:
-            return Group(LEARNERS, self._launcher, self.world, self._settings(), self._limits)
-        return self._launcher.begin(LEARNERS, LearnerHost, self._settings())
+            worked = [self._worked[what] for what in self._learner_names()]
+            return Group(LEARNERS, self.launcher, self._settings(), self._limits, worked)
+        return Timed(self.launcher.begin(LEARNERS, LearnerHost, self._settings()), self._worked[LEARNERS])
+
+    def _learner_names(self) -> list[str]:
+        """Of the processes that hold the learners."""
+        world = self.world
+        return [rank_of(LEARNERS, rank, world) for rank in range(world)] if world > 1 else [LEARNERS]
+
+    def _nothing_worked(self) -> dict[str, Worked]:
+        """Of all processes, as messages name them."""
+        held = tuple(name for name, spec in self._policies.items() if spec.head)
+        engines = {place.what: Worked(policies=place.policies, tokens=0.0) for place in self._places}
+        return {what: Worked(policies=held) for what in self._learner_names()} | engines
+
+    def _handed_out(self, taken: int, seconds: float) -> None:
+        """Weights went from the learners to an engine, or to its replicas."""
+        names = self._learner_names()
+        self._worked[names[0]].published_bytes += taken  # the first rank has gathered them
+        for what in names:
+            self._worked[what].publish_seconds += seconds
 
     def _begin_engine(self, place: Place) -> Process:
-        return self._launcher.begin(place.what, place.host, place.settings)
+        return self.launcher.begin(place.what, place.host, place.settings)
 
     def _settings(self) -> tuple[Any, ...]:
         return (self._policies, self._seed, self.device, torch.get_num_threads())
@@ -256,7 +292,7 @@ class Several:
 
     def _stop(self) -> None:
         self._kill()
-        self._launcher.stop()
+        self.launcher.stop()
 
 
 class Outside(Room):

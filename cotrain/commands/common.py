@@ -94,21 +94,22 @@ def backend_of(given: argparse.Namespace) -> Any:
             if getattr(given, flag) is not None:
                 raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
         return None
-    from cotrain.backend.cluster_file import LOCAL, check_world, read
+    from cotrain.backend.cluster_file import LOCAL, check_world, read, roomy
     from cotrain.backend.on_ray import Ray
+    from cotrain.backend.places import ByVllm
     from cotrain.backend.several import Several
 
     target, device, world = given.cluster or LOCAL, device_of(given.device), given.world or 1
     cluster = read(target)
     check_world(cluster, device, world)
-    launcher = Ray(cluster)
+    launcher, replicas = Ray(cluster), cluster.replicas
     if given.engine == "embedded":
-        return Several(launcher, device, world=world)
-    from cotrain.backend.places import ByVllm
+        return Several(launcher, device, world=world, replicas=replicas)
     from cotrain.learn.mismatch import LOOSE
 
     launcher.refuse_foreign(f"--cluster {target}")
-    return Several(launcher, device, world=world, placing=ByVllm(settings=cluster.vllm), kind="vllm", bounds=LOOSE)
+    placing = roomy(cluster, world, ByVllm(settings=cluster.vllm))
+    return Several(launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE)
 
 
 def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:

@@ -256,12 +256,16 @@ def resume(argv: Sequence[str]) -> int:
     recipe = api.rebuild(given.directory, say=notes.append)
     begun: Any = RunDirectory.open(given.directory).read("provenance.json")
     threads(given.threads or begun["threads"])
-    before, now = (begun.get("backend") or {}).get("world", 1), given.world or 1
-    if before != now:
-        notes.append(
-            f"note: this run was begun with --world {before} and goes on with --world {now}: sums may round "
-            "differently, so it is the same run but not bit for bit"
-        )
+    was = begun.get("backend") or {}
+    for what, before, now in (
+        ("--world", was.get("world", 1), given.world or 1),
+        ("engine.replicas", was.get("replicas", 1), getattr(backend, "replicas", 1)),
+    ):
+        if before != now:
+            notes.append(
+                f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
+                "differently, so it is the same run but not bit for bit"
+            )
     with ready(backend, recipe) as found:
         return _watched(
             recipe,

@@ -166,7 +166,7 @@ class TorchLearner:
             done = self._updates % self._every if self._every else self._updates
             multiplier = min(1.0, (done + 1) / self._warmup) if self._warmup else 1.0
             if finite:
-                if done == 0:
+                if done == 0 < self._updates:
                     self._optimizer.forget()
                 self._optimizer.step(multiplier)
                 self._updates += 1

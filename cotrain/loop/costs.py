@@ -37,11 +37,16 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
     return found
 
 
-def rates(result: StepResult) -> dict[str, float]:
-    """Tokens a second of each role while the protocol was played."""
+def by_clock(result: StepResult) -> dict[str, float | str]:
+    """A row of timings.jsonl."""
+    return {"step": result.row["step"], **result.seconds, **result.engine_seconds, **result.processes}
+
+
+def rates(result: StepResult) -> dict[str, float | str]:
+    """Tokens a second of each role while the protocol was played, and what each process did."""
     seconds = result.seconds["play"]
     spoken: dict[str, int] = {}
     for episode in result.episodes:
         for trace in episode.traces:
             spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
-    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()}
+    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()} | dict(result.processes)

@@ -26,7 +26,7 @@ from cotrain.disk.jsonl import JsonlWriter, cut, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
-from cotrain.loop.costs import rates, seconds_of
+from cotrain.loop.costs import by_clock, rates, seconds_of
 from cotrain.loop.directory import (
     AFTER,
     RunDirectory,
@@ -347,7 +347,7 @@ def _work(
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
-            room(timings.append, {"step": result.row["step"], **result.seconds, **result.engine_seconds})
+            room(timings.append, by_clock(result))
             observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:

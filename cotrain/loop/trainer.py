@@ -54,6 +54,7 @@ class StepResult:
     row: MetricsRow  # deterministic metrics
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
+    processes: Mapping[str, float | str]  # what each did, where there are several: "process/{process}/…"
     episodes: tuple[Episode, ...]
     skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
     advantages: Worth  # of the samples that were learned from
@@ -86,12 +87,11 @@ class CoTrainer:
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
         self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
-        self.retries = 0  # how often it went back to a checkpoint, to go on with other draws
+        self.retries, self.finished = 0, 0  # returns to a checkpoint, to go on with other draws; steps done
         self.executor = self.player(self.seed, engine=self._training)
         self.plays = Plays(self._played, self._stoppable, lag, apart=bool(lag) and self.backend.ahead())
         self.watch: Watch | None = None  # of what is played on held-out problems
         self.judge = self.player(evaluation_seed(recipe.seed))
-        self.finished = 0  # steps done
         self.tokens = 0  # sampled in training so far, all roles
         self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
         self.meter = Meter(self.policies)
@@ -153,9 +153,8 @@ class CoTrainer:
         return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
 
     def step(self) -> StepResult:
-        """Schedule, draw, play, annotate, credit, refer, update, publish, observe. Raises Interrupted before the
-        update."""
-        step, clock = self.finished, Clock()
+        """Schedule, draw, play, annotate, credit, refer, update, publish. Raises Interrupted before the update."""
+        step, clock = self.finished, Clock(self.backend.work)
         phase = self.recipe.schedule.phase_at(step)
         self._publish(self.policies.restarted())
         played, short = self.plays.of(step), self.policies.scoring_short()
@@ -197,6 +196,7 @@ class CoTrainer:
             row=row,
             seconds=clock.laps,
             engine_seconds=played.seconds,
+            processes=clock.processes(),
             episodes=episodes,
             skipped=tuple(skipped),
             advantages=worth,

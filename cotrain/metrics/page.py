@@ -10,8 +10,9 @@ from pathlib import Path
 from cotrain.metrics import starved
 from cotrain.metrics.alarms import BANDS
 from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, in_words
-from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER, TIMINGS
+from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER
 from cotrain.metrics.table_learning import CREDIT, LEARNING
+from cotrain.metrics.table_timings import TIMINGS
 
 HEAD = """# Metrics
 

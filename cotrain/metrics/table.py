@@ -22,7 +22,6 @@ from cotrain.metrics.metric import (
     MAIN,
     NATS,
     NUMBER,
-    SECONDS,
     SHARE,
     TOKENS,
     UNKNOWN,
@@ -323,15 +322,6 @@ EVALUATION = (
     Metric(key="kind", meaning='"evaluation"', unit=WORDS),
     Metric(key="updates/{policy}", meaning="optimiser steps so far", unit=COUNT),
 )
-
-TIMINGS = (
-    Metric(key="step", meaning="the step, from 0", unit=COUNT),
-    Metric(key="{stage}", meaning="seconds of `play`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
-    Metric(
-        key="{policy}/seconds", unit=SECONDS,
-        meaning="of `play`, what the engine spent on this policy; a role's share is that of its policy",
-    ),
-)  # fmt: skip
 
 TABLE: tuple[Metric, ...] = (
     *RUN,

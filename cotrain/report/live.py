@@ -24,6 +24,7 @@ from cotrain.metrics.spent import flops_of, share_spent
 from cotrain.metrics.table import is_headline, meaning, rank
 from cotrain.report.escape import terminal
 from cotrain.report.guide import number
+from cotrain.report.processes import TITLES, cells, processes_of
 from cotrain.report.read import in_order
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -132,7 +133,18 @@ class Live:
             shares = [_share(row.get(f"{role}/{c}")) for c in COLUMNS]
             cells = [role, rewards, *shares, rate(row, role, self._seconds[-1]), spark(tuple(trend)[-TREND:])]
             table.add_row(*(Text(terminal(cell, 60)) for cell in cells))
-        return Group(head, table, Text(self._held_out, style="dim"))
+        return Group(head, table, *_processes(row), Text(self._held_out, style="dim"))
+
+
+def _processes(row: Mapping[str, Any]) -> list[Table]:
+    """A line for each process, where a run has processes of its own."""
+    found = processes_of(row)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in TITLES:
+        table.add_column(title, justify="left" if title in ("process", "holds") else "right", no_wrap=True)
+    for name, figures in found.items():
+        table.add_row(*(Text(terminal(cell, 60), style="dim") for cell in cells(name, figures)))
+    return [table] if found else []
 
 
 def roles_of(row: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from cotrain.metrics.alarms import Alarm, Monitor
 from cotrain.metrics.table import meaning
 from cotrain.report.guide import split_key, take_apart
+from cotrain.report.processes import Means
 from cotrain.report.read import in_order
 from cotrain.view.follow import Lines
 
@@ -44,6 +45,7 @@ class Curves:
         self._monitor = Monitor()
         self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
         self._seconds: dict[int, float] = {}
+        self.processes = Means()  # of a step, where the run had several
         self.names: set[str] = set()
         self._last_names: KeysView[str] = {}.keys()
         self._operations: tuple[str, ...] = ()  # of these names, those that count floating-point operations
@@ -81,6 +83,7 @@ class Curves:
         for row in times:
             if isinstance(step := row.get("step"), int):
                 self._seconds[step] = sum(v for key in SPENT if (v := number(row.get(key))) is not None)
+                self.processes.add(row)
         for row in found:
             self._add(row)
         return bool(found or again)

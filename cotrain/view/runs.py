@@ -101,6 +101,7 @@ class Run:
             "bands": {"all": len(BANDS), "watched": [band.name for band in bands]},
             "training": columns,
             "evaluations": evaluations,
+            "processes": self.curves.processes.rows(),
             "metrics": described(list(values), roles, values),
             "figures": figures(estimates(summary.get("before", before)), summary, roles),
         }

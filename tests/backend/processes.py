@@ -96,12 +96,14 @@ def carried(value: Any) -> Any:
 
 class Apart:
     """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
-    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, method, which of such questions),
-    which it no longer hears; -1 is who is no rank. ``amid``: likewise, killed when it has been asked."""
+    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, or what, method, which of such
+    questions), which it no longer hears; -1 is who is no rank. ``amid``: likewise, killed when it has been asked."""
 
     here, deadline = True, 600.0
 
-    def __init__(self, kills: Iterable[tuple[int, str, int]] = (), amid: Iterable[tuple[int, str, int]] = ()) -> None:
+    def __init__(
+        self, kills: Iterable[tuple[int | str, str, int]] = (), amid: Iterable[tuple[int | str, str, int]] = ()
+    ) -> None:
         self.kills, self.amid, self.asked, self.begun, self.killed = set(kills), set(amid), Counter(), 0, 0
         self.processes: list[Other] = []
 
@@ -142,15 +144,17 @@ class Other:
         self._number += 1
         name = str(arguments[0]) if method == "call" else method
         rank = int(self.what.partition("(rank ")[2].partition(" ")[0] or -1)
-        self._launcher.asked[rank, name] += 1
-        question = (rank, name, self._launcher.asked[rank, name])
-        if question in self._launcher.kills:
+        questions = set()
+        for who in (rank, self.what):
+            self._launcher.asked[who, name] += 1
+            questions.add((who, name, self._launcher.asked[who, name]))
+        if questions & self._launcher.kills:
             self.kill()
         with suppress(OSError):  # it is gone, as ``wait`` will tell
             self._pipe.send_bytes(cloudpickle.dumps((method, arguments)))
-        if question in self._launcher.amid:
+        if questions & self._launcher.amid:
             self.kill()
-        self._launcher.killed += question in self._launcher.kills | self._launcher.amid
+        self._launcher.killed += bool(questions & (self._launcher.kills | self._launcher.amid))
         return Reference(self, self._number)
 
     def ask(self, method: str, *arguments: Any) -> Any:

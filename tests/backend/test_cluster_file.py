@@ -1,12 +1,17 @@
 """What a cluster file may say, and what is said of one that is wrong: one line, before anything is loaded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from cotrain.backend.cluster_file import Cluster, check_world, read
+from cotrain.backend.cluster_file import Cluster, check_world, read, roomy
+from cotrain.backend.places import ByVllm
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.engine.vllm_engine import VllmSettings
+from cotrain.loop.policies import trainable
+from tests.helpers import TINY
 
 WHOLE = """
 address = "10.0.0.1:6379"
@@ -18,6 +23,7 @@ deadline_seconds = 90
 gpus = 1
 
 [engine]
+replicas = 3
 gpus = 0.5
 python = "/env/bin/python"
 cache_mb = 512
@@ -37,6 +43,7 @@ def test_a_whole_file(tmp_path):
         cpus=8,
         object_store_mb=4096,
         deadline=90.0,
+        replicas=3,
         gpus={"LearnerHost": 1.0, "RankHost": 1.0, "EngineHost": 0.5, "VllmHost": 0.5},
         pythons={"VllmHost": "/env/bin/python"},
         vllm=VllmSettings(cache_mb=512, context=4096, rows=256),
@@ -56,6 +63,8 @@ def test_a_whole_file(tmp_path):
         ("object_store_mb = 10", "object_store_mb is 10, expected a whole number of at least 80"),
         ("address = 4", "address is 4, expected a text"),
         ("[engine]\npython = 3", "engine.python is 3, expected a text"),
+        ("[engine]\nreplicas = 0", "engine.replicas is 0, expected a whole number of at least 1"),
+        ("[engine]\nreplicas = 1.5", "engine.replicas is 1.5, expected a whole number of at least 1"),
         ("[engine]\nrows = 0.5", "engine.rows is 0.5, expected a whole number of at least 1"),
         ("[engine]\ncontext = 0", "engine.context is 0, expected a whole number of at least 1"),
         ("engine = 1", r"engine is 1, expected a table \[engine\]"),
@@ -91,9 +100,21 @@ def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_pa
             2,
             "learners and engine want 3 GPUs, and there are 2 here",
         ),
+        (
+            Cluster(cpus=2, replicas=3),
+            "cpu",
+            1,
+            "engine.replicas is 3 in the --cluster file, and there are 2 CPUs here",
+        ),
+        (
+            Cluster(cpus=8, gpus={"LearnerHost": 1.0, "EngineHost": 0.5}, replicas=3),
+            "cuda",
+            1,
+            "learners and engine want 2.5 GPUs, and there are 2 here; give fewer ranks or engines",
+        ),
     ],
 )
-def test_more_ranks_than_there_is_room_for_are_refused(cluster, device, world, said, monkeypatch):
+def test_more_ranks_or_replicas_than_there_is_room_for_are_refused(cluster, device, world, said, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match=said) as told:
         check_world(cluster, device, world)
@@ -106,6 +127,22 @@ def test_as_many_ranks_as_there_is_room_for_are_not(monkeypatch):
     check_world(Cluster(cpus=1), "cpu", 1)
     check_world(Cluster(cpus=1, address="10.0.0.1:6379"), "cpu", 9)
     check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}), "cuda", 2)
+    check_world(Cluster(cpus=8, gpus={"RankHost": 1.0, "EngineHost": 1.0}, replicas=3), "cuda", 1)
+    check_world(Cluster(cpus=1, replicas=4), "cuda", 1)  # they share what there is
+    check_world(Cluster(cpus=1, replicas=9, address="10.0.0.1:6379"), "cpu", 1)
+
+
+def test_replicas_of_every_engine_of_vllm_are_counted(monkeypatch):
+    """Two models are two engines, each with two processes."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    policies = {n: trainable(TINY).settled(autocast=False) for n in ("generator", "verifier")}
+    cluster = Cluster(cpus=8, gpus={"LearnerHost": 1.0, "VllmHost": 1.0}, replicas=2)
+    with pytest.raises(ConfigError, match="learners and engine want 5 GPUs, and there are 4 here"):
+        roomy(cluster, 1, ByVllm())(policies, 0, "cuda", 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+    assert len(roomy(cluster, 1, ByVllm())(policies, 0, "cuda", 1)) == 2
+    elsewhere = replace(cluster, address="10.0.0.1:6379", replicas=9)
+    assert len(roomy(elsewhere, 1, ByVllm())(policies, 0, "cuda", 1)) == 2
 
 
 @pytest.mark.parametrize(
@@ -114,10 +151,16 @@ def test_as_many_ranks_as_there_is_room_for_are_not(monkeypatch):
         (["--world", "2"], "--world goes with --backend ray"),
         (["--backend", "ray", "--world", "0"], "--world"),
         (["--backend", "ray", "--world", "999"], "--world 999: there are"),
+        (["--backend", "ray", "--cluster", "[engine]\nreplicas = 0"], "engine.replicas is 0, expected a whole number"),
+        (
+            ["--backend", "ray", "--cluster", "cpus = 2\n[engine]\nreplicas = 3"],
+            "engine.replicas is 3 in the --cluster file, and there",
+        ),
     ],
 )
-def test_a_wrong_number_of_ranks_ends_the_command_before_anything_is_written(flags, said, tmp_path, capsys):
+def test_a_wrong_number_ends_the_command_before_anything_is_written(flags, said, tmp_path, capsys):
     out = tmp_path / "run"
+    flags = [written(tmp_path, flag) if "=" in flag else flag for flag in flags]
     assert main(["run", "grpo", "--device", "cpu", *flags, "--out", str(out)]) == 2
     told = capsys.readouterr().err
     assert said in told and told.count("\n") == 1

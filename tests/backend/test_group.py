@@ -19,6 +19,7 @@ from cotrain.backend.learner_group import Group, GroupPolicy
 from cotrain.backend.learner_host import Opened
 from cotrain.backend.rank_host import RankHost, Refused, Share
 from cotrain.backend.several import ENGINE, Several
+from cotrain.backend.work import Worked
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.disk import transaction
@@ -268,7 +269,7 @@ def test_one_rank_alone_ends_the_group(what, deadline, error, said, monkeypatch)
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     monkeypatch.setattr(learner_group, "LOSS", 0.1)
     launcher = Apart()
-    group = Group("the learners", launcher, 2, (), {})
+    group = Group("the learners", launcher, (), {}, [Worked(policies=()) for _ in range(2)])
     assert group.ask("answer") == "answer"
     group._deadline = deadline
     with pytest.raises(error, match=said):
@@ -281,7 +282,7 @@ def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
     written; a folder that one does not see is refused."""
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     launcher = Apart()
-    group = Group("the learners", launcher, 2, (), {})
+    group = Group("the learners", launcher, (), {}, [Worked(policies=()) for _ in range(2)])
 
     def policy(name):
         opened = Opened(renderer=None, shape=None, changes=True)

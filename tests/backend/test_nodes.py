@@ -1,18 +1,17 @@
 """Runs on a Ray of two machines, which are two raylets of this one: a machine that dies takes its processes with it."""
 
-import shutil
+import os
+import signal
 import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
-import cotrain
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.on_ray import PATIENCE, Ray
 from cotrain.backend.several import ENGINE, LEARNERS, Several
-from cotrain.cli import main
 from cotrain.loop import run as loop
-from tests.backend.test_ray_command import left_over  # noqa: F401  a fixture
+from tests.backend.test_ray_command import below, left_over  # noqa: F401  a fixture
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.whole
@@ -22,23 +21,25 @@ STORE = 100 * 2**20  # bytes of each machine's object store
 class Nodes:
     """Ray's head, and another machine beside it."""
 
-    def __init__(self, **other):
-        """``other``: of the second machine."""
+    def __init__(self):
         Ray(Cluster())  # sets what Ray reads when it is imported
         from ray.cluster_utils import Cluster as Raylets
 
         self._raylets = Raylets()
         self.head = self.add(include_dashboard=False)
         self.address = self._raylets.address
-        self.other = self.add(**other)
+        self.other = self.add()
 
     def add(self, **settings):
         """One more. Ray gives it 30 seconds, which a busy machine does not keep: then once more, for three minutes."""
-        until = time.monotonic() + PATIENCE
+        until, before = time.monotonic() + PATIENCE, set(below(os.getpid()))
         while True:
             try:
                 return self._raylets.add_node(num_cpus=1, object_store_memory=STORE, **settings)
             except Exception as error:
+                for pid in set(below(os.getpid())) - before:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 if "timed out" not in str(error) or time.monotonic() > until:
                     raise
 
@@ -104,37 +105,3 @@ def test_a_machine_that_is_lost_changes_nothing(what, at, nodes, undisturbed, tm
     loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
     assert launcher.lost == 1
     assert digest(tmp_path / "run") == undisturbed("adapters")
-
-
-def other_files(folder):
-    """This cotrain with another line in one of its files, and without the model that it ships."""
-    here = Path(cotrain.__file__).parent
-    shutil.copytree(here, folder / "cotrain", ignore=shutil.ignore_patterns("base", "__pycache__"))
-    with (folder / "cotrain/cli.py").open("a") as file:
-        file.write("# another line\n")
-    return str(folder)
-
-
-def test_a_machine_with_other_files_and_without_the_model_is_told_before_anything_is_loaded(
-    left_over,  # noqa: F811
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
-    (tmp_path / "there").mkdir()
-    monkeypatch.chdir(tmp_path / "there")
-    nodes = Nodes(env_vars={"PYTHONPATH": other_files(tmp_path / "there")})
-    try:
-        (tmp_path / "cluster.toml").write_text(f'address = "{nodes.address}"')
-        flags = ["--backend", "ray", "--cluster", str(tmp_path / "cluster.toml"), "--device", "cpu"]
-        assert main(["run", "grpo", *flags, "--out", str(tmp_path / "run")]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"cotrain: the Ray at {nodes.address}: ") and said.count("\n") == 1
-        assert "this machine python" in said and "(files " in said and "more: `cotrain doctor --cluster" in said
-        assert not (tmp_path / "run").exists()
-        assert main(["doctor", *flags[2:]]) == 1
-        said = capsys.readouterr().out
-        assert "WRONG" in said and "model 'embedded': " in said and "is missing from this installation" in said
-    finally:
-        nodes.end()
-    assert left_over(60) == {}

@@ -1,6 +1,7 @@
 """Runs whose engine and learners are real processes of Ray, some of them killed."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.on_ray import Ray, RayProcess, looked
 from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.loop import run as loop
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
@@ -85,6 +87,24 @@ def test_machines_that_do_not_answer_in_time_are_told(ray_here):
     assert "model '/no/model': no such directory" in line
     with pytest.raises(ConfigError, match=r"Ray here: no machine said within 0 seconds what /python has"):
         looked("/python", "here", 0.0)
+
+
+def test_a_machine_without_the_model_is_told_by_the_command_before_anything_is_loaded(
+    ray_here, tmp_path, monkeypatch, capsys
+):
+    """A path that leads there from here alone."""
+    import ray
+
+    shutil.copytree(TINY, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    address = ray.get_runtime_context().gcs_address
+    (tmp_path / "cluster.toml").write_text(f'address = "{address}"')
+    flags = ["--backend", "ray", "--cluster", "cluster.toml", "--device", "cpu", "--model", "./model"]
+    assert main(["run", "grpo", *flags, "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"cotrain: the Ray at {address}: ") and said.count("\n") == 1
+    assert "model './model': no such directory" in said
+    assert not (tmp_path / "run").exists() and ray.is_initialized()
 
 
 def test_gpus_that_a_ray_does_not_have_are_not_waited_for(ray_here, monkeypatch):

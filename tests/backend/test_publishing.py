@@ -73,7 +73,7 @@ def checked(engine):
     handles = backend.open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
     before = {name: weight.clone() for name, weight in handles["generator"].tensors().items()}
     try:
-        found = check_publishing(list(handles.values()), backend.engine, backend.publish)
+        found = check_publishing(list(handles.values()), [backend.engine], backend.publish)
     finally:
         after = handles["generator"].tensors()
         assert all(torch.equal(after[name], weight) for name, weight in before.items())

@@ -7,6 +7,7 @@ from cotrain.backend import learner_group
 from cotrain.backend.learner_group import Group
 from cotrain.backend.rank_host import RankHost
 from cotrain.backend.several import Several
+from cotrain.backend.work import Worked
 from cotrain.core.errors import RankShort
 from cotrain.disk import transaction
 from cotrain.learn.sharded import ShardedScorer
@@ -107,7 +108,7 @@ class Odd:
 def test_the_group_ends_and_the_next_one_knows(monkeypatch):
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     launcher, limits = Apart(), {}
-    group = Group("the learners", launcher, 2, (), limits)
+    group = Group("the learners", launcher, (), limits, [Worked(policies=()) for _ in range(2)])
     with pytest.raises(RankShort, match="rank 1 of 2 had too little memory for a pass of policy 'generator'"):
         group.ask("answer")
     assert limits == {"generator": 64}

@@ -32,7 +32,7 @@ LEARNERS = (
 )
 RANKS = (
     ([(1, "join", 1), (0, "update", 1), (1, "write", 3)], [(1, "gather", 2), (0, "measure", 3)]),
-    ([(0, "address", 1), (1, "update", 4), (0, "write", 2)], [(0, "join", 2), (1, "logprobs", 2)]),
+    ([(0, "address", 1), (1, "update", 4), (0, "write", 2)], [(0, "join", 4), (1, "logprobs", 2)]),
 )
 COMMAND = (1, 2, 4, 7, 10, 13, 16, 19, 22, 26)  # which question of a command is its last one
 

@@ -44,6 +44,15 @@ def test_curves_are_aligned_and_axes_never_fall(tmp_path: Path) -> None:
     assert training["series"]["generator/loss"].count(None) == 40 - made["generator"]  # an objective's is its policy's
 
 
+def test_a_run_of_several_processes_tells_what_each_did(tmp_path: Path) -> None:
+    write_fake_run(tmp_path)
+    assert read_all(tmp_path).overview()["processes"] == []
+    figures = {"policies": "generator", "asleep_seconds": 0.5, "published_bytes": 8}
+    rows = [{"step": step, "play": 1.0, **{f"process/engine/{k}": v for k, v in figures.items()}} for step in range(4)]
+    (tmp_path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_all(tmp_path).overview()["processes"] == [{"name": "engine", "steps": 4, **figures}]
+
+
 def test_a_long_run_has_means_of_neighbours_and_no_more_points_than_a_screen(tmp_path: Path) -> None:
     write(tmp_path / "recipe.json", {"name": "long"})
     rows = [{"step": i, "tokens": 10 * i, "solver/accuracy": float(i % 2)} for i in range(4 * POINTS)]

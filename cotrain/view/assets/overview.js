@@ -59,7 +59,7 @@ export function Overview({ document, axis, setAxis }) {
     </p>` : null}
     ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
     ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${Figures} figures=${document.figures} /><${HeldOut} ...${{ document, axis, lanes }} />
-      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} />` : html`<p>No step is finished yet.</p><${Figures} figures=${document.figures} />`}
+      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} /><${Processes} of=${document.processes ?? []} />` : html`<p>No step is finished yet.</p><${Figures} figures=${document.figures} />`}
   `;
 }
 
@@ -176,6 +176,15 @@ function Figures({ figures }) {
   return html`<section class="before-after"><h2>Before and after</h2>
     ${main.length ? body(main) : html`<p class="soft">There is no final evaluation yet.</p>`}
     ${rest.length ? html`<details><summary>${rest.length} more figures</summary>${body(rest)}</details>` : null}</section>`;
+}
+
+// What each process of a run did in a step, on average; nothing where the run had none of its own.
+function Processes({ of }) {
+  const told = (value, unit) => html`<td>${finite(value) ? `${number(value)} ${unit}` : "–"}</td>`;
+  return !of.length ? null : html`<section><h2>Processes</h2><table class="figures"><thead><tr><th>mean of ${number(of[0].steps)} steps</th><th>holds</th>
+    <th>tokens a second</th><th>published</th><th>on their way</th><th>asleep</th></tr></thead>
+    <tbody>${of.map((one) => html`<tr><th scope="row"><b><${Text} of=${one.name} /></b></th><td><${Text} of=${one.policies} /></td>
+      ${told(one.tokens_per_second, "")}${told(one.published_bytes / 1e6, "MB")}${told(one.publish_seconds, "s")}${told(one.asleep_seconds, "s")}</tr>`)}</tbody></table></section>`;
 }
 
 function Cell({ estimate, share }) {
