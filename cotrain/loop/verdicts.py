@@ -21,6 +21,7 @@ from typing import Any
 from cotrain.backend.local import Local
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
 from cotrain.loop.answers import AUTO, CLEAR, PROBED, STEP, Probe, Say, some
 from cotrain.loop.policy_store import PolicyStore
@@ -162,7 +163,14 @@ def probe(
 
     def player(roles: Mapping[str, Role]) -> Executor:
         seed = seed_of("probe", recipe.seed)
-        return Executor(backend.engine, policies.renderers, roles, seed, grader=grade_outside)
+        return Executor(
+            backend.engine,
+            policies.renderers,
+            roles,
+            seed,
+            grader=grade_outside,
+            watch=lambda total: Pace(total, "  {} texts", say).add,
+        )
 
     solved = _read(seen) if seen is not None else _solved(recipe, player)
     if not solved:

@@ -88,7 +88,7 @@ def test_steps_are_cut_as_the_model_writes_them_and_a_named_format_is_shown(othe
     heard, recipe = [], grpo(model=other, tasks=EASY, steps=1)
     how = chosen(recipe, "<answer>(.*)</answer>", SOLVE, heard.append, look=True)
     assert how[-1] == 'roles.solver.steps="sentences"' and "; steps as sentences, 1.0 of an answer" in heard[-1]
-    assert len(heard) == 10 and "8 problems" in heard[0]
+    assert sum(line.startswith("  …") for line in heard) == 8 and "8 problems" in heard[0]
     heard.clear()
     assert chosen(recipe, "hash", SOLVE, heard.append, look=True)[-1] == 'roles.solver.answer="hash"' or heard
     assert heard[-1].startswith("note: 8 of 8 answers cannot be read")  # told, and not refused
