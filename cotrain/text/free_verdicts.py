@@ -66,17 +66,17 @@ _STATED = re.compile(
 )
 _STEP = re.compile(rf"^{_OPEN}{{0,8}}(?:[-•][ \t])?step[ \t]{{1,3}}(?P<k>\d{{1,3}})\b", re.IGNORECASE | re.MULTILINE)
 _ENDS = rf"(?={_CLOSE}{{0,8}}(?:[.,;:!\n–—-]|\Z|because\b|since\b))"
-_HEAD = re.compile(
+_LEAD = (  # what may stand between "Step 1" and its verdict
     r"[*_ \t]{0,4}(?:\([^()\n]{0,80}\))?[*_:.)\s–—-]{0,8}(?:(?:is|was)[ \t]{1,3})?"
-    rf"{_OPEN}{{0,4}}{_BOX}{_NOT}(?P<word>{_ALL}){_ONE}{_ENDS}",
-    re.IGNORECASE,
+    rf"{_OPEN}{{0,4}}{_BOX}{_NOT}"
 )
+_HEAD = re.compile(rf"{_LEAD}(?P<word>{_ALL}){_ONE}{_ENDS}", re.IGNORECASE)
 _TAIL = re.compile(
     rf"(?:\A|[.!?:;,\n–—=>-]|\bis|\bwas)[ \t]{{0,3}}{_OPEN}{{0,4}}{_BOX}{_NOT}(?P<word>incorrect|correct)"
     rf"{_CLOSE}{{0,8}}[.!]{{0,2}}{_CLOSE}{{0,4}}\s{{0,8}}\Z",
     re.IGNORECASE,
 )
-_FIRST = re.compile(rf"(?:^|<step>|[.!?][ \t]){_OPEN}{{0,4}}(?P<word>{_ALL})\b{_ENDS}", re.IGNORECASE | re.MULTILINE)
+_FIRST = re.compile(rf"(?:^|<step>|[.!?][ \t]){_LEAD}(?P<word>{_ALL})\b{_ENDS}", re.IGNORECASE | re.MULTILINE)
 _PLAIN = re.compile(r"\b(?:in)?correct\b", re.IGNORECASE)
 _ANY = re.compile(_ALL, re.IGNORECASE)
 _MARK = re.compile(r"verdict|judge?ment|assessment|conclusion|decision|evaluation|step|solution|answer|reason", re.I)
