@@ -189,28 +189,26 @@ def _slug(name: str) -> str:
 
 
 def committed(path: Path) -> dict[str, Any]:
-    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where it is in a commit and
-    unchanged since. A commit that moved it as it was is not one that changed it."""
+    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where a commit has just what the
+    file says now, under whatever name, and ``commit`` is then the first of those."""
     if _git(path, "rev-parse", "--is-inside-work-tree") != "true":
         return {
             "committed": False,
             "commit": None,
             "words": "no git repository here, so nobody can say that it was committed",
         }
-    last = ("log", "-1", "--follow", "-M100%", "--diff-filter=AM")
-    commit = _git(path, *last, "--format=%H", "--", path.name)
-    if not commit:
+    blob = _git(path, "hash-object", path.name)
+    found = _git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if blob else None
+    if found:
+        commit, _, date = found.splitlines()[0].partition(" ")
+        words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"
+        return {"committed": True, "commit": commit, "words": words}
+    last = _git(path, "log", "-1", "--format=%H %cs", "--", path.name)
+    if not last:
         return {"committed": False, "commit": None, "words": "git says that it was never committed"}
-    changed = _git(path, "status", "--porcelain", "--", path.name)
-    date = _git(path, *last, "--format=%cs", "--", path.name)
-    if changed != "":
-        return {
-            "committed": False,
-            "commit": commit,
-            "words": f"git says that it was changed since commit {commit[:12]} ({date})",
-        }
-    words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"
-    return {"committed": True, "commit": commit, "words": words}
+    commit, _, date = last.partition(" ")
+    words = f"git says that it was changed since commit {commit[:12]} ({date})"
+    return {"committed": False, "commit": commit, "words": words}
 
 
 def _git(path: Path, *words: str) -> str | None:

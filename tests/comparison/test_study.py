@@ -155,6 +155,16 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     git("commit", "-qm", "moved as it was")
     path = tmp_path / "kept" / "mine.toml"
     assert committed(path) == said
+    git("checkout", "-qb", "other")
+    (tmp_path / "other.txt").write_text("as work goes on elsewhere")
+    git("add", "other.txt")
+    git("commit", "-qm", "elsewhere")
+    git("checkout", "-q", "-")
+    git("merge", "-q", "--no-ff", "--no-commit", "other")
+    git("mv", "kept/mine.toml", "mine.toml")
+    git("commit", "-qm", "a merge that moves it")
+    path = tmp_path / "mine.toml"
+    assert committed(path) == said
     path.write_text(path.read_text() + "\n# another thought\n")
     assert not committed(path)["committed"] and "changed since commit" in committed(path)["words"]
 
