@@ -161,9 +161,9 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     git("commit", "-qm", "elsewhere")
     git("checkout", "-q", "-")
     git("merge", "-q", "--no-ff", "--no-commit", "other")
-    git("mv", "kept/mine.toml", "mine.toml")
+    git("mv", "kept/mine.toml", "kept/again.toml")
     git("commit", "-qm", "a merge that moves it")
-    path = tmp_path / "mine.toml"
+    path = tmp_path / "kept" / "again.toml"
     assert committed(path) == said
     path.write_text(path.read_text() + "\n# another thought\n")
     assert not committed(path)["committed"] and "changed since commit" in committed(path)["words"]
