@@ -70,6 +70,7 @@ def test_a_reader_follows_a_run_and_steps_through_its_false_positives(
         browser.wait(DRAWN)
         browser.key("p")
         browser.wait(f"location.hash === {json.dumps(seen[-1])}")
+        browser.wait(DRAWN)  # one that comes later would forget what was clicked
         browser.click(".rollout .chips button", "advantage")
         shades = (
             "[...document.querySelectorAll('.rollout .tokens .token')].slice(0, 2).map((one) => one.style.background)"
