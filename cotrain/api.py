@@ -13,7 +13,7 @@ from cotrain.backend.local import Local
 from cotrain.core.errors import RunDirectoryError, UnknownName, UserError
 from cotrain.loop import run as loop
 from cotrain.loop import seal
-from cotrain.loop.answers import settings_for
+from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
 from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
 from cotrain.loop.guard import Diverged
 from cotrain.loop.log import Observer
@@ -168,27 +168,17 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     return replace(recipe, name=Path(model).name, roles=roles)
 
 
-def opened(
-    where: Path | str,
-    answer: str | None = None,
-    prompt: str | None = None,
-    steps: str | None = None,
-    verdict: str | None = None,
-    verifier_prompt: str | None = None,
-    *,
-    device: str = "cpu",
-) -> CoTrainer:
-    """``trained``, with a solver that is asked and read so (``loop/answers.py``), without a look at how it answers: by
-    default as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
+def opened(where: Path | str, how: Asking = AS_IT_IS, *, device: str = "cpu") -> CoTrainer:
+    """``trained``, asked and read as ``how`` says, without a look at how the models answer: by default as the run has
+    it; a model that is not one of the package's own is asked for "The answer is …"."""
     recipe = recipe_of(where)
-    if answer is None and is_model(where) and not speaks_short(str(where)):
-        answer = "phrase"
-    if answer is not None or prompt is not None or steps is not None:
-        answer = answer or (recipe.roles["solver"].answer if "solver" in recipe.roles else None)
-        how = settings_for(recipe, answer, prompt, steps=steps, device=device, say=print, look=False)
-        recipe = override(recipe, how)
-    judged = verdicts_for(recipe, verdict, verifier_prompt, device=device, say=print, look=False)
-    recipe = override(recipe, judged)
+    if how.answer is None and is_model(where) and not speaks_short(str(where)):
+        how = replace(how, answer="phrase")
+    if how.of_answers:
+        kept = recipe.roles["solver"].answer if "solver" in recipe.roles else None
+        named = replace(how, answer=how.answer or kept)
+        recipe = override(recipe, answers_for(recipe, named, device=device, say=print, look=False)[0])
+    recipe = override(recipe, verdicts_for(recipe, how, device=device, say=print, look=False))
     return trained(where, recipe=recipe, device=device)
 
 

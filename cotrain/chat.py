@@ -15,6 +15,7 @@ from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
+from cotrain.loop.answers import AS_IT_IS, Asking
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor
 from cotrain.report.escape import terminal as visible
@@ -39,19 +40,14 @@ def talk(
     temperature: float = 0.0,
     read: Callable[[str], str] = input,
     once: str | None = None,
-    answer: str | None = None,
-    prompt: str | None = None,
-    steps: str | None = None,
-    verdict: str | None = None,
-    verifier_prompt: str | None = None,
+    how: Asking = AS_IT_IS,
     device: str = "cpu",
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
-    ``answer``, ``prompt``, ``steps``: how the solver is read and asked (``loop/answers.py``); ``verdict``,
-    ``verifier_prompt``: the verifier (``loop/verdicts.py``)."""
+    ``how``: the solver and the verifier are asked and read so."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    trainer = api.opened(directory, answer, prompt, steps, verdict, verifier_prompt, device=device)
+    trainer = api.opened(directory, how, device=device)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(

@@ -30,7 +30,7 @@ from cotrain.core.types import Episode, Task, Trace
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
-from cotrain.loop.answers import AUTO, PROBED, settings_for
+from cotrain.loop.answers import AS_IT_IS, AUTO, PROBED, Asking, answers_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
 from cotrain.loop.names import role_named
@@ -71,11 +71,7 @@ class Play:
     solver: str = "solver"  # role
     verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
-    answer: str | None = None  # how answers are read (``loop/answers.py``); None: as the run has it, of a model "auto"
-    prompt: str | None = None  # how the solver is asked; None: likewise
-    steps: str | None = None  # how its solutions are cut into steps; None: likewise
-    verdict: str | None = None  # how reviews are read (``loop/verdicts.py``); None: as the role has it
-    verifier_prompt: str | None = None  # how the verifier is asked; None: likewise
+    how: Asking = AS_IT_IS  # how roles are asked and read; by default as the run has it, of a model "auto"
     max_tokens: int | None = None  # of an answer; None: as the role has it
     lenient: bool = False  # malformed rows are set aside
 
@@ -111,20 +107,17 @@ def evaluate_suites(
     if aside is not None and aside.refused:
         say(f"note: {aside.line()}")
     bare = api.is_model(directory)
-    if bare or (play.answer, play.prompt, play.steps) != (None, None, None):
+    if bare or play.how.of_answers:
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
         asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
         if asked or not bare:
             tasks = drawn(asked, PROBED)
-            named = play.answer not in (None, AUTO)  # the suite itself shows how well it is read
-            how = settings_for(
-                recipe, play.answer, play.prompt, steps=play.steps, device=device, say=say, tasks=tasks, look=not named
-            )
-            recipe = override(recipe, how)
+            look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
+            answers, _ = answers_for(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
+            recipe = override(recipe, answers)
     solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
     play = replace(play, solver=solver, verifier=verifier)
-    judged = verdicts_for(recipe, play.verdict, play.verifier_prompt, device=device, say=say, look=False)
-    recipe = override(recipe, judged)
+    recipe = override(recipe, verdicts_for(recipe, play.how, device=device, say=say, look=False))
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     trainer = api.trained(directory, recipe=recipe, device=device)
@@ -336,7 +329,7 @@ def lines_of(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def command(given: argparse.Namespace) -> int:
+def command(given: argparse.Namespace, how: Asking) -> int:
     """``cotrain eval RUN --suite …``, its flags parsed; returns the exit code."""
     play = Play(
         samples=given.samples,
@@ -344,11 +337,7 @@ def command(given: argparse.Namespace) -> int:
         solver=given.solver,
         verifier=given.verifier,
         problems=given.problems,
-        answer=given.answer,
-        prompt=given.prompt,
-        steps=given.steps_as,
-        verdict=given.verdict,
-        verifier_prompt=given.verifier_prompt,
+        how=how,
         max_tokens=given.max_tokens,
         lenient=given.lenient,
     )

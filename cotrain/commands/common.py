@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError
@@ -147,23 +148,33 @@ def add_answers(
     )
 
 
+def asking_of(given: argparse.Namespace) -> Any:
+    """What the flags of ``add_answers`` say, files read: an ``Asking``."""
+    from cotrain.loop.answers import Asking
+
+    return Asking(
+        answer=given.answer,
+        prompt=prompt_of(given.prompt),
+        steps_as=given.steps_as,
+        verdict=given.verdict,
+        verifier_prompt=prompt_of(given.verifier_prompt, "--verifier-prompt"),
+    )
+
+
 def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
     """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
     what its models' own answers and reviews say; ``dry``: no model is asked."""
-    from cotrain.loop.answers import AUTO, TAGS, asked_how
+    from cotrain.loop.answers import AUTO, TAGS, answers_for
     from cotrain.loop.override import override
     from cotrain.loop.verdicts import verdicts_for
 
-    answer, prompt, steps, device = given.answer, prompt_of(given.prompt), given.steps_as, device_of(given.device)
-    seen = None
-    if dry and answer in (None, AUTO):
-        answer = None if prompt is None and steps is None else TAGS
-    if not dry or answer is not None:
-        settings, seen = asked_how(recipe, answer, prompt, steps=steps, device=device, say=say, look=not dry)
+    how, device, seen = asking_of(given), device_of(given.device), None
+    if dry and how.answer in (None, AUTO):
+        how = replace(how, answer=TAGS if replace(how, answer=None).of_answers else None)
+    if not dry or how.answer is not None:
+        settings, seen = answers_for(recipe, how, device=device, say=say, look=not dry)
         recipe = override(recipe, settings)
-    asked = prompt_of(given.verifier_prompt, "--verifier-prompt")
-    how = verdicts_for(recipe, given.verdict, asked, seen=seen, device=device, say=say, look=not dry)
-    return override(recipe, how)
+    return override(recipe, verdicts_for(recipe, how, seen=seen, device=device, say=say, look=not dry))
 
 
 def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_answers, add_device, device_of, prompt_of, quiet
+from cotrain.commands.common import add_answers, add_device, asking_of, device_of, quiet
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.verbosity import progress
@@ -83,11 +84,7 @@ def compare(argv: Sequence[str]) -> int:
             data=given.data,
             operations=tuple(given.operations) if given.operations else None,
             lenient=given.lenient,
-            answer=given.answer,
-            prompt=prompt_of(given.prompt),
-            steps_as=given.steps_as,
-            verdict=given.verdict,
-            verifier_prompt=prompt_of(given.verifier_prompt, "--verifier-prompt"),
+            **asdict(asking_of(given)),
             device=device_of(given.device),
             workers=given.workers,
             say=progress,

@@ -12,9 +12,9 @@ from cotrain.commands.common import (
     add_answers,
     add_device,
     add_threads,
+    asking_of,
     device_of,
     figure,
-    prompt_of,
     quiet,
     say,
     threads,
@@ -95,8 +95,7 @@ def evaluate(argv: Sequence[str]) -> int:
     given = parser.strict(argv)
     quiet()
     threads(given.threads)
-    given.device, given.prompt = device_of(given.device), prompt_of(given.prompt)
-    given.verifier_prompt = prompt_of(given.verifier_prompt, "--verifier-prompt")
+    given.device = device_of(given.device)
     of_suites = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}  # and their defaults
     if given.suite is not None:
         from cotrain.suites import command
@@ -106,7 +105,7 @@ def evaluate(argv: Sequence[str]) -> int:
                 parser.error(f"--{name} does not go with --suite; leave out one of the two")
         for name, default in of_suites.items():
             setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
-        return command(given)
+        return command(given, asking_of(given))
     suited = (
         "data",
         "reviews",
@@ -169,10 +168,8 @@ def chat(argv: Sequence[str]) -> int:
     threads(given.threads)
     from cotrain.chat import talk
 
-    prompt = prompt_of(given.prompt)
-    how = {"answer": given.answer, "prompt": prompt, "steps": given.steps_as, "verdict": given.verdict}
-    how |= {"verifier_prompt": prompt_of(given.verifier_prompt, "--verifier-prompt"), "device": device_of(given.device)}
-    return talk(given.directory, temperature=given.temperature, once=given.once, **how)
+    how, device = asking_of(given), device_of(given.device)
+    return talk(given.directory, temperature=given.temperature, once=given.once, how=how, device=device)
 
 
 def export(argv: Sequence[str]) -> int:

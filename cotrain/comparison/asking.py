@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UserError
-from cotrain.loop.answers import asked_how
+from cotrain.loop.answers import Asking, answers_for
 from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.verdicts import verdicts_for
@@ -25,17 +24,6 @@ from cotrain.text.answers import TAGS, parse_solution
 FILE = "answers.json"
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """What a comparison says of it; None: what the models' own answers say."""
-
-    answer: str | None = None
-    prompt: str | None = None
-    steps_as: str | None = None
-    verdict: str | None = None
-    verifier_prompt: str | None = None
 
 
 def settled(
@@ -66,9 +54,9 @@ def settled(
 
 
 def _settings(recipe: Recipe, how: Asking, device: str, say: Say) -> list[str]:
-    answers, seen = asked_how(recipe, how.answer, how.prompt, steps=how.steps_as, device=device, say=say)
+    answers, seen = answers_for(recipe, how, device=device, say=say)
     asked = override(recipe, answers)
-    verdicts = verdicts_for(asked, how.verdict, how.verifier_prompt, seen=seen, device=device, say=say)
+    verdicts = verdicts_for(asked, how, seen=seen, device=device, say=say)
     settings = [*answers, *verdicts]
     for name, field, plain in (
         ("solver", "answer", lambda role: role.parse is parse_solution),

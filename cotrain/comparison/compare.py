@@ -35,6 +35,7 @@ from cotrain.comparison.rates import choose_rates, with_rate
 from cotrain.comparison.runs import ENDLESS, collected, run_command
 from cotrain.comparison.waves import Place, run_equally
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.loop.answers import Asking
 from cotrain.loop.recipe import Recipe
 from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_reach import json_of, levels
@@ -68,11 +69,11 @@ class Plan:
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
-    answer: str | None = None  # how solvers are read, and asked (``asking.py``): a format, or "auto"
-    prompt: str | None = None  # a text with the mark {problem}
-    steps_as: str | None = None  # what a step of a solution is
-    verdict: str | None = None  # how reviews are read
-    verifier_prompt: str | None = None  # how the verifier is asked
+    answer: str | None = None  # this and the next four, for every arm: as of ``Asking``
+    prompt: str | None = None
+    steps_as: str | None = None
+    verdict: str | None = None
+    verifier_prompt: str | None = None
     device: str = "cpu"
     workers: int | None = None  # runs at a time; None: one a core
 
@@ -144,7 +145,7 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     arms = distinct(plan.arms)
     recipes, given, source = plan.recipes(arms), plan.given, plan.source()
     _refuse_unlike(recipes)
-    how = asking.Asking(**{field.name: getattr(plan, field.name) for field in fields(asking.Asking)})
+    how = Asking(**{field.name: getattr(plan, field.name) for field in fields(Asking)})
     begun = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
     asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun)
     claim(plan, arms)

@@ -1,7 +1,7 @@
 """How a solver's answers are read, chosen before a run begins: by name, or by looking at a few answers of the model
 itself.
 
-``settings_for`` turns ``--answer``, ``--steps-as`` and ``--prompt`` into settings of the role ``solver``, as ``--set``
+``answers_for`` turns ``--answer``, ``--steps-as`` and ``--prompt`` into settings of the role ``solver``, as ``--set``
 has them, so that they stand in recipe.json and a resumed run has them without asking again. With "auto" the model
 answers ``PROBED`` training problems: first as the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can
 be read, in words of its own, asked for "The answer is …"; at last with the bare problem. The first way of asking in
@@ -57,6 +57,26 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How a solver and a verifier are asked and read, as the user says it. None: as the recipe has it, or of a model
+    that is not one of the package's own as it writes by itself ("auto")."""
+
+    answer: str | None = None  # a format, a pattern, or "auto"
+    prompt: str | None = None  # the solver's template
+    steps_as: str | None = None  # how solutions are cut into steps
+    verdict: str | None = None  # a form, a pattern, or "auto" (``verdicts.py``)
+    verifier_prompt: str | None = None  # the verifier's template
+
+    @property
+    def of_answers(self) -> bool:
+        """Whether it says anything of the solver."""
+        return (self.answer, self.prompt, self.steps_as) != (None, None, None)
+
+
+AS_IT_IS = Asking()  # nothing is said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """What a format finds in the answers to one way of asking."""
 
@@ -71,41 +91,23 @@ class Probe:
         return sum(one is not None for one in self.found)
 
 
-def settings_for(
+def answers_for(
     recipe: Recipe,
-    answer: str | None,
-    prompt: str | None,
+    how: Asking,
     *,
-    steps: str | None = None,
-    device: str,
-    say: Say,
-    tasks: Sequence[Task] = (),
-    look: bool = True,
-) -> list[str]:
-    """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
-    and the start; [] where all stays as the recipe has it.
-
-    ``answer``: a format, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
-    ``prompt``: the template of the user message. ``steps``: how solutions are cut; None: as the model writes them.
-    ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
-    named. Raises ConfigError where the recipe has no such role, where the prompt does not name the problem, and where
-    "auto" cannot read most answers.
-    """
-    return asked_how(recipe, answer, prompt, steps=steps, device=device, say=say, tasks=tasks, look=look)[0]
-
-
-def asked_how(
-    recipe: Recipe,
-    answer: str | None,
-    prompt: str | None,
-    *,
-    steps: str | None = None,
     device: str,
     say: Say,
     tasks: Sequence[Task] = (),
     look: bool = True,
 ) -> tuple[list[str], Probe | None]:
-    """What ``settings_for`` returns, and the answers that it looked at."""
+    """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
+    and the start, [] where all stays as the recipe has it; and the answers that were looked at.
+
+    ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
+    named. Raises ConfigError where the recipe has no such role, where the prompt does not name the problem, and where
+    "auto" cannot read most answers.
+    """
+    answer, prompt, steps = how.answer, how.prompt, how.steps_as
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
         if answer not in (None, AUTO, TAGS) or prompt is not None or steps is not None:

@@ -23,7 +23,7 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.loop.answers import AUTO, CLEAR, PROBED, STEP, Probe, Say, some
+from cotrain.loop.answers import AUTO, CLEAR, PROBED, STEP, Asking, Probe, Say, some
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.play.common_roles import speaks_short
@@ -60,8 +60,7 @@ class Reviewed:
 
 def verdicts_for(
     recipe: Recipe,
-    verdict: str | None,
-    prompt: str | None,
+    how: Asking,
     *,
     seen: Probe | None = None,
     device: str,
@@ -71,12 +70,11 @@ def verdicts_for(
     """Settings of the role ``verifier`` ("roles.verifier.verdict=…") and of all that judge as it does; [] where all
     stays as the recipe has it.
 
-    ``verdict``: a form, a pattern, "auto", or None, which is "auto" for a model that is not one of the package's own.
-    ``prompt``: the template of its user message. ``seen``: answers of the solver that were drawn already. ``look``:
+    ``seen``: answers of the solver that were drawn already. ``look``:
     False asks no model. Raises ConfigError where the recipe has no such role, for a prompt without problem and
     solution, and where "auto" cannot read half of the reviews.
     """
-    role = recipe.roles.get("verifier")
+    verdict, prompt, role = how.verdict, how.verifier_prompt, recipe.roles.get("verifier")
     if role is None or not role.words:
         if verdict not in (None, AUTO, TAGS) or prompt is not None:
             raise ConfigError(

@@ -10,6 +10,7 @@ from cotrain.cli import main
 from cotrain.comparison import asking
 from cotrain.comparison.study_file import read_study
 from cotrain.core.errors import ConfigError
+from cotrain.loop.answers import Asking
 from cotrain.loop.override import override
 from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes.grpo import grpo
@@ -29,7 +30,7 @@ def model(tmp_path):
 
 
 def settled(recipes, answer, prompt=None, *, out, say):
-    return asking.settled(recipes, asking.Asking(answer=answer, prompt=prompt), out=out, device="cpu", say=say)
+    return asking.settled(recipes, Asking(answer=answer, prompt=prompt), out=out, device="cpu", say=say)
 
 
 def brief(recipe):

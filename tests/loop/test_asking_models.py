@@ -10,7 +10,7 @@ import pytest
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.answers import Said, read, refusal, settings_for, shown
+from cotrain.loop.answers import Asking, Said, answers_for, read, refusal, shown
 from cotrain.loop.override import override
 from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes.co_rewarding import co_rewarding
@@ -38,7 +38,8 @@ def silent(text):
 
 
 def chosen(recipe, answer=None, prompt=None, say=silent, steps=None, look=False):
-    return settings_for(recipe, answer, prompt, steps=steps, device="cpu", say=say, look=look)
+    how = Asking(answer=answer, prompt=prompt, steps_as=steps)
+    return answers_for(recipe, how, device="cpu", say=say, look=look)[0]
 
 
 def said(*texts, finish="stop"):

@@ -9,7 +9,7 @@ import pytest
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.answers import asked_how
+from cotrain.loop.answers import Asking, answers_for
 from cotrain.loop.override import override
 from cotrain.loop.verdicts import MAY_ASK, Reviewed, refusal, shown, verdicts_for
 from cotrain.play.common_roles import FORMAT_MARK
@@ -38,7 +38,8 @@ def silent(text):
 
 
 def chosen(recipe, verdict=None, prompt=None, say=silent, look=False, seen=None):
-    return verdicts_for(recipe, verdict, prompt, seen=seen, device="cpu", say=say, look=look)
+    how = Asking(verdict=verdict, verifier_prompt=prompt)
+    return verdicts_for(recipe, how, seen=seen, device="cpu", say=say, look=look)
 
 
 def solving(model, make=tango):
@@ -99,7 +100,7 @@ def test_the_model_itself_says_how_it_judges(other):
     """Asked as it was taught, it writes tags; the solver's answers are those that were looked at before."""
     heard = []
     recipe = solving(other)
-    settings, seen = asked_how(recipe, "auto", None, device="cpu", say=silent)
+    settings, seen = answers_for(recipe, Asking(answer="auto"), device="cpu", say=silent)
     recipe = override(recipe, settings)
     how = chosen(recipe, "auto", REVIEW, heard.append, look=True, seen=seen)
     assert how == [f"roles.verifier.prompt={json.dumps(REVIEW)}"]
