@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
+from cotrain.attack.matrix import Cells, matrices
 from cotrain.attack.play import judged, judging_role
 from cotrain.attack.tables import Attempt
 from cotrain.attack.xplay import Drawn, Point, Say, cell, points_of, solved
@@ -160,23 +161,15 @@ MATRICES = {
     "precision": "precision of finding wrong ones",
     "recall": "recall of wrong ones",
 }
-MOST = 8  # columns in 80 characters
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """The matrices, rollouts of a step down and verifiers across; at most ``MOST`` columns."""
-    verifiers = found["verifiers"][:MOST]
-    lines = ["rows: rollouts of a step and how many; columns: the verifier after a step"]
-    for key, title in MATRICES.items():
-        table = {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
-        lines += ["", title, f"{'':14s}" + "".join(f"{one['step']:>8d}" for one in verifiers)]
-        for i, row in enumerate(found["generators"]):
-            values = [table[i, j] for j in range(len(verifiers))]
-            shown = "".join(
-                f"{'–' if v is None or v['value'] is None else format(v['value'], '.3f'):>8s}" for v in values
-            )
-            name = f"{row['step']} n {row['n']}"
-            lines.append(f"{name:14s}{shown}")
-    if len(found["verifiers"]) > MOST:
-        lines.append(f"{len(found['verifiers']) - MOST} more verifiers: see {FILE}")
-    return lines
+    """The matrices, rollouts of a step down and verifiers across."""
+    rows = [f"{row['step']} n {row['n']}" for row in found["generators"]]
+    columns = [str(one["step"]) for one in found["verifiers"]]
+
+    def cells(key: str) -> Cells:
+        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+
+    about = "rows: rollouts of a step and how many; columns: the verifier after a step"
+    return [about, *matrices(MATRICES, cells, rows, columns, others=f"verifiers: see {FILE}", stub=14)]

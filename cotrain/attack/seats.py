@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
+from cotrain.attack.matrix import Cells, json_of, matrices, named
 from cotrain.attack.xplay import Point, Say, points_of
 from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, UnknownName
@@ -89,7 +90,7 @@ def seats(
         cell = {"row": i, "column": j, **_figures(played[i, j], roles[0], signal)}
         if alike:
             both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
-            cell["either"] = _json(won(both, signal))
+            cell["either"] = json_of(won(both, signal))
         cells.append(cell)
     found = {
         "format": FORMAT,
@@ -169,11 +170,7 @@ def _figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, A
     of_judge = {name: judged[f"judge/{name}"].json() for name in SHOWN if f"judge/{name}" in judged}
     if of_judge and "gap" in judged:
         of_judge["gap"] = judged["gap"].json()
-    return {"won": _json(won([(episodes, role)], signal)), **of_judge}
-
-
-def _json(found: Figure | None) -> dict[str, Any] | None:
-    return None if found is None else found.json()
+    return {"won": json_of(won([(episodes, role)], signal)), **of_judge}
 
 
 # -- printing
@@ -184,28 +181,16 @@ TITLES = {
     "mcc": "Matthews correlation of the judge",
     "gap": "gap: believed minus right",
 }
-MOST = 9  # columns in 80 characters
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """The matrices, the first seat down and the second across; at most ``MOST`` columns."""
-    players = found["players"]
-    runs = list(dict.fromkeys(point["run"] for point in players))
-    letters = {run: "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[i % 26] for i, run in enumerate(runs)}
-    names = [f"{letters[p['run']]}{p['step']}" for p in players]
-    lines = [f"{letter}: {run}" for run, letter in letters.items()]
+    """The matrices, the first seat down and the second across."""
+    names, legend = named(found["players"])
     first, second = found["seats"]
-    lines.append(f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}")
-    for key, title in TITLES.items():
-        table = {(cell["row"], cell["column"]): cell.get(key) for cell in found["cells"]}
-        if not any(table.values()):
-            continue
-        lines += ["", title.format(signal=found["signal"], first=first)]
-        lines.append(f"{'':8s}" + "".join(f"{name:>8s}" for name in names[:MOST]))
-        for i, name in enumerate(names):
-            row = [table[i, j] for j in range(len(names[:MOST]))]
-            cells = "".join(f"{'–' if one is None else format(one['value'], '.3f'):>8s}" for one in row)
-            lines.append(f"{name:8s}{cells}")
-    if len(names) > MOST:
-        lines.append(f"{len(names) - MOST} more columns: see {FILE}")
-    return lines
+    about = f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}"
+    titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
+
+    def cells(key: str) -> Cells:
+        return {(one["row"], one["column"]): one.get(key) for one in found["cells"]}
+
+    return [*legend, about, *matrices(titles, cells, names, names, others=f"columns: see {FILE}")]

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
+from cotrain.attack.matrix import Cells, json_of, matrices, named
 from cotrain.attack.play import judged, judging_role
 from cotrain.attack.tables import Attempt, Outcome
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT
 from cotrain.core.pace import Pace
-from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
 from cotrain.disk import transaction
 from cotrain.loop.directory import RunDirectory
@@ -183,10 +183,9 @@ def cell(drawn: Drawn, outcomes: Sequence[Outcome], names: Sequence[str] = SHOWN
         best[problem] = {"best": float(won), "problems": 1.0}
     total = sum(map(len, by_problem.values()))
     shown = [outcome for outcome in outcomes if not outcome.refused]
-    named: dict[str, Statistic] = {name: CELLS[name] for name in names}
     return {
-        **{name: _json(figure(counts, statistic, len(shown)) if total else None) for name, statistic in named.items()},
-        "best_of_n": _json(figure(best, BEST, len(best)) if best else None),
+        **{name: json_of(figure(counts, CELLS[name], len(shown)) if total else None) for name in names},
+        "best_of_n": json_of(figure(best, BEST, len(best)) if best else None),
         "unread": sum(one.final is None for one in shown) / len(shown) if shown else None,
     }
 
@@ -203,11 +202,7 @@ def solved(drawn: Drawn) -> dict[str, Any] | None:
         row = counts.setdefault(attempt.problem, {"right": 0.0, "all": 0.0})
         row["right"] += right
         row["all"] += 1.0
-    return _json(figure(counts, RIGHT, len(drawn.right)) if counts else None)
-
-
-def _json(found: Estimate | None) -> dict[str, Any] | None:
-    return None if found is None else found.json()
+    return json_of(figure(counts, RIGHT, len(drawn.right)) if counts else None)
 
 
 # -- printing
@@ -217,25 +212,14 @@ MATRICES = {
     "false_positive_rate": "false-positive rate",
     "best_of_n": "accuracy of the best of n",
 }
-MOST = 9  # columns in 80 characters
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """The matrices, generators down and verifiers across; at most ``MOST`` columns."""
-    runs = list(dict.fromkeys(point["run"] for point in found["verifiers"]))
-    names = [f"{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[runs.index(p['run']) % 26]}{p['step']}" for p in found["verifiers"]]
-    lines = [f"{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[i % 26]}: {run}" for i, run in enumerate(runs)]
-    lines.append(f"{found['problems']} problems, n = {found['n']}; rows: generator after a step, columns: verifier")
-    shown = names[:MOST]
-    for key, title in MATRICES.items():
-        table = {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
-        lines += ["", title, f"{'':8s}" + "".join(f"{name:>8s}" for name in shown)]
-        for i, name in enumerate(names):
-            values = [table[i, j] for j in range(len(shown))]
-            cells = "".join(
-                f"{'–' if v is None or v['value'] is None else format(v['value'], '.3f'):>8s}" for v in values
-            )
-            lines.append(f"{name:8s}{cells}")
-    if len(names) > MOST:
-        lines.append(f"{len(names) - MOST} more verifiers: see {FILE}")
-    return lines
+    """The matrices, generators down and verifiers across."""
+    names, legend = named(found["verifiers"])
+    about = f"{found['problems']} problems, n = {found['n']}; rows: generator after a step, columns: verifier"
+
+    def cells(key: str) -> Cells:
+        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+
+    return [*legend, about, *matrices(MATRICES, cells, names, names, others=f"verifiers: see {FILE}")]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotrain.backend import environments
+from cotrain.backend.memory import memory_of
 from cotrain.core.errors import ConfigError, ModelError
 
 Machine = dict[str, Any]  # what one machine says of itself, or "name" and "error": why it says nothing
@@ -93,15 +94,10 @@ def weights_of(model: str) -> str:
         return f"missing: {error}"
 
 
-def memory_here(limit: str = "/sys/fs/cgroup/memory.max") -> int:
-    """Bytes of memory that processes of this machine, or of this container, may have."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open(limit, encoding="ascii") as file:
-            said = file.read().strip()
-    except OSError:
-        return whole
-    return min(whole, int(said)) if said.isdecimal() else whole
+def memory_here() -> int:
+    """Bytes of memory that processes of this machine, or of this container, may have in all."""
+    memory = memory_of("cpu")
+    return sys.maxsize if memory is None else int(memory.total)
 
 
 def wrongs(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from cotrain.attack import play, tables
 from cotrain.attack import reviewed as on_rollouts
@@ -63,55 +64,26 @@ def xplay(argv: Sequence[str]) -> int:
     given = _read(parser, argv)
     if given.seats and given.on_rollouts:
         raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
-    if given.seats:
-        return _seated(given)
-    if given.on_rollouts:
-        return _reviewed(given)
-    found = cross.xplay(
-        given.directories,
-        every=given.every,
-        role=given.role,
-        problems=given.problems,
-        n=given.samples,
-        split=given.split,
-        device=device_of(given.device),
-        out=given.out,
-        say=_said(given.json),
-    )
-    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(cross.lines_of(found)))
-    return 0
-
-
-def _seated(given: argparse.Namespace) -> int:
-    found = at_table.seats(
-        given.directories,
-        roles=(given.seats[0], given.seats[1]),
-        every=given.every,
-        signal=given.signal,
-        problems=given.problems,
-        n=given.samples,
-        split=given.split,
-        device=device_of(given.device),
-        out=given.out,
-        say=_said(given.json),
-    )
-    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(at_table.lines_of(found)))
-    return 0
-
-
-def _reviewed(given: argparse.Namespace) -> int:
-    if len(given.directories) > 1:
+    if given.on_rollouts and len(given.directories) > 1:
         raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
-    found = on_rollouts.reviewed(
-        given.directories[0],
-        every=given.every,
-        role=given.role,
-        rollouts=given.rollouts,
-        device=device_of(given.device),
-        out=given.out,
-        say=_said(given.json),
-    )
-    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(on_rollouts.lines_of(found)))
+    common: dict[str, Any] = {
+        "every": given.every,
+        "device": device_of(given.device),
+        "out": given.out,
+        "say": _said(given.json),
+    }
+    drawn: dict[str, Any] = {"problems": given.problems, "n": given.samples, "split": given.split}
+    if given.seats:
+        first, second = given.seats
+        found = at_table.seats(given.directories, roles=(first, second), signal=given.signal, **drawn, **common)
+        lines = at_table.lines_of(found)
+    elif given.on_rollouts:
+        found = on_rollouts.reviewed(given.directories[0], role=given.role, rollouts=given.rollouts, **common)
+        lines = on_rollouts.lines_of(found)
+    else:
+        found = cross.xplay(given.directories, role=given.role, **drawn, **common)
+        lines = cross.lines_of(found)
+    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(lines))
     return 0
 
 

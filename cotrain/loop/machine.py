@@ -8,10 +8,7 @@ flags that help. Left out: small models, which fit; machines of a cluster; memor
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
-
+from cotrain.backend.memory import Memory, memory_of
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.loop.by_size import LARGE
 from cotrain.loop.estimate import Looked, looked_at, text_of
@@ -22,44 +19,6 @@ from cotrain.loop.recipe import Recipe
 LEAST_ROWS = 8  # answers at a time
 SHARE = 0.9  # of what is available
 CERTAIN = ("weights", "optimiser")
-CGROUPS = (  # limit and use of a container, version 2 and 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Of a device, in bytes."""
-
-    total: float
-    available: float
-
-
-def memory_of(device: str) -> Memory | None:
-    """What a device has; None where nobody can tell."""
-    if device.startswith("cuda"):
-        import torch
-
-        free, total = torch.cuda.mem_get_info(torch.device(device))
-        return Memory(total=float(total), available=float(free))
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        memory = Memory(total=found["MemTotal"] + found.get("SwapTotal", 0.0), available=found["MemAvailable"])
-    except (OSError, ValueError, KeyError, IndexError):
-        try:
-            bytes_in_all = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        except (OSError, ValueError, AttributeError):
-            return None
-        memory = Memory(total=bytes_in_all, available=bytes_in_all)
-    for limit, used in CGROUPS:
-        try:
-            most, held = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-        memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - held)))
-    return memory
 
 
 def fitted(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[Recipe, list[str]]:

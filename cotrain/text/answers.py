@@ -24,9 +24,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure
 from cotrain.text.parsers import Solution, blocks_of, last_boxed, tagged_solution, write_solution
+from cotrain.text.patterns import pattern_of
 from cotrain.text.steps import LINES, steps_in
 from cotrain.text.verdicts import without_thought
 
@@ -74,16 +74,7 @@ def reader(answer: str) -> Callable[[str], str | None]:
     """What finds the answer in a text. Raises UnknownName, and ConfigError for a pattern that cannot be used."""
     if answer in READERS:
         return READERS[answer]
-    if "(" not in answer:
-        raise UnknownName(
-            "format of an answer", answer, (TAGS, *READERS, "a pattern with one group, such as 'A: (.*)'")
-        )
-    try:
-        pattern = re.compile(answer)
-    except re.error as error:
-        raise ConfigError(f"answer {answer!r}: not a regular expression ({error}); mend it, or name a format") from None
-    if pattern.groups != 1:
-        raise ConfigError(f"answer {answer!r}: has {pattern.groups} groups, expected one around the answer")
+    pattern = pattern_of(answer, "answer", "format of an answer", (TAGS, *READERS), "A: (.*)")
     return lambda text: _last(pattern, text)
 
 

@@ -27,9 +27,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import Review, _clip, write_review
+from cotrain.text.patterns import pattern_of
 from cotrain.text.verdicts import Verdict, without_thought
 
 TAGS, WORDS, BOXED, FIRST_WRONG = "tags", "words", "boxed", "first-wrong"
@@ -88,16 +89,8 @@ _BEGINS_A_BOX = re.compile(r"\\boxed\{")
 
 def check_verdict(form: str) -> None:
     """Raises UnknownName for what is no form, and ConfigError for a pattern that cannot be used."""
-    if form in FORMS:
-        return
-    if "(" not in form:
-        raise UnknownName("form of a verdict", form, (*FORMS, "a pattern with one group, such as 'Verdict: (.*)'"))
-    try:
-        pattern = re.compile(form)
-    except re.error as error:
-        raise ConfigError(f"verdict {form!r}: not a regular expression ({error}); mend it, or name a form") from None
-    if pattern.groups != 1:
-        raise ConfigError(f"verdict {form!r}: has {pattern.groups} groups, expected one around the verdict")
+    if form not in FORMS:
+        pattern_of(form, "verdict", "form of a verdict", FORMS, "Verdict: (.*)")
 
 
 def free_review(text: str, form: str, count: int | None) -> Review | Verdict | ParseFailure:

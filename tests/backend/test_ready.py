@@ -12,7 +12,7 @@ import torch
 from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster, check_world
 from cotrain.backend.joining import HERE, PREFACE, check_address, check_here
-from cotrain.backend.machines import await_gpus, check_gpus, differences, memory_here, wrongs
+from cotrain.backend.machines import await_gpus, check_gpus, differences, wrongs
 from cotrain.backend.on_ray import _told
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
@@ -99,16 +99,6 @@ def test_an_object_store_beyond_the_memory_of_the_machine():
     assert "object_store_mb = 1000000000 in the --cluster file: this machine has" in line_of(
         check_here, Cluster(object_store_mb=10**9), {}
     )
-
-
-def test_memory_of_a_container(tmp_path):
-    limit = tmp_path / "memory.max"
-    whole = memory_here(str(limit))
-    assert whole > 2**28
-    limit.write_text("max\n")
-    assert memory_here(str(limit)) == whole
-    limit.write_text("1000000\n")
-    assert memory_here(str(limit)) == 1000000
 
 
 PROCESSES = (

@@ -2,7 +2,6 @@
 line."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.loop.answers import Asking, Said, answers_for, read, refusal, shown
 from cotrain.loop.override import override
-from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes.co_rewarding import co_rewarding
 from cotrain.recipes.dsm import dsm
 from cotrain.recipes.genprm import genprm
@@ -22,15 +20,6 @@ from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
 from tests.helpers import EASY, TINY
 
 TASK = EASY.get("train", 0)
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """A model that nobody knows: the tiny one without its mark."""
-    path = tmp_path_factory.mktemp("models") / "other"
-    shutil.copytree(TINY, path)
-    (path / FORMAT_MARK).unlink()
-    return str(path)
 
 
 def silent(text):

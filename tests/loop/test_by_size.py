@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from cotrain.backend.memory import Memory
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.loop.directory import recipe_json, resolved
-from cotrain.loop.machine import Memory, fitted, memory_of
+from cotrain.loop.machine import fitted
 from cotrain.loop.override import override
 from cotrain.models.sizes import shape_of
 from cotrain.play.common_roles import FORMAT_MARK
@@ -87,11 +88,6 @@ def test_as_many_answers_at_a_time_as_fit(models):
         fitted(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
     small = grpo(model=TINY)
     assert fitted(small, "cpu", Memory(total=1.0, available=1.0))[1] == []
-
-
-def test_the_memory_of_this_machine():
-    found = memory_of("cpu")
-    assert found is not None and GIB < found.available <= found.total
 
 
 def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 line."""
 
 import json
-import shutil
 
 import pytest
 
@@ -12,7 +11,6 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.loop.answers import Asking, answers_for
 from cotrain.loop.override import override
 from cotrain.loop.verdicts import MAY_ASK, Reviewed, refusal, shown, verdicts_for
-from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes.critique import critique
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.judged import judged
@@ -22,15 +20,6 @@ from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_
 from tests.helpers import EASY, TINY
 
 FINAL = "<final>(CORRECT|INCORRECT)</final>"  # what the tiny model writes, read by a pattern
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """A model that nobody knows: the tiny one without its mark."""
-    path = tmp_path_factory.mktemp("models") / "other"
-    shutil.copytree(TINY, path)
-    (path / FORMAT_MARK).unlink()
-    return str(path)
 
 
 def silent(text):

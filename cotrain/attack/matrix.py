@@ -1,0 +1,58 @@
+"""Tables of who met whom: the figures of pairs as JSON, and as lines of at most 80 characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cotrain.core.statistics import Estimate
+
+WIDTH = 80  # characters of a line
+COLUMN = 8  # of one figure
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+Cells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, column), as ``json_of`` gives them
+
+
+def json_of(found: Estimate | None) -> dict[str, Any] | None:
+    """A figure of a pair; None where the pair gave none."""
+    return None if found is None else found.json()
+
+
+def named(points: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Short names of points, such as A25: a letter for the run, then the step. And a line for each letter."""
+    runs = list(dict.fromkeys(point["run"] for point in points))
+    letters = {run: LETTERS[i % len(LETTERS)] for i, run in enumerate(runs)}
+    return [f"{letters[p['run']]}{p['step']}" for p in points], [f"{letter}: {run}" for run, letter in letters.items()]
+
+
+def matrices(
+    titles: Mapping[str, str],
+    cells_of: Callable[[str], Cells],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    others: str,
+    stub: int = COLUMN,
+) -> list[str]:
+    """One table for each title, rows down and columns across. What does not fit into a line is counted in the last one.
+
+    ``cells_of``: the figures of a key of ``titles``; a table without any is left out. ``others``: what the line about
+    further columns calls them, and where they are. ``stub``: characters of a row's name."""
+    shown = columns[: (WIDTH - stub) // COLUMN]
+    lines = []
+    for key, title in titles.items():
+        cells = cells_of(key)
+        if not any(cells.values()):
+            continue
+        lines += ["", title, " " * stub + "".join(f"{name:>{COLUMN}s}" for name in shown)]
+        for i, name in enumerate(rows):
+            figures = "".join(f"{_figure(cells[i, j]):>{COLUMN}s}" for j in range(len(shown)))
+            lines.append(f"{name:{stub}s}{figures}")
+    if len(columns) > len(shown):
+        lines.append(f"{len(columns) - len(shown)} more {others}")
+    return lines
+
+
+def _figure(found: Mapping[str, Any] | None) -> str:
+    return "–" if found is None or found["value"] is None else f"{found['value']:.3f}"

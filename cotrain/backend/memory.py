@@ -1,0 +1,47 @@
+"""How much memory a device has: of the machine, within the limit of its container, or of a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUPS = (  # limit and use of a container, version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Of a device, in bytes."""
+
+    total: float
+    available: float
+
+
+def memory_of(device: str, limits: Sequence[tuple[str, str]] = CGROUPS) -> Memory | None:
+    """What a device has, swap included; None where nobody can tell. ``limits``: as ``CGROUPS``."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, total = torch.cuda.mem_get_info(torch.device(device))
+        return Memory(total=float(total), available=float(free))
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        memory = Memory(total=found["MemTotal"] + found.get("SwapTotal", 0.0), available=found["MemAvailable"])
+    except (OSError, ValueError, KeyError, IndexError):
+        try:
+            bytes_in_all = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        except (OSError, ValueError, AttributeError):
+            return None
+        memory = Memory(total=bytes_in_all, available=bytes_in_all)
+    for limit, used in limits:
+        try:
+            most, held = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+        memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - held)))
+    return memory
