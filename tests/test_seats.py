@@ -51,14 +51,25 @@ def test_what_a_seat_wins_by_hand():
     assert won([(here, "carol")], "won") is None and won([(here, "alice")], "payoff") is None
 
 
+def test_the_interval_is_that_of_this_signal_and_these_roles():
+    """Nothing in 12 games: Wilson's interval of 0 of 12, up to z²/(12 + z²) with z² = 3.8415. Neither what is ``paid``
+    (-1) nor what another role wins (9) moves its bounds."""
+    found = won([([episode(task, alice=[0.0], bob=[9.0]) for task in range(12)], "alice")], "won")
+    assert (found.value, found.low, found.n) == (0.0, 0.0, 12) and found.high == pytest.approx(0.24249, abs=1e-5)
+
+
 def test_matrices_fit_80_columns():
     players = [{"run": f"runs/{i // 6}", "seed": i // 6, "step": i % 6 * 25} for i in range(12)]
     value = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
-    cells = [{"row": i, "column": j, "won": value, "mcc": None if i else value} for i in range(12) for j in range(12)]
+    judge = {"balanced_accuracy": value}
+    cells = [
+        {"row": i, "column": j, "won": value, "mcc": None if i else value, **judge} for i in range(12) for j in range(12)
+    ]
     found = {"players": players, "seats": ["solver", "bob"], "signal": "won", "cells": cells, "problems": 64, "n": 4}
     lines = lines_of(found)
     assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
     assert "won of the row as solver" in lines and "Matthews correlation of the judge" in lines
+    assert "balanced accuracy of the judge" in lines
     assert "gap: believed minus right" not in lines
 
 

@@ -146,19 +146,18 @@ def won(played: Sequence[tuple[Sequence[Episode], str]], signal: str) -> Figure 
     """The mean of a signal over turns of a role, in several plays of the same problems, with its interval; None where
     nobody has it."""
     counts: dict[int, dict[str, float]] = {}
+    every: list[float] = []
     for episodes, role in played:
         for task, traces in by_task(episodes, role).items():
             values = [one.value for t in traces for one in t.signals if one.name == signal and one.tokens is None]
             row = counts.setdefault(task, {"sum": 0.0, "count": 0.0})
             row["sum"] += sum(values)
             row["count"] += len(values)
-    if not any(row["count"] for row in counts.values()):
+            every += values
+    if not every:
         return None
-    values = [one.value for episodes, _ in played for e in episodes for t in e.traces for one in t.signals]
-    low, high = min(0.0, *values), max(1.0, *values)
-    return figure(
-        counts, Bounded(_mean, low, high, frozenset(("sum", "count"))), sum(r["count"] for r in counts.values())
-    )
+    low, high = min(0.0, *every), max(1.0, *every)
+    return figure(counts, Bounded(_mean, low, high, frozenset(("sum", "count"))), len(every))
 
 
 def _mean(sums: Sums) -> Array:
@@ -178,6 +177,7 @@ def _figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, A
 TITLES = {
     "won": "{signal} of the row as {first}",
     "either": "{signal} of the row over both seats",
+    "balanced_accuracy": "balanced accuracy of the judge",
     "mcc": "Matthews correlation of the judge",
     "gap": "gap: believed minus right",
 }
