@@ -61,10 +61,9 @@ def test_the_interval_is_that_of_this_signal_and_these_roles():
 def test_matrices_fit_80_columns():
     players = [{"run": f"runs/{i // 6}", "seed": i // 6, "step": i % 6 * 25} for i in range(12)]
     value = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
-    judge = {"balanced_accuracy": value}
-    cells = [
-        {"row": i, "column": j, "won": value, "mcc": None if i else value, **judge} for i in range(12) for j in range(12)
-    ]
+    judge = {"mcc": None, "balanced_accuracy": value}
+    cells = [{"row": i, "column": j, "won": value, **judge} for i in range(12) for j in range(12)]
+    cells[0]["mcc"] = value
     found = {"players": players, "seats": ["solver", "bob"], "signal": "won", "cells": cells, "problems": 64, "n": 4}
     lines = lines_of(found)
     assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
@@ -77,6 +76,23 @@ def run_of(tmp_path, name, **options):
     out = tmp_path / name
     api.run(override(debate(**{**SMALL, **options}), BRIEF), out, checkpoint_every=1, keep_every=2)
     return out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--seats alice bob --role judge", "--role does not go with --seats"),
+        ("--seats alice bob --rollouts 9", "--rollouts goes with --on-rollouts alone"),
+        ("--on-rollouts --split=validation", "--split does not go with --on-rollouts"),
+        ("--on-rollouts --signal paid", "--signal goes with --seats alone"),
+        ("--signal paid", "--signal goes with --seats alone"),
+        ("--rollouts 9", "--rollouts goes with --on-rollouts alone"),
+    ],
+)
+def test_a_flag_that_the_matrix_does_not_look_at_is_refused(words, said, capsys):
+    assert main(["xplay", "nowhere", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 @pytest.mark.whole
