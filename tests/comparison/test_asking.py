@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,6 +64,15 @@ def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
     (tmp_path / asking.FILE).write_text("[")
     with pytest.raises(ConfigError, match="is damaged"):
         settled(recipes, None, out=tmp_path, say=print)
+
+
+def test_arms_that_sample_otherwise_are_looked_at_apart(model, tmp_path):
+    said = []
+    a = brief(grpo(model=model, tasks=EASY))
+    recipes = {"a": a, "b": override(a, ["roles.solver.sampling.temperature=0.5"])}
+    recipes["c"] = replace(a, roles={"solver": recipes["b"].roles["solver"]})  # not by a setting
+    settled(recipes, None, SOLVE, out=tmp_path, say=said.append)
+    assert len([line for line in said if line.startswith("asking ")]) == 3
 
 
 def test_a_study_has_them_as_keys(tmp_path):
