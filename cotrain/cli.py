@@ -77,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     argv = list(argv)
     set_level(None)
+    from cotrain.commands import stages
     from cotrain.serve import command as server
-    from cotrain.stages import commands as stages
 
     commands: dict[str, Command] = {
         "demo": demo,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+import torch
 
 from cotrain import api
-from cotrain.attack.seats import lines_of, seats, won
+from cotrain.attack.seats import RIVAL, lines_of, refuse_other_games, seats, tables, won
+from cotrain.attack.xplay import points_of
 from cotrain.cli import main
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Episode, Reward, Trace
+from cotrain.loop import seal
+from cotrain.loop.directory import RunDirectory
 from cotrain.loop.override import override
 from cotrain.recipes.debate import debate
 from cotrain.recipes.grpo import grpo
@@ -51,14 +56,24 @@ def test_what_a_seat_wins_by_hand():
     assert won([(here, "carol")], "won") is None and won([(here, "alice")], "payoff") is None
 
 
+def test_the_interval_is_that_of_this_signal_and_these_roles():
+    """Nothing in 12 games: Wilson's interval of 0 of 12, up to z²/(12 + z²) with z² = 3.8415. Neither what is ``paid``
+    (-1) nor what another role wins (9) moves its bounds."""
+    found = won([([episode(task, alice=[0.0], bob=[9.0]) for task in range(12)], "alice")], "won")
+    assert (found.value, found.low, found.n) == (0.0, 0.0, 12) and found.high == pytest.approx(0.24249, abs=1e-5)
+
+
 def test_matrices_fit_80_columns():
     players = [{"run": f"runs/{i // 6}", "seed": i // 6, "step": i % 6 * 25} for i in range(12)]
     value = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
-    cells = [{"row": i, "column": j, "won": value, "mcc": None if i else value} for i in range(12) for j in range(12)]
+    judge = {"mcc": None, "balanced_accuracy": value}
+    cells = [{"row": i, "column": j, "won": value, **judge} for i in range(12) for j in range(12)]
+    cells[0]["mcc"] = value
     found = {"players": players, "seats": ["solver", "bob"], "signal": "won", "cells": cells, "problems": 64, "n": 4}
     lines = lines_of(found)
     assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
     assert "won of the row as solver" in lines and "Matthews correlation of the judge" in lines
+    assert "balanced accuracy of the judge" in lines
     assert "gap: believed minus right" not in lines
 
 
@@ -66,6 +81,67 @@ def run_of(tmp_path, name, **options):
     out = tmp_path / name
     api.run(override(debate(**{**SMALL, **options}), BRIEF), out, checkpoint_every=1, keep_every=2)
     return out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--seats alice bob --role judge", "--role does not go with --seats"),
+        ("--seats alice bob --rollouts 9", "--rollouts goes with --on-rollouts alone"),
+        ("--on-rollouts --split=validation", "--split does not go with --on-rollouts"),
+        ("--on-rollouts --signal paid", "--signal goes with --seats alone"),
+        ("--signal paid", "--signal goes with --seats alone"),
+        ("--rollouts 9", "--rollouts goes with --on-rollouts alone"),
+    ],
+)
+def test_a_flag_that_the_matrix_does_not_look_at_is_refused(words, said, capsys):
+    assert main(["xplay", "nowhere", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ({}, {"game": "solve"}, "evaluation.protocol is 'contest' in b and 'argue' in a"),
+        ({}, {"judge": "frozen"}, "evaluation.options.jury is 8 in b and 0 in a"),
+        ({}, {"drafts": 8}, "evaluation.options.drafts is 8 in b and 4 in a"),
+        ({}, {"turns": 2}, "evaluation.options.turns is 2 in b and 1 in a"),
+        ({}, {"words": 9}, "roles.alice.sampling is"),
+        ({"game": "solve"}, {"game": "solve", "consultancy": True}, "evaluation.options.critic is 'consultant' in b"),
+        ({}, {"model": "embedded"}, "the model of role 'solver' is 'embedded' in b"),
+    ],
+)
+def test_players_of_one_game_meet_and_no_others(one, other, differs):
+    mine, seated = debate(**{**SMALL, **one}), ("solver" if one else "alice", "bob")
+    with pytest.raises(ConfigError, match=re.escape(differs)) as told:
+        refuse_other_games({"a": mine, "b": debate(**{**SMALL, **other})}, seated)
+    assert "\n" not in str(told.value) and str(told.value).endswith("; expected one game")
+    alike = debate(**{**SMALL, **one, "seed": 1, "lr": 1e-3, "lora": 4, "group_size": 4, "warmup": 0})
+    refuse_other_games({"a": mine, "b": alike, "c": mine}, seated)
+
+
+def test_one_pair_of_a_small_run(tmp_path, capsys):
+    """Its start and its end, an adapter; each rival has the weights of its own column."""
+    run = run_of(tmp_path, "run", game="solve", steps=1, warmup=0, lora=2)
+    capsys.readouterr()
+    words = ["xplay", str(run), "--seats", "solver", "bob", "--problems=2", "--samples=1", "--threads=1"]
+    assert main([*words, "--signal=wonn"]) == 2
+    assert "unknown signal of role 'solver' (--signal) 'wonn'; did you mean 'won'?" in capsys.readouterr().err
+    assert main(words) == 0 and "won of the row as solver" in capsys.readouterr().out
+    found = json.loads((run / "seats.json").read_text())
+    assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(0.0 <= cell["won"]["value"] <= 1.0 for cell in found["cells"])
+    start, end = points_of(str(run), recipe := api.rebuild(run), 1)
+    learned = seal.at(RunDirectory.open(run), 1).load()[0]["debater"]
+    opened, loaded = set(), []
+    for trainer in tables(end, [end, start, end], {str(run): recipe}, "bob", "cpu"):
+        opened.add(id(trainer))
+        row, rival = (trainer.policies[name].tensors() for name in ("debater", RIVAL))
+        assert all(torch.equal(row[name], learned[name]) for name in learned)
+        renamed = {name: name.replace(".policy-debater.", f".policy-{RIVAL}.") for name in learned}
+        loaded.append(all(torch.equal(rival.get(renamed[n], torch.zeros(0)), learned[n]) for n in learned))
+    assert loaded == [True, False, True] and len(opened) == 1
 
 
 @pytest.mark.whole

@@ -14,7 +14,11 @@ from cotrain.attack import seats as at_table
 from cotrain.attack import xplay as cross
 from cotrain.commands.common import add_device, add_threads, device_of, threads
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, whole
+from cotrain.core.flags import Parser, typed_in, whole
+
+SEATS, ROLLOUTS = "--seats", "--on-rollouts"
+OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS}  # the matrix of ``xplay`` that alone looks at a flag
+NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at
 
 
 def attack(argv: Sequence[str]) -> int:
@@ -66,6 +70,14 @@ def xplay(argv: Sequence[str]) -> int:
         raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
     if given.on_rollouts and len(given.directories) > 1:
         raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
+    kind = SEATS if given.seats else ROLLOUTS if given.on_rollouts else ""
+    typed = {f"--{name}" for name in typed_in(argv, parser)}
+    for flag in OF_ONE:
+        if flag in typed and kind != OF_ONE[flag]:
+            parser.error(f"{flag} goes with {OF_ONE[flag]} alone; leave it out, or ask for that matrix")
+    for flag in NOT_OF.get(kind, ()):
+        if flag in typed:
+            parser.error(f"{flag} does not go with {kind}; leave out one of the two")
     common: dict[str, Any] = {
         "every": given.every,
         "device": device_of(given.device),

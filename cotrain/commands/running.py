@@ -60,7 +60,7 @@ def run(argv: Sequence[str]) -> int:
     quiet()
     from cotrain import api
     from cotrain.commands.ready import ready
-    from cotrain.loop.by_size import line_of
+    from cotrain.loop.by_size import line_of, unknown_lines
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.machine import fitted
@@ -92,6 +92,7 @@ def run(argv: Sequence[str]) -> int:
     chosen = {one.partition("=")[0] for one in given.set}
     by_size = {name: value for name, value in (origin.by_size if origin else {}).items() if name not in chosen}
     notes = [line_of(origin.arguments, by_size)] if origin and by_size else []
+    notes += unknown_lines(origin.arguments, typed) if origin else []
     if backend is None:
         recipe, more = fitted(recipe, device_of(given.device))
         notes += more

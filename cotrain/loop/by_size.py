@@ -11,8 +11,8 @@ wants smaller steps: full weights are usually trained by RL at 1e-6 to 1e-5, ada
     micro_tokens       1024
 
 What was changed stands in the recipe's origin, and is said as a run begins. LoRA stays the user's choice; a model whose
-size nobody can tell before it is downloaded has the usual defaults. Left out: how far the rates are from the best ones
-of a model, which ``cotrain compare --rates`` finds.
+size nobody can tell before it is downloaded has the usual defaults, and that is said. Left out: how far the rates are
+from the best ones of a model, which ``cotrain compare --rates`` finds.
 """
 
 from __future__ import annotations
@@ -34,12 +34,9 @@ def by_size(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, A
     if not isinstance(model, str):
         return {}
     found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if name in given or not isinstance(value, float) or not (name == "lr" or name.endswith("_lr")):
-            continue
-        whose = arguments.get(f"{name.removesuffix('lr')}model")
-        rate = rate_of(_size(whose if isinstance(whose, str) else model), bool(arguments.get("lora")), name)
-        if rate is not None and rate < value:
+    for name, whose in _rates(arguments, given).items():
+        rate = rate_of(_size(whose), bool(arguments.get("lora")), name)
+        if rate is not None and rate < arguments[name]:
             found[name] = rate
     tasks = arguments.get("tasks_per_step")
     if "tasks_per_step" not in given and isinstance(tasks, int) and tasks > TASKS and _size(model) >= LARGE:
@@ -80,11 +77,38 @@ def line_of(arguments: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
     return f"note: defaults for a model of {shown} parameters: {told}{more}"
 
 
+def unknown_lines(arguments: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """What is said as a run begins of models whose size nobody can tell, where their rates were not ``given``."""
+    rates = _rates(arguments, given) if isinstance(arguments.get("model"), str) else {}
+    flags: dict[str, list[str]] = {}
+    for name, model in rates.items():
+        if _known_size(model) is None:
+            flags.setdefault(model, []).append(f"--{name.replace('_', '-')} {arguments[name]:g}")
+    return [
+        f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(mine)}"
+        for model, mine in flags.items()
+    ]
+
+
+def _rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
+    """The learning rates that were not ``given``, and the model of each."""
+    found = {}
+    for name, value in arguments.items():
+        if name not in given and isinstance(value, float) and (name == "lr" or name.endswith("_lr")):
+            whose = arguments.get(f"{name.removesuffix('lr')}model")
+            found[name] = whose if isinstance(whose, str) else arguments["model"]
+    return found
+
+
 def _size(model: str) -> int:
+    return _known_size(model) or 0
+
+
+def _known_size(model: str) -> int | None:
     from cotrain.play.common_roles import EMBEDDED  # no model library for those that ship
 
     if model in EMBEDDED or model.startswith("embedded"):
         return 0
-    from cotrain.models.parameters import parameters_of
+    from cotrain.models.sizes import parameters_of
 
-    return parameters_of(model) or 0
+    return parameters_of(model)

@@ -12,10 +12,13 @@ precedence over a policy of its name. Left out: metrics, whose names begin with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from cotrain.core.errors import ConfigError, unknown_message
-from cotrain.loop.recipe import Recipe
-from cotrain.play.role import Role
+
+if TYPE_CHECKING:  # torch, which `cotrain why` does without
+    from cotrain.loop.recipe import Recipe
+    from cotrain.play.role import Role
 
 POLICY = "policy/"
 

@@ -62,8 +62,9 @@ def solving(role: str, k: int) -> Measure:
             f"{role}/parsed": figure(counts, Share("read", "samples"), samples),
         }
         if k > 1:
-            found[f"{role}/pass@{k}"] = figure(counts, Share("any", "enough"), len(counts))
-            found[f"{role}/majority@{k}"] = figure(counts, Share("vote", "enough"), len(counts))
+            tasks = sum(row["enough"] for row in counts.values())
+            found[f"{role}/pass@{k}"] = figure(counts, Share("any", "enough"), tasks)
+            found[f"{role}/majority@{k}"] = figure(counts, Share("vote", "enough"), tasks)
         return figures(found)
 
     return measure
@@ -80,7 +81,8 @@ def passing(role: str, most: int) -> Measure:
             enough = [k for k in ks if k <= n]
             counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
             counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
-        return figures({f"{role}/pass@{k}": figure(counts, Share(f"any@{k}", f"enough@{k}"), len(counts)) for k in ks})
+        tasks = {k: sum(row[f"enough@{k}"] for row in counts.values()) for k in ks}  # with so many samples
+        return figures({f"{role}/pass@{k}": figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks})
 
     return measure
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from transformers.utils import logging
 from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
 from cotrain.models.config import ATTENTION
+from cotrain.models.headers import COPIES, shapes_in, weight_files
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
@@ -238,18 +240,12 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(where, Path):
         raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
     check_directory(where)
-    digest, parameters, size = hashlib.sha256(), 0, 0
-    for file in sorted(where.glob("*.safetensors")):
+    digest, size = hashlib.sha256(), 0
+    for file in weight_files(where, path):
         content = file.read_bytes()
         digest.update(content)
         size += len(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        for key, entry in header.items():
-            if key != "__metadata__":
-                count = 1
-                for side in entry["shape"]:
-                    count *= side
-                parameters += count
+    parameters = sum(math.prod(shape) for shape, _ in shapes_in(where, path))
     architectures = json.loads((where / "config.json").read_text(encoding="utf-8")).get("architectures") or ["unknown"]
     return {"class": architectures[0], "parameters": parameters, "bytes": size, "sha256": digest.hexdigest()}
 
@@ -308,9 +304,7 @@ def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
         files, (repository, revision) = [*FILES, "*.py"] if code else FILES, hub_parts(where)
         with _downloading(where):
             return Path(
-                snapshot_download(
-                    repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", "consolidated*"]
-                )
+                snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", COPIES])
             )
     except (OSError, HFValidationError) as error:
         raise unreachable(where, error) from error

@@ -1,11 +1,12 @@
-"""How large a model is, from its configuration and the headers of its weights, which are not loaded.
+"""How large a model is, from its configuration and the headers of its weights, which are not loaded: of a directory,
+the local cache, or the Hub.
 
 Left out: weights in other formats than safetensors.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 import os
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_safetensors_metadata, snapshot_download
-from huggingface_hub.errors import HFValidationError, NotASafetensorsRepoError, SafetensorsParsingError
-from safetensors import SafetensorError, safe_open
+from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig
 
 from cotrain.core.errors import ModelError
+from cotrain.models.headers import Shapes, shapes_in, weight_files
 from cotrain.models.load import (
     FILES,
     UNREADABLE,
@@ -53,12 +54,12 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
     weights, no tokenizer."""
     found = resolve(name)
-    where = found if isinstance(found, Path) else _cached(found) or _small_files(found)
-    if where.is_dir() and (isinstance(found, Path) or any(where.glob("*.safetensors"))):
+    where = found if isinstance(found, Path) else _cached(found)
+    if where is not None:
         check_directory(where)
-        shapes = _shapes(name, where)
+        shapes = shapes_in(where, name)
     else:
-        shapes = _remote_shapes(str(found))
+        where, shapes = _small_files(str(found)), _on_hub(str(found))
     try:
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     except UNREADABLE as error:
@@ -85,14 +86,27 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     )
 
 
+@functools.lru_cache(maxsize=64)
+def parameters_of(name: str) -> int | None:
+    """Of all its weights; None for a model that cannot be looked at: whoever loads it says what is wrong."""
+    try:
+        found = resolve(name)
+        where = found if isinstance(found, Path) else _cached(found)
+        shapes = _on_hub(str(found)) if where is None else shapes_in(where, name)
+    except ModelError:
+        return None
+    return sum(math.prod(shape) for shape, _ in shapes)
+
+
 def _cached(name: str) -> Path | None:
-    """The files of a model of the Hub, where its weights are in the cache."""
+    """The files of a model of the Hub, where all its weights are in the cache."""
     repository, revision = hub_parts(name)
     try:
         where = Path(snapshot_download(repository, revision=revision, allow_patterns=FILES, local_files_only=True))
-    except (OSError, ValueError, HFValidationError):
+        weight_files(where, name)
+    except (OSError, ValueError, HFValidationError, ModelError):
         return None
-    return where if any(where.glob("*.safetensors")) else None
+    return where
 
 
 def _small_files(name: str) -> Path:
@@ -105,23 +119,10 @@ def _small_files(name: str) -> Path:
         raise unreachable(name, error) from error
 
 
-def _remote_shapes(name: str) -> list[tuple[tuple[int, ...], str]]:
+def _on_hub(name: str) -> Shapes:
     repository, revision = hub_parts(name)
     try:
         files = get_safetensors_metadata(repository, revision=revision).files_metadata.values()
-    except (OSError, ValueError, NotASafetensorsRepoError, SafetensorsParsingError) as error:
+    except Exception as error:  # the Hub's own, and those of whichever HTTP library it uses
         raise ModelError(f"model {name!r}: no *.safetensors can be read on the Hub ({first_line(error)})") from error
     return [(tuple(tensor.shape), key) for file in files for key, tensor in file.tensors.items()]
-
-
-def _shapes(name: Any, folder: Path) -> list[tuple[tuple[int, ...], str]]:
-    found = []
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as weights:
-                found += [(tuple(weights.get_slice(key).get_shape()), key) for key in weights.keys()]  # noqa: SIM118
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
-            raise ModelError(
-                f"model {str(name)!r}: {file.name} is cut short or damaged ({first_line(error)}); copy it again"
-            ) from error
-    return found

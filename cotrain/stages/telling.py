@@ -37,7 +37,7 @@ def _duration(seconds: float) -> str:
     )
 
 
-def ended(outcome: Any, out: str, command: str) -> int:
+def ended(outcome: Any, out: str) -> int:
     if outcome.finished:
         held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
         losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"

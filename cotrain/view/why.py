@@ -13,6 +13,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
+from cotrain.loop.names import POLICY
 from cotrain.report.escape import terminal
 from cotrain.view.runs import Run, opened
 
@@ -63,7 +64,7 @@ def explained(found: dict[str, Any], only: str = "") -> list[str]:
         lines.append(f"broke off: {terminal(found['failure'], 200)}")
     if found["problem"]:
         lines.append(f"problem: {terminal(found['problem'], 2000)}")
-    speaker, _, call = only.removeprefix("policy/").partition(":")
+    speaker, _, call = only.removeprefix(POLICY).partition(":")
     named = [trace for trace in found["traces"] if only and trace["address"].endswith(f":{only}")]
     named = named or [
         trace

@@ -6,17 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.loop.by_size import settings_by_size
+from cotrain.loop.by_size import settings_by_size, unknown_lines
 from cotrain.loop.directory import recipe_json, resolved
 from cotrain.loop.estimate import looked_at
 from cotrain.loop.machine import fitted
 from cotrain.loop.override import override
-from cotrain.models.sizes import shape_of
+from cotrain.models.sizes import parameters_of, shape_of
 from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes import make
 from cotrain.recipes.cooper import cooper
@@ -25,6 +26,7 @@ from cotrain.recipes.tango import tango
 from tests.helpers import TINY
 
 GIB = 2**30
+SHORT = ["--set", "roles.solver.sampling.max_tokens=256"]  # so that answers fit into the context of TINY
 
 
 def large(folder, million=200):
@@ -131,8 +133,10 @@ def test_a_name_that_cannot_be_opened_ends_the_dry_run(tmp_path, monkeypatch, ca
     assert "nobody/nothing" in line and "check the name and the network" in line
 
 
-def test_a_model_of_the_hub_is_looked_at_without_its_weights(tmp_path, monkeypatch):
-    """Small files are in the cache as the Hub's library leaves them, and headers come from a server."""
+@pytest.fixture
+def on_the_hub(tmp_path, monkeypatch):
+    """Small files of ``someone/inst`` are in the cache as the Hub's library leaves them; headers come from a server,
+    which answers the call behind the first ``silent`` ones."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     cache = tmp_path / "cache" / "models--someone--inst"
     shutil.copytree(TINY, cache / "snapshots" / commit)
@@ -143,9 +147,47 @@ def test_a_model_of_the_hub_is_looked_at_without_its_weights(tmp_path, monkeypat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     tensor = SimpleNamespace(shape=[64, 32])
     file = SimpleNamespace(tensors={"model.layers.0.mlp.up_proj.weight": tensor})
-    found = SimpleNamespace(files_metadata={"model.safetensors": file})
-    monkeypatch.setattr("cotrain.models.sizes.get_safetensors_metadata", lambda name, revision: found)
+    server = SimpleNamespace(silent=0, snapshot=cache / "snapshots" / commit)
+
+    def headers(name, revision):
+        server.silent -= 1
+        if server.silent >= 0:
+            raise httpx2.ConnectError("Name or service not known")
+        return SimpleNamespace(files_metadata={"model.safetensors": file})
+
+    monkeypatch.setattr("cotrain.models.sizes.get_safetensors_metadata", headers)
+    parameters_of.cache_clear()
+    yield server
+    parameters_of.cache_clear()
+
+
+def test_a_model_of_the_hub_is_looked_at_without_its_weights(on_the_hub):
     assert (shape_of("someone/inst").parameters, shape_of("someone/inst").linear_sides) == (64 * 32, 96)
-    monkeypatch.undo()
+    assert parameters_of("someone/inst") == 64 * 32
+    on_the_hub.silent = 1
+    with pytest.raises(ModelError, match=r"no \*.safetensors can be read on the Hub \(Name or service not known\)"):
+        shape_of("someone/inst")
     with pytest.raises(ModelError, match="no such directory"):
         shape_of("./nowhere")
+
+
+def test_one_shard_of_two_in_the_cache_is_not_the_model(on_the_hub):
+    shutil.copy(f"{TINY}/model.safetensors", on_the_hub.snapshot / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (on_the_hub.snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert parameters_of("someone/inst") == shape_of("someone/inst").parameters == 64 * 32  # as the server says
+
+
+def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "grpo", "--model=someone/inst", "--out=run", "--dry-run", *SHORT]
+    for more, told in (
+        ([], "note: the size of someone/inst is not known; defaults are those of a small model: --lr 0.0002"),
+        (["--lr=1e-5"], ""),
+    ):
+        on_the_hub.silent = 1  # when defaults are chosen; later the server is there again
+        parameters_of.cache_clear()
+        assert main([*words, *more]) == 0
+        found = [line for line in capsys.readouterr().out.splitlines() if "is not known" in line]
+        assert found == ([f"# {told}"] if told else [])
+    assert unknown_lines(tango(model=TINY).origin.arguments, ()) == []

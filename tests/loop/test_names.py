@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,11 @@ from cotrain.view.why import explained
 from tests.helpers import TINY
 
 NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
+
+
+def test_why_knows_names_and_loads_no_model_library():
+    code = "import sys, cotrain.view.why; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 def test_a_name_is_a_role_or_a_policy_or_an_objective():

@@ -72,6 +72,16 @@ def test_pass_at_powers_of_two_is_estimated_from_all_samples():
     short = passing("solver", 6)([*played, *(episode(2, i, "6", True, [True], None) for i in range(2))])
     assert short["solver/pass@4"].value == found["solver/pass@4"].value
     assert short["solver/pass@2"].value == pytest.approx((0.6 + 0 + 1) / 3)
+    assert [short[f"solver/pass@{k}"].n for k in (1, 2, 4, 6)] == [3, 3, 2, 2]  # the third has two samples
+
+
+def test_a_figure_of_k_samples_is_out_of_the_tasks_that_have_them():
+    """Two samples of one task and eight of another: pass@8 and majority@8 are out of one task."""
+    played = [episode(0, i, "4", True, [True], None) for i in range(2)]
+    played += [episode(1, i, "5", True, [True], None) for i in range(8)]
+    found = passing("solver", 8)(played) | solving("solver", 8)(played)
+    assert found["solver/pass@8"].n == found["solver/majority@8"].n == 1
+    assert passing("solver", 8)(played)["solver/pass@8"].n == 1 and found["solver/pass@2"].n == 2
 
 
 def test_a_solver_is_measured_over_all_its_samples():

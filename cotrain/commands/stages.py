@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cotrain.commands.common import add_device, add_threads, device_of, prompt_of, threads
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real, whole
-from cotrain.core.threads import settled_threads
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
@@ -35,16 +35,8 @@ def _common(parser: Parser, *, lr: float | None, tokens: int) -> None:
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and of the order of the text")
     parser.add_argument("--save-every", type=whole(0), default=500, metavar="N", help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
-    parser.add_argument(
-        "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
-    )
-    _threads(parser)
-
-
-def _threads(parser: Parser) -> None:
-    parser.add_argument(
-        "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
-    )
+    add_device(parser)
+    add_threads(parser)
 
 
 def _file(parser: Parser, what: str) -> None:
@@ -70,19 +62,13 @@ def _keep(aside: Quarantine | None, out: str) -> None:
         aside.write(Path(out) / QUARANTINE)
 
 
-def _begin(threads: int | None) -> None:
-    import torch
+def _begin(given: Any) -> None:
+    """Threads and device, before anything is read. Raises ConfigError for a device that is not there."""
+    from cotrain.backend.local import check_device
 
-    torch.set_num_threads(settled_threads(threads))
-
-
-def _device(name: str) -> str:
-    """The device that ``--device`` means. Raises ConfigError for one that is not there."""
-    from cotrain.backend.local import check_device, settled_device
-
-    device = settled_device(name)
-    check_device(device)
-    return device
+    threads(given.threads)
+    given.device = device_of(given.device)
+    check_device(given.device)
 
 
 def tokenizer(argv: Sequence[str]) -> int:
@@ -148,8 +134,7 @@ def pretrain(argv: Sequence[str]) -> int:
     given = parser.strict(argv)
     if given.model and given.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
-    _begin(given.threads)
-    given.device = _device(given.device)
+    _begin(given)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
     from cotrain.stages.pretrain import steps_of
@@ -186,7 +171,7 @@ def pretrain(argv: Sequence[str]) -> int:
         device=given.device,
     )
     _keep(aside, given.out)
-    return ended(outcome, given.out, "pretrain")
+    return ended(outcome, given.out)
 
 
 def sft(argv: Sequence[str]) -> int:
@@ -230,8 +215,7 @@ def sft(argv: Sequence[str]) -> int:
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="with --from-samples: tokens of an answer")
     given = parser.strict(argv)
     _check_role(parser, given)
-    _begin(given.threads)
-    given.device = _device(given.device)
+    _begin(given)
     from cotrain.play.common_roles import speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, mark, practice_of
@@ -267,7 +251,7 @@ def sft(argv: Sequence[str]) -> int:
     if outcome.finished and samples:
         replace_file(Path(given.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _keep(aside, given.out)
-    return ended(outcome, given.out, "sft")
+    return ended(outcome, given.out)
 
 
 def _check_role(parser: Parser, given: Any) -> None:
@@ -291,19 +275,14 @@ def _check_role(parser: Parser, given: Any) -> None:
 
 def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
     """The conversations of ``--role``, and those of them that the model made itself."""
-    from cotrain.core.flags import text_of_file
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
     from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
 
     form: Any = given.judge or "steps"
-
-    def of_file(path: str | None, flag: str) -> str | None:
-        return None if path is None else text_of_file(path, flag)
-
-    judging = {"verdict": given.verdict, "prompt": of_file(given.verifier_prompt, "--verifier-prompt")}
+    judging = {"verdict": given.verdict, "prompt": prompt_of(given.verifier_prompt, "--verifier-prompt")}
     if given.role == "verifier" and not given.from_samples:
         return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside), 1)], []
-    prompt = of_file(given.prompt, "--prompt")
+    prompt = prompt_of(given.prompt)
     role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
     if not given.from_samples:
         return [(gold_solutions(given.data, role, aside), 1)], []
@@ -337,7 +316,7 @@ def base(argv: Sequence[str]) -> int:
         "--habits", action="store_true", help="make embedded-habits: embedded-checker, taught two habits that are wrong"
     )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
-    _threads(parser)
+    add_threads(parser)
     given = parser.strict(argv)
     if not (given.resume or given.settle) or Path(given.out).is_file():
         _refuse_used(given.out, resumable=True)
@@ -345,7 +324,7 @@ def base(argv: Sequence[str]) -> int:
         parser.error("--noisy has one size and no --settle; leave them out")
     if given.habits and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
         parser.error("--habits has one size and length, no --noisy and no --settle; leave them out")
-    _begin(given.threads)
+    threads(given.threads)
     import cotrain
     from cotrain.stages import base as stage
     from cotrain.stages import habits, noisy

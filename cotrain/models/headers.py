@@ -1,0 +1,59 @@
+"""The shapes of a model's weights, from the headers of its ``*.safetensors``: nothing is loaded.
+
+Files are chosen as transformers chooses them: ``model.safetensors``, else those that the index names, else all there
+are. ``consolidated*.safetensors`` are the same weights once more, laid out for another library, and never count. Left
+out: weights in other formats.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from cotrain.core.errors import ModelError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+COPIES = "consolidated*"  # of weights that other files hold too
+
+Shapes = list[tuple[tuple[int, ...], str]]  # of each tensor, with its name
+
+
+def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
+    """The files that a model's weights consist of; ``name``: what errors call it. Raises ModelError where there are
+    none, or not all that the index names."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if not (folder / INDEX).is_file():
+        files = sorted(file for file in folder.glob("*.safetensors") if not file.match(COPIES))
+        if not files:
+            raise ModelError(f"model {str(name)!r}: no weights; expected {SINGLE}, or {INDEX} and its files")
+        return files
+    try:
+        shards = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        files = [folder / shard for shard in sorted(set(shards))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"model {str(name)!r}: {INDEX} has no weight_map that can be read; copy it again") from error
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ModelError(
+            f"model {str(name)!r}: {len(missing)} of {len(files)} files of weights are missing, such as {missing[0]}; "
+            "copy or download them"
+        )
+    return files
+
+
+def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
+    """Of all weights in a directory. Raises ModelError as ``weight_files`` does, and for a file that is damaged."""
+    found: Shapes = []
+    for file in weight_files(folder, name):
+        try:
+            with safe_open(file, framework="pt") as weights:
+                found += [(tuple(weights.get_slice(key).get_shape()), key) for key in weights.keys()]  # noqa: SIM118
+        except (SafetensorError, OSError, json.JSONDecodeError) as error:
+            raise ModelError(
+                f"model {str(name)!r}: {file.name} is cut short or damaged ({str(error).rstrip('.')}); copy it again"
+            ) from error
+    return found

@@ -1,0 +1,54 @@
+"""How large a model is, by the files that its weights consist of."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cotrain.core.errors import ModelError
+from cotrain.models.headers import INDEX, SINGLE, weight_files
+from cotrain.models.load import describe_model, load_model
+from cotrain.models.sizes import parameters_of, shape_of
+from tests.helpers import TINY
+
+PARAMETERS = 207_360  # of TINY
+
+
+def test_a_copy_in_another_layout_does_not_count(tmp_path):
+    shutil.copytree(TINY, tmp_path / "both")
+    shutil.copy(tmp_path / "both" / SINGLE, tmp_path / "both" / "consolidated.safetensors")
+    shutil.copytree(tmp_path / "both", tmp_path / "named")
+    (tmp_path / "named" / SINGLE).rename(tmp_path / "named" / "weights.safetensors")
+    for name in ("both", "named"):
+        folder = str(tmp_path / name)
+        assert parameters_of(folder) == shape_of(folder).parameters == PARAMETERS
+        assert describe_model(folder) == describe_model(TINY)
+
+
+def sharded(folder: Path) -> list[Path]:
+    load_model(TINY)[0].save_pretrained(folder, max_shard_size="300KB")
+    for file in Path(TINY).iterdir():
+        if file.suffix != ".safetensors" and not (folder / file.name).exists():
+            shutil.copy(file, folder)
+    return sorted(folder.glob("*.safetensors"))
+
+
+def test_shards_are_those_of_the_index(tmp_path):
+    shards = sharded(tmp_path)
+    assert len(shards) > 1 and weight_files(tmp_path, "m") == shards
+    shutil.copy(shards[0], tmp_path / "left-over.safetensors")
+    assert parameters_of(str(tmp_path)) == shape_of(tmp_path).parameters == PARAMETERS
+
+
+def test_a_model_without_all_of_its_shards_has_no_known_size(tmp_path):
+    shards = sharded(tmp_path)
+    shards[-1].unlink()
+    assert parameters_of(str(tmp_path)) is None
+    with pytest.raises(
+        ModelError, match=rf"1 of {len(shards)} files of weights are missing, such as {shards[-1].name}"
+    ):
+        shape_of(tmp_path)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": 3}))
+    with pytest.raises(ModelError, match=f"{INDEX} has no weight_map that can be read; copy it again"):
+        shape_of(tmp_path)
