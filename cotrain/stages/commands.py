@@ -302,7 +302,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
 
     judging = {"verdict": given.verdict, "prompt": of_file(given.verifier_prompt, "--verifier-prompt")}
     if given.role == "verifier" and not given.from_samples:
-        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside), 1)], []
+        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside, say=progress), 1)], []
     prompt = of_file(given.prompt, "--prompt")
     role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
     if not given.from_samples:
