@@ -99,7 +99,7 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
         )
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
     try:
-        made = override(make(origin["target"], arguments), origin["settings"])
+        made = override(make(origin["target"], arguments, again=True), origin["settings"])
     except UserError as error:
         raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
     changed = differences(saved, made)

@@ -38,6 +38,8 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
             line.sendall(PREFACE)
             said = line.recv(9)
+            while said and len(said) < 4 and (more := line.recv(9)):
+                said += more
     except TimeoutError:
         said = b""
     except OSError as error:

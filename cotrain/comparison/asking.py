@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UserError
+from cotrain.disk.files import replace_file
 from cotrain.loop.answers import Asking, answers_for
 from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
@@ -72,10 +73,14 @@ def _settings(recipe: Recipe, how: Asking, device: str, say: Say) -> list[str]:
 
 
 def _alike(recipe: Recipe) -> str:
-    """The same for recipes whose models are asked alike."""
-    roles = {n: (recipe.policies[role.policy].model, role.prompt) for n, role in sorted(recipe.roles.items())}
+    """The same for recipes whose models are asked alike: the same weights, prompts, sampling and problems."""
+    roles = {}
+    for name, role in sorted(recipe.roles.items()):
+        spec = recipe.policies[role.policy]
+        begins = getattr(getattr(spec, "lora", None), "path", None)
+        roles[name] = (spec.model, begins, role.prompt, role.sampling)
     given = recipe.origin.settings if recipe.origin else ()
-    return repr((roles, sorted(one for one in given if one.startswith("roles."))))
+    return repr((roles, sorted(one for one in given if one.startswith("roles.")), recipe.tasks.describe()))
 
 
 def kept(out: Path) -> dict[str, list[str]]:
@@ -92,4 +97,4 @@ def kept(out: Path) -> dict[str, list[str]]:
 def keep(out: Path, found: Mapping[str, list[str]]) -> None:
     """For runs that are added later; nothing where every arm is asked as its recipe has it."""
     if any(found.values()):
-        (out / FILE).write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+        replace_file(out / FILE, json.dumps(found, indent=1, ensure_ascii=False).encode())

@@ -35,6 +35,7 @@ from cotrain.comparison.rates import choose_rates, with_rate
 from cotrain.comparison.runs import ENDLESS, collected, run_command
 from cotrain.comparison.waves import Place, run_equally
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.disk.files import DiskError, replace_file
 from cotrain.loop.answers import Asking
 from cotrain.loop.recipe import Recipe
 from cotrain.report.compare_markdown import comparison_markdown
@@ -213,12 +214,12 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     result["levels"] = [
         level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
     ]
-    (out / "compare.json").write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+    replace_file(out / "compare.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
     drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
     pictures = {name: svg for name, svg in drawn.items() if svg}
     for name, svg in pictures.items():
-        (out / name).write_text(svg, encoding="utf-8")
-    (out / "table.md").write_text(comparison_markdown(result, list(pictures)), encoding="utf-8")
+        replace_file(out / name, svg.encode())
+    replace_file(out / "table.md", comparison_markdown(result, list(pictures)).encode())
     write_comparison(out)
 
 
@@ -242,7 +243,8 @@ def claim(plan: Plan, arms: Sequence[Arm]) -> None:
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}
     out, path = plan.out, plan.out / "settings.json"
-    if out.is_file() or (out.is_dir() and not path.exists() and any(out.iterdir())):
+    there = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
+    if out.is_file() or (there and not path.exists()):
         raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
     try:
         held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
@@ -257,10 +259,9 @@ def claim(plan: Plan, arms: Sequence[Arm]) -> None:
         was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in changed)
         raise ConfigError(f"{out} holds a comparison with other settings ({was}); give those, or choose another --out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write a comparison to {out}: {error.strerror}; choose another --out") from error
+        replace_file(path, json.dumps(settings, indent=1).encode())
+    except DiskError as error:
+        raise ConfigError(f"{out} cannot hold a comparison: {error}; choose another --out") from error
 
 
 def _by_name(settings: dict[str, Any]) -> dict[str, Any]:

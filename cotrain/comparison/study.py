@@ -80,9 +80,7 @@ def _write(study: Study, held: Mapping[str, Any]) -> None:
     """study.json last: what it counts on is there."""
     replace_file(study.out / "table.md", study_markdown(held).encode("utf-8"))
     write_study(study.out, held)
-    staging = study.out / ".study.json.staging"
-    staging.write_text(json.dumps(held, indent=1, ensure_ascii=False), encoding="utf-8")
-    staging.replace(study.out / "study.json")
+    replace_file(study.out / "study.json", json.dumps(held, indent=1, ensure_ascii=False).encode())
 
 
 def _gate(gate: Gate, plan: Plan, say: Say) -> dict[str, Any]:

@@ -189,8 +189,8 @@ def _slug(name: str) -> str:
 
 
 def committed(path: Path) -> dict[str, Any]:
-    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where a commit has just what the
-    file says now, under whatever name, and ``commit`` is then the first of those."""
+    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit has just
+    what the file says now, under whatever name, and ``commit`` is then the first that had it."""
     if _git(path, "rev-parse", "--is-inside-work-tree") != "true":
         return {
             "committed": False,
@@ -198,7 +198,9 @@ def committed(path: Path) -> dict[str, Any]:
             "words": "no git repository here, so nobody can say that it was committed",
         }
     blob = _git(path, "hash-object", path.name)
-    found = _git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if blob else None
+    now = (_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
+    there = any(line.split()[2] == blob for line in now)
+    found = _git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if there else None
     if found:
         commit, _, date = found.splitlines()[0].partition(" ")
         words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"

@@ -17,6 +17,7 @@ of a model, which ``cotrain compare --rates`` finds.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -47,11 +48,17 @@ def by_size(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, A
 
 
 def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
-    """The same for policies: settings as ``--set`` has them."""
+    """The same for policies whose recipe leaves ``micro_tokens`` as it is: settings as ``--set`` has them."""
+    usual = {
+        name: field.default
+        for name, spec in policies.items()
+        for field in dataclasses.fields(spec)
+        if field.name == "micro_tokens"
+    }
     return [
         f"policies.{name}.micro_tokens={MICRO}"
-        for name, spec in policies.items()
-        if getattr(spec, "micro_tokens", 0) > MICRO and _size(spec.model) >= LARGE
+        for name, tokens in usual.items()
+        if policies[name].micro_tokens == tokens and _size(policies[name].model) >= LARGE
     ]
 
 

@@ -25,7 +25,7 @@ import math
 import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.errors import DataError
@@ -82,12 +82,21 @@ class Looked:
     prompts: Mapping[
         str, int
     ]  # role → tokens of the longest prompt that was looked at, with what other roles may write in it
-    largest: int  # parameters of the largest model
+    shapes: Mapping[str, Shape]  # name of a model → what its files say
     processes: tuple[Process, ...] = ()  # of --backend ray, which then hold all of it
 
     @property
     def total(self) -> float:
         return sum(self.memory.values())
+
+    @property
+    def largest(self) -> int:
+        """Parameters of the largest model."""
+        return max((shape.parameters for shape in self.shapes.values()), default=0)
+
+    def again(self, recipe: Recipe) -> Looked:
+        """The same models and data with other settings of memory; nothing is opened."""
+        return replace(self, memory=_memory(recipe, self.shapes, self.prompts, self.device))
 
     def lines(self) -> list[str]:
         """For people."""
@@ -143,7 +152,7 @@ def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int, split: Spli
         models={name: _named(spec, shapes) for name, spec in recipe.policies.items()},
         problems=_problems(recipe),
         prompts=prompts,
-        largest=max((shape.parameters for shape in shapes.values()), default=0),
+        shapes=shapes,
         processes=split(recipe, shapes, prompts) if split else (),
     )
 

@@ -2,8 +2,8 @@
 
 What ``estimate.py`` sums up is held against what the machine has. Weights and their optimisers cannot be smaller, so a
 run is refused whose these alone exceed all memory there is. Otherwise fewer answers are decoded at a time
-(``policies.NAME.rows``), as far as that helps and the user did not choose, and what is still too much is told with the
-flags that help. Left out: small models, which fit; machines of a cluster; memory that other programs will want.
+(``policies.NAME.rows``) where the run then fits and the user did not choose. What does not fit is told with the flags
+that help. Left out: small models, which fit; machines of a cluster; memory that other programs will want.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cotrain.loop.override import override
 from cotrain.loop.policies import Weights
 from cotrain.loop.recipe import Recipe
 
-LEAST_ROWS = 8  # answers at a time
+ROWS = (128, 64, 32, 16, 8)  # answers at a time
 SHARE = 0.9  # of what is available
 CERTAIN = ("weights", "optimiser")
 
@@ -32,25 +32,24 @@ def fitted(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[R
     if memory is None or seen.largest < LARGE:
         return recipe, []
     refuse(seen, memory)
-    lines: list[str] = []
-    whole, rows = recipe, 256
-    while (
-        seen.total > SHARE * memory.available and rows > LEAST_ROWS and (settings := _fewer(whole, rows := rows // 2))
-    ):
-        recipe = override(whole, settings)
-        seen = looked_at(recipe, device=device, checkpoint_every=1)
-        lines = [
-            f"note: at most {rows} answers at a time, as {text_of(memory.available)} are available; "
-            "--set policies.NAME.rows=N chooses otherwise"
-        ]
-    return recipe, [*lines, *warned(seen, memory)]
+    if seen.total > SHARE * memory.available:
+        for rows in ROWS:
+            fewer = override(recipe, _fewer(recipe, rows))
+            if seen.again(fewer).total <= SHARE * memory.available:
+                note = (
+                    f"note: at most {rows} answers at a time, as {text_of(memory.available)} are available; "
+                    "--set policies.NAME.rows=N chooses otherwise"
+                )
+                return fewer, [note]
+    return recipe, warned(seen, memory)
 
 
 def _fewer(recipe: Recipe, rows: int) -> list[str]:
-    """Settings of policies that speak and whose rows the user did not choose."""
+    """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
     chosen = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
-    speaking = [name for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks]
-    return [f"{path}={rows}" for name in speaking if (path := f"policies.{name}.rows") not in chosen]
+    speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
+    paths = {f"policies.{name}.rows": spec.rows for name, spec in speaking.items()}
+    return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
 
 
 def refuse(seen: Looked, memory: Memory) -> None:
@@ -80,6 +79,8 @@ def _helps(part: str) -> str:
         return "--lora 16 trains adapters on one base, or take a smaller model"
     if part.startswith("gradients"):
         return "--lora 16, --set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+    if part == "the program itself":
+        return "end other programs, or take a machine with more memory"
     return (
         "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
         "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"

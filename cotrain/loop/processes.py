@@ -89,12 +89,12 @@ def _refuse(needs: Mapping[str, float], most: float, whole: float, kind: str, wh
     todo = "take smaller models or --lora N, lower micro_tokens, rows or max_tokens, or see --dry-run"
     if needs[largest] > most:
         raise ConfigError(
-            f"{largest} needs about {text_of(needs[largest])} of {kind}, and {where} has {text_of(most)}; {todo}"
+            f"{kind} of {largest}: about {text_of(needs[largest])}, and {where} has {text_of(most)}; {todo}"
         )
     if sum(needs.values()) > whole:
         told = ", ".join(f"{what} {text_of(size)}" for what, size in needs.items())
         raise ConfigError(
-            f"the processes need about {text_of(sum(needs.values()))} of {kind} ({told}), and {where} has "
+            f"{kind} of all processes: about {text_of(sum(needs.values()))} ({told}), and {where} has "
             f"{text_of(whole)}; {todo}"
         )
 

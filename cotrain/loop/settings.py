@@ -172,13 +172,13 @@ def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **de
 def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
     signature, hints = _signature(build, without, defaults)
 
-    @functools.wraps(build)
-    def made(**arguments: Any) -> Recipe:
+    def built(arguments: dict[str, Any], *, anew: bool) -> Recipe:
         for name in arguments:
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(made, (), arguments)
-        changed = {} if len(arguments) == len(bound) else by_size(bound, arguments)  # all of them: built again
+        sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
+        changed = by_size(bound, arguments) if sized else {}
         bound |= changed
         run = Settings(**{name: value for name, value in bound.items() if name in NAMES})
         plain = build(run, **{name: value for name, value in bound.items() if name not in NAMES})
@@ -187,14 +187,22 @@ def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]
         description = plain.description or description_of(build)
         origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
         whole = replace(plain, description=description, origin=origin)
-        settings = settings_by_size(whole.policies) if len(arguments) < len(bound) else []
+        settings = settings_by_size(whole.policies) if sized else []
         told = changed | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
         whole = override(whole, settings) if settings else whole
         return replace(whole, origin=replace(whole.origin or origin, by_size=told)) if told else whole
 
+    @functools.wraps(build)
+    def made(**arguments: Any) -> Recipe:
+        return built(arguments, anew=True)
+
+    def again(**arguments: Any) -> Recipe:
+        return built(arguments, anew=False)
+
     made.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
     made.__annotations__ = hints
     made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
+    made.again = again  # type: ignore[attr-defined]  # as a run was begun: no default hangs on the model's size
     return made
 
 

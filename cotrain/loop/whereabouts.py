@@ -11,7 +11,7 @@ must hold the weights that the run began with.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,15 @@ def located(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
 
     held = _names_in(begun["settings"]["policies"]) if begun else set()
     meant = {unpinned(name): name for name in sorted(held)}
-    names = {name: name if name in held else meant.get(unpinned(name)) for name in _names_of(recipe.policies)}
+    names = {name: name if name in held else _held(name, meant) for name in _names_of(recipe.policies)}
     return _renamed(recipe, {old: lasting(old) if new is None else new for old, new in names.items()})
+
+
+def _held(name: str, meant: Mapping[str, str]) -> str | None:
+    """The name by which the run knows this model; None for another model, and for a revision that the user names."""
+    from cotrain.models.names import is_hub_model, unpinned
+
+    return None if "@" in name and is_hub_model(name) else meant.get(unpinned(name))
 
 
 def _names_of(policies: Mapping[str, Policy]) -> set[str]:
@@ -74,10 +81,24 @@ def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
         policies[policy] = spec
     origin = recipe.origin
     if origin is not None:
-        arguments = {key: _value(value, names) for key, value in origin.arguments.items()}
+        naming = _naming(origin.arguments, names)
+        arguments = {key: _value(value, names) if key in naming else value for key, value in origin.arguments.items()}
         settings = tuple(_setting(one, names) for one in origin.settings)
         origin = replace(origin, arguments=arguments, settings=settings)
     return replace(recipe, policies=policies, origin=origin)
+
+
+def _naming(arguments: Mapping[str, Any], names: Collection[str]) -> set[str]:
+    """The arguments that name these models: ``model``, ``verifier_model`` and their like, and another one only where
+    none of those has its value. ``verifier="trained"`` names no model, also where the model is called "trained"."""
+    plain = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
+    said = {one for key in plain for one in _strings(arguments[key])}
+    return plain | {key for key, value in arguments.items() if _strings(value) & set(names) - said}
+
+
+def _strings(value: Any) -> set[str]:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return {one for one in parts if isinstance(one, str)}
 
 
 def _value(value: Any, names: Mapping[str, str]) -> Any:

@@ -51,11 +51,12 @@ SHIPPED = (  # module and function have one name
 )
 
 
-def make(target: str, arguments: Mapping[str, Any]) -> Recipe:
-    """The recipe that this function makes of these arguments; a user's function that fails is named in one line."""
+def make(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
+    """The recipe that this function makes of these arguments; a user's function that fails is named in one line.
+    ``again``: of a run that was begun, whose arguments do not change with the size of its model."""
     build = find(target)
     try:
-        return build(**arguments)
+        return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
     except CotrainError:
         raise
     except Exception as error:

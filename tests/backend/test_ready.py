@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -24,8 +24,8 @@ GIB = 2**30
 
 
 @contextmanager
-def listening(answer: bytes | None):
-    """A port at which this is answered; None: nothing, for as long as it is open."""
+def listening(answer: bytes | None, *, piece: int = 64):
+    """A port at which this is answered, so many bytes at a time; None: nothing, for as long as it is open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
@@ -38,10 +38,18 @@ def listening(answer: bytes | None):
                 if answer is None:
                     time.sleep(1.0)
                 else:
-                    line.sendall(answer)
+                    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    with suppress(OSError):  # who asked has heard enough
+                        answered(line, answer, piece)
 
         threading.Thread(target=serve, daemon=True).start()
         yield server.getsockname()[1]
+
+
+def answered(line, answer, piece):
+    for start in range(0, len(answer), piece):
+        line.sendall(answer[start : start + piece])
+        time.sleep(0.05)
 
 
 def free_port() -> int:
@@ -72,6 +80,8 @@ def test_an_address_that_another_program_has(answer):
 
 def test_an_address_at_which_http2_is_spoken_is_tried():
     with listening(PREFACE[-9:]) as port:
+        check_address(f"127.0.0.1:{port}")
+    with listening(PREFACE[-9:], piece=2) as port:
         check_address(f"127.0.0.1:{port}")
     check_address("auto")
     assert "70000 is no port" in line_of(check_address, "127.0.0.1:70000")
@@ -116,9 +126,9 @@ def having(*sizes, gpus=()):
 def test_processes_that_need_more_memory_than_there_is():
     check_memory(PROCESSES, having(19), "cpu", "this machine")
     line = line_of(check_memory, PROCESSES, having(12), "cpu", "this machine")
-    assert line.startswith("the learners needs about 13.00 GiB of memory, and this machine has 12.00 GiB; take smaller")
+    assert line.startswith("memory of the learners: about 13.00 GiB, and this machine has 12.00 GiB; take smaller")
     line = line_of(check_memory, PROCESSES, having(18), "cpu", "this machine")
-    assert "the processes need about 19.00 GiB of memory (the command 1.00 GiB, the learners 13.00 GiB" in line
+    assert "memory of all processes: about 19.00 GiB (the command 1.00 GiB, the learners 13.00 GiB" in line
     check_memory(PROCESSES, having(13, 6), "cpu", "the Ray")
     assert "and the Ray has 12.00 GiB" in line_of(check_memory, PROCESSES, having(12, 12), "cpu", "the Ray")
     check_memory(PROCESSES, [{"name": "silent", "error": "no answer"}], "cpu", "the Ray")
@@ -127,8 +137,8 @@ def test_processes_that_need_more_memory_than_there_is():
 def test_processes_that_need_more_memory_than_a_gpu_has():
     check_memory(PROCESSES, having(3, gpus=(16,)), "cuda", "this machine")
     line = line_of(check_memory, PROCESSES, having(3, gpus=(8, 8)), "cuda", "this machine")
-    assert "the learners needs about 12.00 GiB of GPU memory, and this machine has 8.00 GiB" in line
-    assert "the processes need about 3.00 GiB of memory" in line_of(
+    assert "GPU memory of the learners: about 12.00 GiB, and this machine has 8.00 GiB" in line
+    assert "memory of all processes: about 3.00 GiB" in line_of(
         check_memory, PROCESSES, having(2, gpus=(16,)), "cuda", "this machine"
     )
 
@@ -190,7 +200,7 @@ def test_the_command_tells_before_anything_is_loaded(capsys, tmp_path, monkeypat
         assert "Ray cannot begin at that port" in refused(capsys, tmp_path, "")
     monkeypatch.delenv(HERE)
     monkeypatch.setattr(machines, "memory_here", lambda: GIB // 4)
-    assert "the processes need about" in (said := refused(capsys, tmp_path, "object_store_mb = 80")) or "needs" in said
+    assert "memory of the learners: about" in refused(capsys, tmp_path, "object_store_mb = 80")
 
 
 def test_a_dry_run_tells_the_memory_of_each_process(capsys, tmp_path):

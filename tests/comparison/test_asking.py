@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,15 @@ def test_what_was_set_for_an_arm_stays(model, tmp_path):
     found = settled({"a": words}, None, out=tmp_path, say=print)["a"]
     roles = override(words, found).roles
     assert (roles["solver"].answer, roles["verifier"].verdict) == ("hash", "words") and len(found) == 2
+
+
+def test_arms_that_sample_otherwise_are_looked_at_apart(model, tmp_path):
+    said = []
+    a = brief(grpo(model=model, tasks=EASY))
+    recipes = {"a": a, "b": override(a, ["roles.solver.sampling.temperature=0.5"])}
+    recipes["c"] = replace(a, roles={"solver": recipes["b"].roles["solver"]})  # not by a setting
+    settled(recipes, None, SOLVE, out=tmp_path, say=said.append)
+    assert len([line for line in said if line.startswith("asking ")]) == 3
 
 
 def test_a_study_has_them_as_keys(tmp_path):

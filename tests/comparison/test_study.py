@@ -165,8 +165,13 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     git("commit", "-qm", "a merge that moves it")
     path = tmp_path / "kept" / "again.toml"
     assert committed(path) == said
-    path.write_text(path.read_text() + "\n# another thought\n")
+    first = path.read_text()
+    path.write_text(first + "\n# another thought\n")
     assert not committed(path)["committed"] and "changed since commit" in committed(path)["words"]
+    git("commit", "-qam", "another thought")
+    assert committed(path)["committed"]
+    path.write_text(first)  # back to what was written first, when the results are there
+    assert not committed(path)["committed"]
 
 
 def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):

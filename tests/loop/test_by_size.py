@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,9 @@ import pytest
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError
+from cotrain.loop.by_size import settings_by_size
 from cotrain.loop.directory import recipe_json, resolved
+from cotrain.loop.estimate import looked_at
 from cotrain.loop.machine import fitted
 from cotrain.loop.override import override
 from cotrain.models.sizes import shape_of
@@ -68,8 +71,12 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     given = grpo(model=models.middle, lr=2e-4, tasks_per_step=16)
     assert given.policies["generator"].lr == 2e-4 and given.tasks_per_step == 16
     made = tango(model=models.middle)
-    again = override(make("tango", made.origin.arguments), made.origin.settings)
+    again = override(make("tango", made.origin.arguments, again=True), made.origin.settings)
     assert resolved(again) == resolved(made)
+    older = {name: value for name, value in made.origin.arguments.items() if name != "verifier_lr"}
+    assert make("tango", older, again=True).policies["verifier"].lr == 2e-4  # a parameter that it did not have
+    author = replace(made.policies["generator"], micro_tokens=8192)
+    assert settings_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == ["policies.b.micro_tokens=1024"]
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 
@@ -77,9 +84,18 @@ def test_as_many_answers_at_a_time_as_fit(models):
     recipe = tango(model=models.middle)
     room = Memory(total=64 * GIB, available=64 * GIB)
     assert fitted(recipe, "cpu", room)[1] == []
-    less, (line,) = fitted(recipe, "cpu", Memory(total=64 * GIB, available=7.6 * GIB))
+    tight = Memory(total=64 * GIB, available=7.6 * GIB)
+    less, (line,) = fitted(recipe, "cpu", tight)
     rows = less.policies["verifier"].rows
-    assert rows < 256 and line.startswith(f"note: at most {rows} answers at a time, as 7.60 GiB are available")
+    assert line.startswith(f"note: at most {rows} answers at a time, as 7.60 GiB are available")
+    seen = looked_at(less, device="cpu", checkpoint_every=1)
+    doubled = override(recipe, [f"policies.{name}.rows={2 * rows}" for name in ("generator", "verifier")])
+    assert seen.total <= 0.9 * tight.available < seen.again(doubled).total
+    few = override(recipe, ["policies.generator.rows=4"])
+    few = replace(few, origin=replace(few.origin, settings=()))  # as if the recipe had it
+    assert fitted(few, "cpu", tight)[0].policies["generator"].rows == 4
+    full, (line,) = fitted(recipe, "cpu", Memory(total=64 * GIB, available=4 * GIB))  # fewer rows do not help
+    assert full == recipe and "most of it is optimiser" in line
     asked = override(recipe, [f"policies.{name}.rows=64" for name in recipe.policies])
     kept, (line,) = fitted(asked, "cpu", Memory(total=64 * GIB, available=4 * GIB))
     assert resolved(kept) == resolved(asked) and "--lora 16" in line

@@ -90,6 +90,26 @@ def test_arguments_settings_and_adapters_are_absolute_too(place):
     assert located(found) == found
 
 
+def test_a_model_that_is_called_as_a_setting_renames_the_model_alone(place):
+    shutil.move("inst", "trained")
+    found, there = located(tango(model="trained", tasks=EASY)), str(place / "there" / "trained")
+    assert found.origin.arguments["model"] == there == found.policies["verifier"].model
+    assert found.origin.arguments["verifier"] == "trained"
+
+
+def test_an_argument_of_any_name_may_hold_the_model(place):
+    recipe = grpo(model="inst", tasks=EASY)
+    recipe = replace(recipe, origin=replace(recipe.origin, arguments={"student": "inst", "teachers": ["inst", "no"]}))
+    there = str(place / "there" / "inst")
+    assert located(recipe).origin.arguments == {"student": there, "teachers": [there, "no"]}
+
+
+def test_a_revision_that_is_named_is_not_the_one_of_the_run():
+    begun = {"settings": {"policies": {"generator": {"model": "owner/name@aaaa", "micro_tokens": 1}}}}
+    assert located(grpo(model="owner/name@v2"), begun).policies["generator"].model == "owner/name@v2"
+    assert located(grpo(model="owner/name"), begun).policies["generator"].model == "owner/name@aaaa"
+
+
 def test_a_model_of_the_hub_is_kept_at_its_commit(place, monkeypatch):
     """A cache as the Hub's library writes it, and no network."""
     cache = place / "cache" / "models--someone--inst"

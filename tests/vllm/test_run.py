@@ -16,9 +16,9 @@ SMALL = [
 ]
 
 
-def command(folder, *words):
+def command(folder, *words, replicas=1):
     cluster = folder / "cluster.toml"
-    cluster.write_text(f"[engine]\npython = {PYTHON!r}\ncache_mb = 256\n")
+    cluster.write_text(f"[engine]\npython = {PYTHON!r}\ncache_mb = 256\nreplicas = {replicas}\n")
     ran = subprocess.run(
         [sys.executable, "-m", "cotrain", *words, "--cluster", str(cluster)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -43,6 +43,20 @@ def test_tango_is_trained_and_the_same_twice(flags, tmp_path):
         found.append((out / "metrics.jsonl").read_bytes())
     assert json.loads((out / "provenance.json").read_text())["backend"]["engine"] == "vllm"
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("replicas", "flags"), [(2, ()), (1, ("--world", "2"))], ids=["two replicas", "two ranks"])
+def test_several_engines_and_several_ranks(replicas, flags, tmp_path):
+    """Each replica answers, and what the learners make of the answers agrees with what the engines said of them."""
+    out = tmp_path / "run"
+    words = ["run", "tango", *SMALL, "--backend", "ray", "--engine", "vllm", *flags, "--out", str(out)]
+    command(tmp_path, *words, replicas=replicas)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    gaps = [value for row in rows for name, value in row.items() if name.endswith("sampler_trainer_diff")]
+    assert len(gaps) == 2 and max(gaps) < 1e-4
+    timings = [json.loads(line) for line in (out / "timings.jsonl").read_text().splitlines()]
+    spoke = {name for row in timings for name in row if name.endswith("/tokens_per_second") and row[name] > 0.0}
+    assert len(spoke) == 2 * replicas, sorted(spoke)  # of the generator and of the verifier
 
 
 def test_killed_engines_change_nothing(tmp_path):
