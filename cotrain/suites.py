@@ -30,11 +30,12 @@ from cotrain.core.types import Episode, Task, Trace
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
-from cotrain.loop.answers import AS_IT_IS, AUTO, PROBED, Asking, answers_for
+from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
 from cotrain.loop.directory import RunDirectory, estimates_json
 from cotrain.loop.evaluation import EVALUATION_STEP
 from cotrain.loop.names import role_named
 from cotrain.loop.override import override
+from cotrain.loop.probing import AUTO, PROBED
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.verdicts import verdicts_for
 from cotrain.metrics.suites import (

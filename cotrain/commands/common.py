@@ -164,8 +164,9 @@ def asking_of(given: argparse.Namespace) -> Any:
 def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
     """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
     what its models' own answers and reviews say; ``dry``: no model is asked."""
-    from cotrain.loop.answers import AUTO, TAGS, answers_for
+    from cotrain.loop.answers import TAGS, answers_for
     from cotrain.loop.override import override
+    from cotrain.loop.probing import AUTO
     from cotrain.loop.verdicts import verdicts_for
 
     how, device, seen = asking_of(given), device_of(given.device), None

@@ -281,7 +281,7 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     form: Any = given.judge or "steps"
     judging = {"verdict": given.verdict, "prompt": prompt_of(given.verifier_prompt, "--verifier-prompt")}
     if given.role == "verifier" and not given.from_samples:
-        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside), 1)], []
+        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside, say=progress), 1)], []
     prompt = prompt_of(given.prompt)
     role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
     if not given.from_samples:

@@ -20,7 +20,7 @@ from cotrain.loop.override import override
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.verdicts import verdicts_for
 from cotrain.play.common_roles import speaks_short
-from cotrain.text.answers import TAGS, parse_solution
+from cotrain.text.answers import parse_solution
 
 FILE = "answers.json"
 
@@ -68,7 +68,7 @@ def _settings(recipe: Recipe, how: Asking, device: str, say: Say) -> list[str]:
         if role is None or not plain(role) or speaks_short(recipe.policies[role.policy].model):
             continue
         if not any(one.startswith(path) for one in settings):
-            settings.append(path + json.dumps(TAGS))  # or each run would look again
+            settings.append(path + json.dumps(getattr(role, field)))  # or each run would look again
     return settings
 
 

@@ -14,37 +14,25 @@ Left out: methods that go on from the beginnings of solutions, which read tags a
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cotrain.backend.local import Local
-from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
-from cotrain.loop.override import override
-from cotrain.loop.policy_store import PolicyStore
+from cotrain.loop.override import changed, is_given, of_roles, override
+from cotrain.loop.probing import AUTO, STEP, Say, clearest, is_own, most_read, players, some, tell
 from cotrain.loop.recipe import Recipe
-from cotrain.play.common_roles import speaks_short
-from cotrain.play.executor import Executor, Roles
+from cotrain.play.executor import Roles
 from cotrain.play.role import Role
-from cotrain.tasks.grading import grade_outside
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
 from cotrain.text.prompts import SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, fields_of, solve_own
 from cotrain.text.render import Renderer
 from cotrain.text.steps import check_steps, steps_seen
 
-AUTO = "auto"
-PROBED = 8  # problems
-CLEAR = 6  # answers of them that a format must read to be taken at once
-STEP = -3  # the step in the addresses of these answers
 CHOSEN = ("boxed", "hash", "phrase")  # formats that "auto" may take, the strictest first
 BASE = "; it has no chat template, so it is a base model: take its instruct version, or teach it so"
 SHOWN = 110  # characters of the end of an answer
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +75,10 @@ class Probe:
     found: Sequence[Solution | None]  # one for each answer
 
     @property
+    def total(self) -> int:
+        return len(self.said)
+
+    @property
     def readable(self) -> int:
         return sum(one is not None for one in self.found)
 
@@ -117,35 +109,19 @@ def answers_for(
             )
         return [], None
     _check(recipe, answer, prompt, steps)
+    named = None if answer == AUTO else answer
+    fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
+    if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
+        prompt = solve_own(named, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and _asks_plainly(one)]
-
-    def of_all(field: str, value: str) -> list[str]:
-        return [f"roles.{name}.{field}={json.dumps(value)}" for name in alike]
-
-    settings = [] if prompt is None else of_all("prompt", prompt)
-    given = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
-    spec = recipe.policies[role.policy]
-    own = not spec.head or speaks_short(spec.model) or _tied_to_tags(recipe)
-    if answer in (None, AUTO):
-        if answer is None and (own or "roles.solver.answer" in given):
-            return [*settings, *(of_all("steps", steps) if steps is not None else [])], None
-        fixed = prompt or (role.prompt if "roles.solver.prompt" in given else None)
-        asked = replace(role, prompt=fixed) if fixed else role
-        best = probe(recipe, asked, tasks or some(recipe), fixed=fixed is not None, steps=steps, device=device, say=say)
-        if best.prompt != role.prompt and prompt is None:
-            settings += of_all("prompt", best.prompt)
-        settings += of_all("answer", best.answer) if best.answer != TAGS else []
-        return [*settings, *(of_all("steps", best.steps) if best.steps is not None else [])], best
-    assert answer is not None
-    if prompt is None and role.prompt == SOLVE_FULL and (answer != TAGS or steps not in (None, TAGS)):
-        settings += of_all("prompt", solve_own(answer, steps))
-    settings += of_all("answer", answer)
-    seen = None
-    if look and not own:
-        asked = override(recipe, settings).roles["solver"]
-        seen = probe(recipe, asked, tasks or some(recipe), named=answer, steps=steps, device=device, say=say)
-        steps = seen.steps
-    return [*settings, *(of_all("steps", steps) if steps is not None else [])], seen
+    settings = of_roles(alike, prompt=prompt, answer=named, steps=steps)
+    own = is_own(recipe, role) or _tied_to_tags(recipe)
+    looks = answer == AUTO or (not own and (look if named else not is_given(recipe, "roles.solver.answer")))
+    if not looks:
+        return settings, None
+    asked = override(recipe, settings).roles["solver"]
+    seen = probe(recipe, asked, tasks or some(recipe), fixed=fixed, named=named, device=device, say=say)
+    return [*settings, *changed(alike, asked, seen, ("prompt", "answer", "steps"))], seen
 
 
 def _asks_plainly(role: Role) -> bool:
@@ -176,13 +152,6 @@ def _tied_to_tags(recipe: Recipe) -> bool:
     return bool({"completer", "fixer"} & set(recipe.roles)) or recipe.tasks.describe().get("kind") in kinds
 
 
-def some(recipe: Recipe) -> list[Task]:
-    """``PROBED`` training problems, spread over the split where it ends."""
-    size = recipe.tasks.size("train")
-    count = PROBED if size is None else min(PROBED, size)
-    return [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
-
-
 def probe(
     recipe: Recipe,
     role: Role,
@@ -190,49 +159,33 @@ def probe(
     *,
     fixed: bool = False,
     named: str | None = None,
-    steps: str | None = None,
     device: str,
     say: Say,
 ) -> Probe:
     """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. ``named``: the
-    format that it is read in, chosen already. ``steps``: how solutions are cut. Raises ConfigError where most answers
-    cannot be read and no format is named."""
-    count = len(tasks)
-    say(f"asking {recipe.policies[role.policy].model} {count} problems, to see how it answers …")
-    backend = Local(device)
-    policies = PolicyStore(backend.open({role.policy: recipe.policies[role.policy]}, seed=recipe.seed))
-    readings: list[Probe] = []
-    for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
-        asked = {"solver": replace(role, prompt=prompt)}
-        player = Executor(
-            backend.engine,
-            policies.renderers,
-            asked,
-            seed_of("probe", recipe.seed),
-            grader=grade_outside,
-            watch=lambda total: Pace(total, "  {} answers", say).add,
-        )
-        episodes = player.play(_ask, tasks, step=STEP, group_size=1)
-        said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
-        formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-        mine = [read(prompt, answer, said, steps) for answer in ([named] if named else formats)]
-        readings += mine
-        best = max(mine, key=lambda reading: reading.readable)  # of equals the first
-        if best.readable * PROBED >= CLEAR * count:
-            break
-    else:
-        best = max(readings, key=lambda reading: reading.readable)
+    format that it is read in, chosen already. Solutions are cut as the role says, else as they are written. Raises
+    ConfigError where most answers cannot be read and no format is named."""
+    steps = role.steps
+    say(f"asking {recipe.policies[role.policy].model} {len(tasks)} problems, to see how it answers …")
+    player = players(recipe, {role.policy}, what="answers", device=device, say=say)
+
+    def readings() -> Iterator[Probe]:
+        for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
+            episodes = player({"solver": replace(role, prompt=prompt)}).play(_ask, tasks, step=STEP, group_size=1)
+            said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
+            formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
+            yield most_read(read(prompt, answer, said, steps) for answer in ([named] if named else formats))
+
+    best = clearest(readings(), len(tasks))
     if steps is None and best.answer != TAGS:
         steps = steps_seen([one.text for one, found in zip(best.said, best.found, strict=True) if found])
         best = read(best.prompt, best.answer, best.said, steps)
-    for line in shown(best):
-        say(line)
-    if 2 * best.readable < len(best.said) or not best.said:
-        renderer = policies.renderers[role.policy]
-        why = refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template)
-        if not named:
-            raise ConfigError(why)
-        say(f"note: {why}")
+
+    def why() -> str:
+        renderer = player({}).renderers[role.policy]
+        return refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template)
+
+    tell(best, shown(best), why, named=named is not None, say=say)
     return best
 
 

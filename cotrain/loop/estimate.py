@@ -30,8 +30,8 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Task
-from cotrain.loop.answers import some
 from cotrain.loop.policies import Follower, Learning, Weights
+from cotrain.loop.probing import some
 from cotrain.loop.recipe import Recipe, check_problems
 from cotrain.models.sizes import Shape, shape_of
 from cotrain.play.role import Role

@@ -48,6 +48,26 @@ def restored(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
     return changed
 
 
+def is_given(recipe: Recipe, path: str) -> bool:
+    """Whether this setting was applied to the recipe."""
+    return recipe.origin is not None and any(one.startswith(f"{path}=") for one in recipe.origin.settings)
+
+
+def of_roles(names: Iterable[str], **fields: str | None) -> list[str]:
+    """ "roles.NAME.FIELD=VALUE" of all these roles, for the fields that are not None."""
+    return [_of_role(name, field, value) for field, value in fields.items() if value is not None for name in names]
+
+
+def changed(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
+    """The same for the fields that ``best`` has otherwise than ``before``."""
+    found = {field: getattr(best, field) for field in fields}
+    return [_of_role(name, f, v) for f, v in found.items() if v != getattr(before, f) for name in names]
+
+
+def _of_role(name: str, field: str, value: str | None) -> str:
+    return f"roles.{name}.{field}={json.dumps(value)}"
+
+
 def _value(text: str) -> Any:
     try:
         return json.loads(text)

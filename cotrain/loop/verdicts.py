@@ -12,25 +12,20 @@ Left out: judges of other formats (``play/judges.py``), and those that judge rev
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotrain.backend.local import Local
-from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.loop.answers import AUTO, CLEAR, PROBED, STEP, Asking, Probe, Say, some
-from cotrain.loop.policy_store import PolicyStore
+from cotrain.loop.answers import Asking, Probe
+from cotrain.loop.override import changed, is_given, of_roles, override
+from cotrain.loop.probing import AUTO, STEP, Say, clearest, is_own, players, some, tell
 from cotrain.loop.recipe import Recipe
-from cotrain.play.common_roles import speaks_short
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.judges import shown as between_markers
 from cotrain.play.role import Role
-from cotrain.tasks.grading import grade_outside
 from cotrain.text.free_verdicts import BOXED, FORMS, TAGS, WORDS, check_verdict
 from cotrain.text.nonce import nonce
 from cotrain.text.parsers import Solution
@@ -39,6 +34,7 @@ from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, fields_of
 SHOWN = 110  # characters of the end of a review
 MAY_ASK = frozenset({"problem", "solution", "count", "nonce"})  # marks of a verifier's prompt
 NEEDED = frozenset({"problem", "solution"})
+FREE = (WORDS, BOXED)  # forms that "auto" may take, beside tags
 Solved = tuple[Task, Solution]
 
 
@@ -52,6 +48,10 @@ class Reviewed:
     finishes: Sequence[str]  # of each text, "stop" or "length"; "too long" for a prompt that does not fit
     parsed: Sequence[Any]  # what the reader made of each
     truths: Sequence[bool | None]  # is the solution right
+
+    @property
+    def total(self) -> int:
+        return len(self.texts)
 
     @property
     def readable(self) -> int:
@@ -70,9 +70,9 @@ def verdicts_for(
     """Settings of the role ``verifier`` ("roles.verifier.verdict=…") and of all that judge as it does; [] where all
     stays as the recipe has it.
 
-    ``seen``: answers of the solver that were drawn already. ``look``:
-    False asks no model. Raises ConfigError where the recipe has no such role, for a prompt without problem and
-    solution, and where "auto" cannot read half of the reviews.
+    ``seen``: answers of the solver that were drawn already. ``look``: False asks no model. Raises ConfigError where the
+    recipe has no such role, for a prompt without problem and solution, and where "auto" cannot read half of the
+    reviews.
     """
     verdict, prompt, role = how.verdict, how.verifier_prompt, recipe.roles.get("verifier")
     if role is None or not role.words:
@@ -83,36 +83,26 @@ def verdicts_for(
             )
         return []
     _check(recipe, role, verdict, prompt)
+    named = None if verdict == AUTO else verdict
+    fixed = prompt is not None or is_given(recipe, "roles.verifier.prompt")
+    if named in REVIEW_OWN and not fixed and role.prompt in (REVIEW, REVIEW_FULL):
+        prompt = REVIEW_OWN[str(named)]
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
+    settings = of_roles(alike, prompt=prompt, verdict=named)
+    known = verdict is None and is_given(recipe, "roles.verifier.verdict")
+    if not look or known or is_own(recipe, role):
+        return settings
+    asked = override(recipe, settings).roles["verifier"]
+    ways = [replace(asked, verdict=named or TAGS)]
+    if named is None:
+        ways += [replace(asked, verdict=f, prompt=asked.prompt if fixed else REVIEW_OWN[f]) for f in _free(recipe)]
+    best = probe(recipe, ways, seen, named=named is not None, fixed=fixed, device=device, say=say)
+    return settings if best is None else [*settings, *changed(alike, asked, best, ("prompt", "verdict"))]
 
-    def of_all(field: str, value: str) -> list[str]:
-        return [f"roles.{name}.{field}={json.dumps(value)}" for name in alike]
 
-    settings = [] if prompt is None else of_all("prompt", prompt)
-    given = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
-    spec = recipe.policies[role.policy]
-    own = not spec.head or speaks_short(spec.model)
-    fixed = prompt is not None or "roles.verifier.prompt" in given
-    asked = role if prompt is None else replace(role, prompt=prompt)
-    ways = [(TAGS, asked)]
-    if verdict not in (None, AUTO):
-        if not fixed and verdict in REVIEW_OWN and role.prompt in (REVIEW, REVIEW_FULL):
-            settings += of_all("prompt", REVIEW_OWN[str(verdict)])
-            asked = replace(asked, prompt=REVIEW_OWN[str(verdict)])
-        settings += of_all("verdict", str(verdict))
-        ways = [(str(verdict), asked)]
-    elif (verdict is None and (own or "roles.verifier.verdict" in given)) or not look:
-        return settings
-    elif not _shows_reviews(recipe):
-        free = (WORDS, BOXED)
-        ways += [(form, asked if fixed else replace(asked, prompt=REVIEW_OWN[form])) for form in free]
-    if own or not look:
-        return settings
-    best = probe(recipe, ways, seen, named=verdict not in (None, AUTO), fixed=fixed, device=device, say=say)
-    if best is None or verdict not in (None, AUTO):
-        return settings
-    settings += of_all("prompt", best.prompt) if best.prompt != asked.prompt else []
-    return [*settings, *(of_all("verdict", best.verdict) if best.verdict != TAGS else [])]
+def _free(recipe: Recipe) -> tuple[str, ...]:
+    """The forms beside tags in which reviews may be written; () where another role is shown them."""
+    return () if _shows_reviews(recipe) else FREE
 
 
 def _check(recipe: Recipe, role: Role, verdict: str | None, prompt: str | None) -> None:
@@ -144,7 +134,7 @@ def _shows_reviews(recipe: Recipe) -> str | None:
 
 def probe(
     recipe: Recipe,
-    ways: Sequence[tuple[str, Role]],
+    ways: Sequence[Role],
     seen: Probe | None,
     *,
     named: bool,
@@ -152,46 +142,33 @@ def probe(
     device: str,
     say: Say,
 ) -> Reviewed | None:
-    """Ask the model itself for reviews, in each of these ways (form, role) until one can be read; None where there is
-    no solution to review. Raises ConfigError where most cannot be read and no form is named."""
-    role = ways[0][1]
-    backend = Local(device)
+    """Ask the model itself for reviews, in each of these ways until one can be read; None where there is no solution to
+    review. ``fixed``: they differ in how the same reviews are read. Raises ConfigError where most cannot be read and no
+    form is named."""
+    role = ways[0]
     wanted = {role.policy} | ({recipe.roles["solver"].policy} if seen is None and "solver" in recipe.roles else set())
-    policies = PolicyStore(backend.open({n: recipe.policies[n] for n in sorted(wanted)}, seed=recipe.seed))
-
-    def player(roles: Mapping[str, Role]) -> Executor:
-        seed = seed_of("probe", recipe.seed)
-        return Executor(
-            backend.engine,
-            policies.renderers,
-            roles,
-            seed,
-            grader=grade_outside,
-            watch=lambda total: Pace(total, "  {} texts", say).add,
-        )
-
+    player = players(recipe, wanted, what="texts", device=device, say=say)
     solved = _read(seen) if seen is not None else _solved(recipe, player)
     if not solved:
         say("note: no solution of the solver could be read, so no review was looked at")
         return None
     say(f"asking {recipe.policies[role.policy].model} for {len(solved)} reviews, to see how it judges …")
-    by_id = {task.id: solution for task, solution in solved}
-    readings: list[Reviewed] = []
-    episodes: Sequence[Episode] = ()
-    for number, (form, asked) in enumerate(ways):
-        if not (fixed and number):  # else the same texts, read in another way
-            tasks = [task for task, _ in solved]
-            episodes = player({"verifier": asked}).play(_review, tasks, step=STEP, group_size=1, given=by_id)
-        readings.append(_reading(replace(asked, verdict=form), solved, episodes))
-        if readings[-1].readable * PROBED >= CLEAR * len(solved):
-            break
-    best = max(readings, key=lambda reading: reading.readable)  # of equals the first
-    for line in shown(best):
-        say(line)
-    if 2 * best.readable < len(solved):
-        if not named:
-            raise ConfigError(refusal(best, tried=[form for form, _ in ways]))
-        say(f"note: {refusal(best, tried=[best.verdict])}")
+    by_id, tasks = {task.id: solution for task, solution in solved}, [task for task, _ in solved]
+
+    def readings() -> Iterator[Reviewed]:
+        episodes: Sequence[Episode] = ()
+        for asked in ways:
+            if not (fixed and episodes):
+                episodes = player({"verifier": asked}).play(_review, tasks, step=STEP, group_size=1, given=by_id)
+            yield _reading(asked, solved, episodes)
+
+    best = clearest(readings(), len(solved))
+
+    def why() -> str:
+        others = [form for form in _free(recipe) if form not in [asked.verdict for asked in ways]]
+        return refusal(best, others=others) + ("" if named else "; --verdict tags goes on all the same")
+
+    tell(best, shown(best), why, named=named, say=say)
     return best
 
 
@@ -199,7 +176,7 @@ def _read(seen: Probe) -> list[Solved]:
     return [(one.task, found) for one, found in zip(seen.said, seen.found, strict=True) if found is not None]
 
 
-def _solved(recipe: Recipe, player: Any) -> list[Solved]:
+def _solved(recipe: Recipe, player: Callable[[Mapping[str, Role]], Executor]) -> list[Solved]:
     """Solutions of the recipe's solver that can be read; [] where it is asked for something else than a problem."""
     role = recipe.roles.get("solver")
     if role is None or fields_of(role.prompt) != {"problem"}:
@@ -254,9 +231,10 @@ def shown(reading: Reviewed) -> list[str]:
             lines.append(f"  …{end!r} unreadable: {why}")
             continue
         word = {True: "right", False: "wrong", None: "no verdict"}[said.final]
-        agreeing += said.final is truth
+        agreeing += truth is not None and said.final is truth
+        known = {True: "in truth right", False: "in truth wrong", None: "not graded"}[truth]
         steps = f", steps {' '.join('✓' if ok else '✗' for ok in said.steps)}" if said.steps else ""
-        lines.append(f"  …{end!r} → {word}{steps}; in truth {'right' if truth else 'wrong'}")
+        lines.append(f"  …{end!r} → {word}{steps}; {known}")
     asked = "as the recipe asks" if reading.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
     lines.append(
         f"verdicts: {reading.verdict} reads {reading.readable} of {len(reading.texts)} reviews ({agreeing} agree with "
@@ -265,8 +243,8 @@ def shown(reading: Reviewed) -> list[str]:
     return lines
 
 
-def refusal(reading: Reviewed, *, tried: Sequence[str]) -> str:
-    """Why the verifier cannot be used as it is, and what would help."""
+def refusal(reading: Reviewed, *, others: Sequence[str]) -> str:
+    """Why the verifier cannot be used as it is, and what would help. ``others``: forms that are worth a try."""
     total, unread = len(reading.texts), [i for i, one in enumerate(reading.parsed) if not one.ok]
     cut = sum(reading.finishes[i] == "length" for i in unread)
     teach = "or teach it: `cotrain sft --role verifier`"
@@ -282,9 +260,8 @@ def refusal(reading: Reviewed, *, tried: Sequence[str]) -> str:
         )
     (most, _), *_ = Counter(reading.parsed[i].reason for i in unread).most_common()
     example = " ".join(reading.texts[unread[0]].split())[-60:]
-    other = "" if WORDS in tried else "--verdict words, "
-    goes_on = "; --verdict tags goes on all the same" if len(tried) > 1 else ""
+    other = f"--verdict {others[0]}, " if others else ""
     return (
         f"{len(unread)} of {total} reviews cannot be read (most often: {most}): …{example!r}; try {other}a "
-        f"--verifier-prompt FILE of your own, {teach}{goes_on}"
+        f"--verifier-prompt FILE of your own, {teach}"
     )

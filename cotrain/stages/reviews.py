@@ -5,7 +5,8 @@
     {"problem", "steps": [text, …], "label": 2, "final_answer_correct": false}     (the layout of ProcessBench)
 
 ``label`` is the first wrong step, from 0, and −1 where all are right. The format has a verdict for each step, so those
-behind the first wrong one are called wrong too; the label says nothing of them.
+behind the first wrong one are called wrong too; the label says nothing of them. What another form of a verdict cannot
+say, such as a wrong answer without a wrong step in "first-wrong", is left out.
 
 Or solutions are the model's own: it answers each problem several times, and each answer is graded. Its own reviews of
 them are kept where their final verdict is right (rejection sampling, as in ``solutions.py``). A model that writes no
@@ -36,7 +37,7 @@ from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, rows_in, why_lost, without
 from cotrain.tasks.processbench import Sample, sample_of
 from cotrain.tasks.reading import Quarantine
-from cotrain.text.free_verdicts import TAGS, written_review
+from cotrain.text.free_verdicts import BOXED, TAGS, WORDS, written_review
 from cotrain.text.messages import Message
 from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill
 
@@ -57,16 +58,29 @@ def verifier_of(
     return role if max_tokens is None else replace(role, sampling=replace(role.sampling, max_tokens=max_tokens))
 
 
-def gold_reviews(path: str, role: Role, form: Form, aside: Quarantine | None = None) -> Corpus:
-    """The file's own solutions and labels. Raises DataError with the layout expected, or sets such a row ``aside``."""
+def gold_reviews(
+    path: str, role: Role, form: Form, aside: Quarantine | None = None, *, say: Callable[[str], None]
+) -> Corpus:
+    """The file's own solutions and labels; those that the form of the verdict cannot say are left out, and told. Raises
+    DataError with the layout expected, or sets such a row ``aside``."""
 
-    def conversation(row: dict[str, Any], where: str) -> Item:
+    def conversation(row: dict[str, Any], where: str) -> Item | None:
         try:
             return _labelled(sample_of(row, where, ""), role, form)
         except DataError as error:
             raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
 
-    return from_items(path, rows_in(path, conversation, aside))
+    found = rows_in(path, conversation, aside)
+    items = [item for item in found if item is not None]
+    if len(items) < len(found):
+        lost = (
+            f"{len(found) - len(items)} of {len(found)} labelled solutions are left out: the verdict {role.verdict!r} "
+            "cannot say that steps and answer differ"
+        )
+        if not items:
+            raise DataError(f"{path}: {lost}; --verdict words says it")
+        say(f"note: {lost}")
+    return from_items(path, items)
 
 
 def own_reviews(
@@ -146,13 +160,21 @@ def _written(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
     if form == "genrm":
         return _verdict(truth)
     count = len(solution.parsed.steps)
-    return written_review(role.verdict, [truth] * count, truth) if truth or count == 1 else None
+    return _reviewed([truth] * count, truth, role) if truth or count == 1 else None
 
 
-def _labelled(sample: Sample, role: Role, form: Form) -> Item:
+def _reviewed(verdicts: Sequence[bool], final: bool, role: Role) -> str | None:
+    """The review as the role is read: where its prompt names no count, of the answer alone."""
+    whole = role.verdict in (WORDS, BOXED) and "count" not in fields_of(role.prompt)
+    return written_review(role.verdict, [] if whole else verdicts, final)
+
+
+def _labelled(sample: Sample, role: Role, form: Form) -> Item | None:
     right = sample.label < 0 if sample.final_answer_correct is None else sample.final_answer_correct
     verdicts = [sample.label < 0 or k < sample.label for k in range(len(sample.steps))]
-    text = _verdict(right) if form == "genrm" else written_review(role.verdict, verdicts, right)
+    text = _verdict(right) if form == "genrm" else _reviewed(verdicts, right, role)
+    if text is None:
+        return None
     prompt = fill(role.prompt, **role.told(asked_about(sample, guarded="nonce" in fields_of(role.prompt))))
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 

@@ -181,16 +181,25 @@ def _asked(role: Role, problem: str, text: str) -> Item:
 
 def _conversation(row: dict[str, Any], where: str, role: Role) -> Item:
     problem, work, answer = _read(row, where)
-    lines = [line.strip() for line in without_calculator(work).split("\n") if line.strip()]
+    worked = without_calculator(work)
+    lines, tagged = _lines_of(worked), [" ".join(_lines_of(step.text)) for step in steps_in(worked, "tags")]
     if not role.free:
-        return _asked(role, problem, work if "</answer>" in work else write_solution(lines or [answer], answer))
-    work = _cut_as(role.steps, work, lines)
+        said = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
+        return _asked(role, problem, said)
     ends = {**ENDS, TAGS: "<answer>ANSWER</answer>"}
+    if tagged:  # what stands behind them is written anew, where its format can be
+        lines = tagged if role.answer in ends else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
+        work = "\n".join(lines)
+    work = _cut_as(role.steps, work, lines)
     if role.answer == TAGS and "</answer>" in work:
         return _asked(role, problem, work)
     if role.answer not in ends or (role.answer != TAGS and READERS[role.answer](work) == answer):
         return _asked(role, problem, work)
     return _asked(role, problem, f"{work}\n{ends[role.answer].replace('ANSWER', answer)}".strip())
+
+
+def _lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def _cut_as(steps: str | None, work: str, lines: Sequence[str]) -> str:

@@ -124,8 +124,10 @@ def says(word: str) -> bool | None:
     return found if found is None or not negated else (False if found else None)
 
 
-def written_review(form: str, verdicts: Sequence[bool], final: bool) -> str:
-    """The text of a review without derivations; ``free_review`` reads it back. Raises ConfigError for a pattern."""
+def written_review(form: str, verdicts: Sequence[bool], final: bool) -> str | None:
+    """The text of a review without derivations. ``free_review`` reads it back, of tags ``step_verdicts``, for up to 999
+    steps. None where the form cannot say it: the first wrong step says that all behind it and the answer are wrong.
+    Raises ConfigError for a pattern."""
     if form == TAGS:
         return write_review([""] * len(verdicts), verdicts, final)
     if form == WORDS:
@@ -135,8 +137,10 @@ def written_review(form: str, verdicts: Sequence[bool], final: bool) -> str:
         lines = [f"Step {k}: \\boxed{{{'Yes' if ok else 'No'}}}" for k, ok in enumerate(verdicts, 1)]
         return "\n".join([*lines, f"Answer: \\boxed{{{'Yes' if final else 'No'}}}"])
     if form == FIRST_WRONG:
-        all_right = -1 if final else len(verdicts) - 1
-        return f"\\boxed{{{next((k for k, ok in enumerate(verdicts) if not ok), all_right)}}}"
+        first = sum(verdicts)  # where the right ones stand in front
+        if final != all(verdicts) or not all(verdicts[:first]):
+            return None
+        return f"\\boxed{{{-1 if final else first}}}"
     raise ConfigError(f"verdict {form!r}: a pattern says how a verdict is read, not how it is written; name a form")
 
 
@@ -221,7 +225,8 @@ def _more(text: str, at: int) -> bool:
 
 
 def _meaning(match: re.Match[str]) -> bool | None:
-    found = _SAYS[match["word"].casefold()]
+    """What the word that a reader found says; None for "not wrong", and for one with a letter that is only like i."""
+    found = _SAYS.get(match["word"].casefold())
     return found if not match["neg"] else (False if found else None)
 
 

@@ -9,8 +9,9 @@ from cotrain import api
 from cotrain.attack.play import attack
 from cotrain.attack.xplay import xplay
 from cotrain.cli import main
-from cotrain.loop.answers import probe, some
+from cotrain.loop.answers import probe
 from cotrain.loop.override import override
+from cotrain.loop.probing import some
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from tests.helpers import EASY, TINY

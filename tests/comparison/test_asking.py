@@ -15,6 +15,7 @@ from cotrain.loop.answers import Asking
 from cotrain.loop.override import override
 from cotrain.play.common_roles import FORMAT_MARK
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
 from cotrain.text.prompts import SOLVE
 from tests.helpers import EASY, TINY
 
@@ -64,6 +65,14 @@ def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
     (tmp_path / asking.FILE).write_text("[")
     with pytest.raises(ConfigError, match="is damaged"):
         settled(recipes, None, out=tmp_path, say=print)
+
+
+def test_what_was_set_for_an_arm_stays(model, tmp_path):
+    """An arm that was set to words came out in tags."""
+    words = override(tango(model=model), ["roles.solver.answer=hash", "roles.verifier.verdict=words"])
+    found = settled({"a": words}, None, out=tmp_path, say=print)["a"]
+    roles = override(words, found).roles
+    assert (roles["solver"].answer, roles["verifier"].verdict) == ("hash", "words") and len(found) == 2
 
 
 def test_arms_that_sample_otherwise_are_looked_at_apart(model, tmp_path):

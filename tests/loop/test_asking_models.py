@@ -116,6 +116,16 @@ def test_the_model_itself_says_how_it_answers(other):
     assert "8 problems" in heard[0] and heard[-1].startswith("answers: tags reads ") and len(heard) == 10
 
 
+def test_a_format_that_was_chosen_is_the_one_that_is_read(other):
+    """The look read tags, and the run what was set before."""
+    heard, recipe = [], override(grpo(model=other, tasks=EASY, steps=1), ["roles.solver.answer=phrase"])
+    how = chosen(recipe, "auto", SOLVE, heard.append)
+    assert heard[-1].startswith("answers: tags reads ") and how[-1] == 'roles.solver.answer="tags"'
+    lines = override(recipe, ["roles.solver.answer=tags", "roles.solver.steps=lines"])
+    assert override(lines, chosen(lines, "auto", SOLVE, heard.append)).roles["solver"].steps == "lines"
+    assert "; steps as lines, " in heard[-1]  # and the look cuts them as the run does
+
+
 def test_a_run_with_a_model_that_cannot_be_read_ends_before_it_begins(other, tmp_path, capsys):
     (tmp_path / "ask.txt").write_text("Say something of {problem}\n")
     out = tmp_path / "run"
@@ -148,5 +158,7 @@ def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, 
     rows = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0]) for name in ("run", "tags")]
     assert rows[0]["solver/accuracy"] == rows[1]["solver/accuracy"]
     assert api.rebuild(out).roles["solver"].answer == "<answer>(.*)</answer>"
-    assert main(["resume", out]) == 0
+    assert main(["resume", out, "--steps", "3"]) == 0
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["solver/parse_failures"], last["solver/steps"]) == (2, 0.0, 1.0)  # in tags 2 steps
     capsys.readouterr()

@@ -1,7 +1,9 @@
 """How a real verifier's reviews are read is chosen before anything long begins, from what it writes, or refused in one
 line."""
 
+import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +19,7 @@ from cotrain.recipes.judged import judged
 from cotrain.recipes.tango import tango
 from cotrain.text.free_verdicts import free_review
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_of
+from cotrain.text.verdicts import Verdict
 from tests.helpers import EASY, TINY
 
 FINAL = "<final>(CORRECT|INCORRECT)</final>"  # what the tiny model writes, read by a pattern
@@ -101,6 +104,28 @@ def test_the_model_itself_says_how_it_judges(other):
     assert alone[-1] == heard[-1]
 
 
+def test_a_form_that_was_chosen_is_the_one_that_is_read(other):
+    """The look said that tags read 8 of 8, and the run read words."""
+    recipe = override(solving(other), ["roles.verifier.verdict=words", f"roles.verifier.prompt={json.dumps(REVIEW)}"])
+    heard = []
+    how = chosen(recipe, "auto", say=heard.append, look=True)
+    assert heard[-1].startswith("verdicts: tags reads ") and how == ['roles.verifier.verdict="tags"']
+    assert override(recipe, how).roles["verifier"].verdict == "tags"
+
+
+def test_a_refusal_names_what_can_be_done(other):
+    """Where another role is shown the reviews, they are read in tags alone."""
+    for make, words in ((tango, True), (critique, False)):
+        recipe = override(solving(other, make), ["roles.verifier.prompt={solution} {problem}\nSolve:"])
+        with pytest.raises(ConfigError, match="--verdict tags goes on all the same") as refused:
+            chosen(recipe, look=True)
+        assert "reviews cannot be read" in str(refused.value) and "a --verifier-prompt FILE" in str(refused.value)
+        assert "--verdict words" not in str(refused.value), words
+        heard = []
+        assert chosen(recipe, "tags", say=heard.append, look=True) and heard[-1].startswith("note: ")
+        assert ("try --verdict words" in heard[-1]) is words and "goes on" not in heard[-1]
+
+
 def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
     recipe = override(solving(other), ["roles.verifier.sampling.max_tokens=48"])
     with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain sft --role verifier"):
@@ -120,11 +145,11 @@ def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
     lines = shown(reading)
     assert lines[0].endswith("→ right, steps ✓; in truth right") and "unreadable: no final verdict" in lines[1]
     assert lines[-1].startswith("verdicts: words reads 1 of 4 reviews (1 agree with the truth)")
-    why = refusal(reading, tried=["tags"])
+    unknown = shown(replace(reading, truths=[None] * 4, parsed=[Verdict(final=None, score=0.5), *parsed[1:]]))
+    assert unknown[0].endswith("→ no verdict; not graded") and "(0 agree with the truth)" in unknown[-1]
+    why = refusal(reading, others=["words", "boxed"])
     assert why.startswith("3 of 4 reviews cannot be read (most often: no final verdict): …'It all looks fine.'")
-    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict words" not in refusal(
-        reading, tried=["words"]
-    )
+    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict" not in refusal(reading, others=[])
 
 
 def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(other, tmp_path, capsys):
@@ -149,5 +174,9 @@ def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(ot
     assert any(row.get("verifier/parse_failures", 1.0) < 0.5 for row in rows)
     role = api.rebuild(out).roles["verifier"]
     assert (role.verdict, role.prompt) == (FINAL, REVIEW)
-    assert main(["resume", out, "--device", "cpu"]) == 0
+    assert main(["resume", out, "--steps", "3", "--device", "cpu"]) == 0
     capsys.readouterr()
+    with gzip.open(tmp_path / "run" / "episodes" / "episodes.jsonl.gz", "rt") as stream:
+        episodes = [json.loads(line) for line in stream]
+    found = [t["parsed"] for e in episodes if e["step"] == 2 for t in e["traces"] if t["role"] == "verifier"]
+    assert found and all("final" in one and "steps" not in one for one in found)  # tags would read the steps too

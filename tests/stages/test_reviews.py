@@ -18,7 +18,7 @@ ROW = {"id": "1", "problem": "Q?", "steps": ["3 + 4 = 7", "7 * 2 = 15", "so \\bo
 
 def written(tmp_path, row, form="steps", model="some/model"):
     (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
-    (user, assistant) = gold_reviews(str(tmp_path / "data.jsonl"), verifier_of(model, form), form).get(0)
+    (user, assistant) = gold_reviews(str(tmp_path / "data.jsonl"), verifier_of(model, form), form, say=print).get(0)
     return user["content"], assistant["content"]
 
 
@@ -43,11 +43,34 @@ def test_labels_become_the_review_that_a_run_will_read(row, steps, final, tmp_pa
 def test_other_forms_of_a_verdict_are_asked_for_and_written(form, tmp_path):
     role = verifier_of("some/model", "steps", verdict=form)
     (tmp_path / "data.jsonl").write_text(json.dumps(ROW) + "\n")
-    user, assistant = gold_reviews(str(tmp_path / "data.jsonl"), role, "steps").get(0)
+    user, assistant = gold_reviews(str(tmp_path / "data.jsonl"), role, "steps", say=print).get(0)
     read = role.read(assistant["content"], {"count": 3})
     assert (tuple(read.steps), read.final) == ((True, False, False), False)
     assert user["content"].startswith(REVIEW_OWN[form][:40]) and user["content"].endswith(REVIEW_OWN[form][-20:])
     assert form == "words" or "\\boxed {15}" in user["content"]  # the candidate's box is no verdict
+
+
+def test_labels_that_a_form_cannot_say_are_left_out_and_told(tmp_path):
+    """An answer that is wrong behind right steps has no first wrong step; it once was taught as the last one."""
+    role, said = verifier_of("some/model", "steps", verdict="first-wrong"), list[str]()
+    rows = [ROW, ROW | {"label": -1, "final_answer_correct": False}, ROW | {"final_answer_correct": True}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = gold_reviews(str(path), role, "steps", say=said.append)
+    assert corpus.size == 1 and corpus.get(0)[1]["content"] == "\\boxed{1}"
+    assert said == ["note: 2 of 3 labelled solutions are left out: the verdict 'first-wrong' cannot say that steps and "
+                    "answer differ"]  # fmt: skip
+    path.write_text(json.dumps(rows[2]))
+    with pytest.raises(DataError, match=r"1 of 1 labelled .* differ; --verdict words says it"):
+        gold_reviews(str(path), role, "steps", say=said.append)
+
+
+@pytest.mark.parametrize("form", sorted(REVIEW_OWN))
+def test_a_prompt_that_names_no_count_is_taught_the_verdict_on_the_answer(form, tmp_path):
+    role = verifier_of("some/model", "steps", verdict=form, prompt="{problem} {solution} Is it?")
+    (tmp_path / "data.jsonl").write_text(json.dumps(ROW) + "\n")
+    said = gold_reviews(str(tmp_path / "data.jsonl"), role, "steps", say=print).get(0)[1]["content"]
+    assert role.read(said, {"count": 3}).final is False and "Step" not in said
 
 
 def test_what_imitates_a_verdict_is_guarded_as_in_a_run(tmp_path):

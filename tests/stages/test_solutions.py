@@ -6,7 +6,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import DataError
-from cotrain.stages.solutions import gold_solutions, solver_of
+from cotrain.stages.solutions import ENDS, gold_solutions, solver_of
 from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill, solve_own
 from cotrain.text.steps import STEPS_AS
 from tests.helpers import EASY, TINY
@@ -60,6 +60,26 @@ def test_steps_are_written_in_the_way_in_which_they_will_be_read(answer, steps, 
     assert solution.answer == "14" and said[:2] == ["3 + 4 = 7", "7 * 2 = 14"]
     if (answer, steps) != ("tags", "tags"):
         assert user["content"] == fill(solve_own(answer, steps), problem="Q?")
+
+
+@pytest.mark.parametrize("answer", [*ENDS, "tags", r">(\d+)</answer>"])
+@pytest.mark.parametrize("steps", [None, *STEPS_AS])
+def test_steps_in_tags_are_written_in_another_way_one_by_one(answer, steps, tmp_path):
+    """All of them once became one numbered step, tags and all."""
+    row = {"question": "Q?", "answer": "So:\n<step>4*2=8</step><step>3+8\n=11</step>\n<answer>11</answer>"}
+    role = solver_of("some/model", answer, steps=steps)
+    (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
+    said = gold_solutions(str(tmp_path / "data.jsonl"), role).get(0)[1]["content"]
+    solution = role.read(said, {})
+    cut = [" ".join(step.text.split("\n")[:2]) for step in solution.steps]
+    assert solution.answer == "11" and cut[0] == "4*2=8" and cut[1].startswith("3+8 =11"), said
+    assert ("<step>" in said) is (steps == "tags" or (answer, steps) == ("tags", None))
+
+
+def test_steps_in_tags_are_not_put_into_tags_again(tmp_path):
+    row = {"question": "Q?", "answer": "<step>4*2=8</step><step>3+8=11</step>\n#### 11"}
+    said = corpus(tmp_path, row).get(0)[1]["content"]
+    assert said == "<step>4*2=8</step><step>3+8=11</step><answer>11</answer>"
 
 
 def test_an_answer_that_is_worked_text_is_looked_for_in_it(tmp_path):

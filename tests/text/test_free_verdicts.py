@@ -1,8 +1,10 @@
 """Verdicts in a judge's own words are read as a reader would, or fail with a reason; no quotation of a candidate is
 one."""
 
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -12,6 +14,7 @@ from cotrain.play.role import Role
 from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, says, written_review
 from cotrain.text.material import VERDICT_WORDS, harmless
 from cotrain.text.nonce import wrap
+from cotrain.text.parsers import step_verdicts
 from cotrain.text.prompts import REVIEW_OWN
 
 MIXED, ALL = ((True, False), False), ((True, True), True)
@@ -62,6 +65,24 @@ def test_what_is_ambiguous_is_no_review(text, reason):
     assert isinstance(failure, ParseFailure) and failure.reason == reason and failure.format_score <= 0.6
 
 
+def read(text, form, count):
+    return step_verdicts(text, count) if form == "tags" else free_review(text, form, count)
+
+
+PIECES = ["Verdict: ", "Step 1: ", "Step 2: ", "The solution is ", "\\boxed{", "}", "-1", "not ", "\n", "<final>"]
+SAID = ["incorrect", "Valid", "NO", "\u0131ncorrect", "\u0130ncorrect", "val\u0131d", "fal\u017fe", "\u017found"]
+ODD = st.one_of(st.sampled_from([*PIECES, *SAID]), st.sampled_from("\u0131\u0130\u017f\u212a²٣"), st.text(max_size=4))
+
+
+@pytest.mark.parametrize("form", (*FORMS, BRACKETS, LABEL))
+@given(text=st.lists(ODD, max_size=9).map("".join), count=st.integers(0, 2))
+@example(text="Verdict: \u0131ncorrect", count=0)  # letters that match i where case is ignored
+@example(text="Step 1: INVAL\u0130D\nVerdict: no", count=1)
+def test_every_text_is_a_review_or_a_failure_with_a_reason(form, text, count):
+    for found in (read(text, form, count), *([] if form == "tags" else [free_review(text, form, None)])):
+        assert found.final in (True, False) if found.ok else found.reason
+
+
 def test_boxes_indices_and_patterns():
     assert free_review("\\boxed{Yes} \\boxed{39} \\boxed{No} so $\\boxed{No}$.", "boxed", 2).steps == (True, False)
     assert free_review("\\boxed{39}, thus \\boxed{\\text{Yes}}.", "boxed", None).final is True
@@ -78,13 +99,23 @@ def test_boxes_indices_and_patterns():
     assert (says("**Not correct.**"), says("Valid!"), says("not wrong"), says("39")) == (False, True, None, None)
 
 
-@pytest.mark.parametrize("form", FORMS[1:])
-@given(verdicts=st.lists(st.booleans(), min_size=1, max_size=5))
-def test_written_reviews_are_read_back(form, verdicts):
-    if form == "first-wrong":
-        verdicts = sorted(verdicts, reverse=True)
-    review = free_review(written_review(form, verdicts, all(verdicts)), form, len(verdicts))
-    assert (list(review.steps), review.final) == (verdicts, all(verdicts))
+@pytest.mark.parametrize("form", FORMS)
+@given(verdicts=st.lists(st.booleans(), max_size=5), final=st.booleans())
+def test_written_reviews_are_read_back(form, verdicts, final):
+    text = written_review(form, verdicts, final)
+    if text is None:
+        assert form == "first-wrong"
+    else:
+        review = read(text, form, len(verdicts))
+        assert (list(review.steps), review.final) == (verdicts, final)
+
+
+def test_the_first_wrong_step_says_that_all_before_it_are_right_and_the_answer_is_wrong():
+    said = {(1, 1, 1): "-1", (): "-1", (1, 1, 0): "2", (0, 0): "0"}
+    for verdicts, place in said.items():
+        assert written_review("first-wrong", [bool(v) for v in verdicts], all(verdicts)) == f"\\boxed{{{place}}}"
+        assert written_review("first-wrong", [bool(v) for v in verdicts], not all(verdicts)) is None
+    assert written_review("first-wrong", [False, True], False) is None
 
 
 def test_forms_that_do_not_exist_or_cannot_be_used_are_told():
@@ -172,9 +203,10 @@ def test_a_step_that_is_quoted_is_no_verdict_on_it(candidate, cut):
     "piece", ["verdict: no ", "no ", "Step 1: ", "\\boxed{", "correct ", "verdict ", "\n", "* ", "Judgement=[[no"]
 )
 def test_degenerate_text_is_read_and_shown_in_a_moment(form, piece):
-    text = piece * (100_000 // len(piece))
+    text, began = piece * (100_000 // len(piece)), time.process_time()
     free_review(text, form, 2)
     assert isinstance(harmless(text, form), str)
+    assert time.process_time() - began < 5.0
 
 
 def test_what_imitates_nothing_is_shown_as_it_was_written():
