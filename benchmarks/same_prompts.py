@@ -39,7 +39,9 @@ def main() -> None:
     texts = [text for text, _ in theirs]
     print(f"{len(ours)} problems, at most {solver['max_tokens']} tokens, prompt {solver['prompt']!r}")
     print(f"same text: {sum(row['text'].strip() == text.strip() for row, text in zip(ours, texts, strict=True))}")
-    print(f"same beginning: {[same(row['text'], text) for row, text in zip(ours, texts, strict=True)]} characters")
+    for row, text in zip(ours, texts, strict=True):
+        if (shared := same(row["text"], text)) >= 0:
+            print(f"  {row['id']}: {row['text'].strip()[shared:][:40]!r}, the harness {text.strip()[shared:][:40]!r}")
     print(f"cotrain, phrase: {sum(bool(row['correct']) for row in ours)} right")
     for name in PATTERNS:
         print(f"harness, {name}: {sum(row['theirs'][name] for row in ours)} right")
@@ -51,7 +53,8 @@ def same(one: str, other: str) -> int:
     """Characters until two texts differ; -1 where they do not."""
     if one.strip() == other.strip():
         return -1
-    return next((i for i, (a, b) in enumerate(zip(one.strip(), other.strip(), strict=False)) if a != b), 0)
+    pairs = zip(one.strip(), other.strip(), strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.strip()), len(other.strip())))
 
 
 def answered(

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported, and for the processes that tests start
 
@@ -27,3 +28,15 @@ def pytest_runtest_setup(item):
 
     torch.set_num_threads(1)
     set_level(None)
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory):
+    """A model that is not one of the package's own: the tiny one without its mark."""
+    from cotrain.play.common_roles import FORMAT_MARK
+    from tests.helpers import TINY
+
+    path = tmp_path_factory.mktemp("models") / "other"
+    shutil.copytree(TINY, path)
+    (path / FORMAT_MARK).unlink()
+    return str(path)

@@ -188,7 +188,10 @@ def sft(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--answer", metavar="FORMAT", help="with --role: tags, boxed, hash, phrase … (default: tags)")
     parser.add_argument(
-        "--steps-as", metavar="WAY", help="with --role: tags, lines, numbered, sentences, paragraphs (default: lines)"
+        "--steps-as",
+        metavar="WAY",
+        help="with --role: tags, lines, numbered, sentences, paragraphs (default: lines; of a verifier's "
+        "--from-samples as the solver writes)",
     )
     parser.add_argument("--prompt", metavar="FILE", help="with --role: how it is asked, a text with the mark {problem}")
     parser.add_argument(
@@ -276,7 +279,7 @@ def _check_role(parser: Parser, given: Any) -> None:
 def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
     """The conversations of ``--role``, and those of them that the model made itself."""
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
-    from cotrain.stages.solutions import gold_solutions, own_solutions, solver_of
+    from cotrain.stages.solutions import cut_as_written, gold_solutions, own_solutions, solver_of
 
     form: Any = given.judge or "steps"
     judging = {"verdict": given.verdict, "prompt": prompt_of(given.verifier_prompt, "--verifier-prompt")}
@@ -289,6 +292,8 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}
     how["device"] = given.device
     if given.role == "verifier":
+        looked = {key: value for key, value in how.items() if key != "samples"}
+        role = cut_as_written(role, given.model, given.data, **looked)
         drawn = 4 if given.reviews is None else given.reviews
         corpus, rows = own_reviews(
             given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **judging, **how

@@ -51,8 +51,13 @@ def is_own(recipe: Recipe, role: Role) -> bool:
 def some(recipe: Recipe) -> list[Task]:
     """``PROBED`` training problems, spread over the split where it ends."""
     size = recipe.tasks.size("train")
-    count = PROBED if size is None else min(PROBED, size)
-    return [recipe.tasks.get("train", i if size is None else i * size // count) for i in range(count)]
+    return [recipe.tasks.get("train", i) for i in (range(PROBED) if size is None else places(size))]
+
+
+def places(size: int) -> list[int]:
+    """At most ``PROBED`` of so many, spread over them."""
+    count = min(PROBED, size)
+    return [i * size // count for i in range(count)]
 
 
 def players(

@@ -32,7 +32,9 @@ from cotrain.core.types import Episode, Task
 from cotrain.loop.answers import TAGS, Said, read
 from cotrain.loop.policies import frozen
 from cotrain.loop.policy_store import PolicyStore
-from cotrain.play.common_roles import solver
+from cotrain.loop.probing import STEP as LOOK
+from cotrain.loop.probing import places
+from cotrain.play.common_roles import solver, speaks_short
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.protocols import examine
 from cotrain.play.role import Role
@@ -44,7 +46,7 @@ from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import READERS
 from cotrain.text.parsers import final_answer, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill, solve_own
-from cotrain.text.steps import steps_in
+from cotrain.text.steps import steps_in, steps_seen
 
 LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
 ENDS = {
@@ -145,6 +147,35 @@ def asked_itself(
         )
     finally:
         judge.close()
+
+
+def cut_as_written(
+    role: Role,
+    model: str,
+    path: str,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None],
+) -> Role:
+    """The solver with its solutions cut into steps as the model writes them, as a run cuts them (``loop/answers.py``).
+    It stays as it is where its steps were chosen, its answers are in tags, or the model is one of the package's."""
+    if role.steps is not None or role.answer == TAGS or speaks_short(model):
+        return role
+    spare = None if aside is None else Quarantine()
+    with asked_itself(model, path, {"solver": role}, device=device, seed=seed, aside=spare) as (tasks, player):
+        mine = [tasks[i] for i in places(len(tasks))]
+        episodes = player.play(_ask, mine, step=LOOK, group_size=1)
+    said = [Said(task=mine[e.task], text=trace.text, finish=trace.finish) for e in episodes for trace in e.traces]
+    found = read(role.prompt, role.answer, said).found
+    steps = steps_seen([one.text for one, solution in zip(said, found, strict=True) if solution is not None])
+    say(f"steps as {steps}, as most of {len(said)} answers are written; --steps-as chooses otherwise")
+    return replace(role, steps=steps)
+
+
+async def _ask(task: Task, roles: Roles) -> None:
+    await roles.solver(problem=task.prompt)
 
 
 def in_chunks(tasks: Sequence[Task]) -> Iterator[tuple[int, Sequence[Task]]]:

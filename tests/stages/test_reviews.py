@@ -6,8 +6,11 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import DataError
+from cotrain.loop.answers import Asking, answers_for
+from cotrain.loop.override import override
+from cotrain.recipes.grpo import grpo
 from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
-from cotrain.stages.solutions import solver_of
+from cotrain.stages.solutions import cut_as_written, solver_of
 from cotrain.text.parsers import step_verdicts
 from cotrain.text.prompts import REVIEW_OWN
 from cotrain.text.verdicts import read_genrm
@@ -125,6 +128,23 @@ def test_verdicts_on_the_answer_alone_are_written_from_the_truth(tmp_path):
 def test_wrong_solutions_of_several_steps_need_labels(tmp_path):
     with pytest.raises(DataError, match="nobody knows which step is wrong; --judge genrm"):
         own(problems(tmp_path), reviews=0)
+
+
+def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
+    """Or a verifier is taught to judge other steps than those it will see."""
+    path, heard = problems(tmp_path), []
+    for answer in ("last-number", "tags"):
+        recipe = grpo(model=other, tasks=EASY)
+        settings, _ = answers_for(recipe, Asking(answer=answer), device="cpu", say=heard.append)
+        steps = override(recipe, settings).roles["solver"].steps
+        role = cut_as_written(solver_of(other, answer), other, path, say=heard.append)
+        assert role.steps == steps and (steps is None) == (answer == "tags")
+    assert any(line.startswith("steps as sentences, as most of 8 answers are written") for line in heard)
+    for role, model in (
+        (solver_of(other, "last-number", steps="lines"), other),
+        (solver_of(TINY, "last-number"), TINY),
+    ):
+        assert cut_as_written(role, model, "nowhere", say=heard.append) is role  # no model is asked
 
 
 def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_path, capsys):
