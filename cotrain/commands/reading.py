@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import shutil
@@ -64,7 +65,52 @@ def _filled(words: Sequence[str], width: int) -> str:
     return "\n".join(lines)
 
 
+OF_SUITES = (
+    *("data", "reviews", "verifier", "out", "lenient", "max_tokens"),
+    *("answer", "prompt", "steps_as", "verdict", "verifier_prompt"),
+)
+
+
 def evaluate(argv: Sequence[str]) -> int:
+    parser = _evaluating()
+    given = parser.strict(argv)
+    quiet()
+    threads(given.threads)
+    given.device = device_of(given.device)
+    if given.suite is not None:
+        return _on_suites(parser, given)
+    lost = [name for name in OF_SUITES if getattr(given, name) not in (None, [], False)]
+    if lost:
+        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
+    if given.samples == 0 or (given.solver is not None and given.samples is None):
+        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
+    from cotrain import api
+
+    split = "test" if given.split is None else given.split
+    more = {"samples": given.samples, "solver": given.solver or "solver", "step": given.step}
+    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device, **more)
+    if given.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"split {result['split']}, after step {result['step']}")
+    longest = max(map(len, result["figures"]), default=0)
+    for key, value in result["figures"].items():
+        print(f"{key:{longest}s} {figure(value):>22s}  n={value['n']}")
+    return 0
+
+
+def _on_suites(parser: Parser, given: argparse.Namespace) -> int:
+    from cotrain.suites import command
+
+    for name in ("split", "step"):
+        if getattr(given, name) is not None:
+            parser.error(f"--{name} does not go with --suite; leave out one of the two")
+    for name, default in {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}.items():
+        setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
+    return command(given, asking_of(given))
+
+
+def _evaluating() -> Parser:
     parser = Parser(
         prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
     )
@@ -92,51 +138,7 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
     parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.strict(argv)
-    quiet()
-    threads(given.threads)
-    given.device = device_of(given.device)
-    of_suites = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}  # and their defaults
-    if given.suite is not None:
-        from cotrain.suites import command
-
-        for name in ("split", "step"):
-            if getattr(given, name) is not None:
-                parser.error(f"--{name} does not go with --suite; leave out one of the two")
-        for name, default in of_suites.items():
-            setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
-        return command(given, asking_of(given))
-    suited = (
-        "data",
-        "reviews",
-        "verifier",
-        "answer",
-        "steps_as",
-        "prompt",
-        "verdict",
-        "verifier_prompt",
-        "out",
-        "lenient",
-        "max_tokens",
-    )
-    lost = [name for name in suited if getattr(given, name) not in (None, [], False)]
-    if lost:
-        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
-    if given.samples == 0 or (given.solver is not None and given.samples is None):
-        parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
-    from cotrain import api
-
-    split = "test" if given.split is None else given.split
-    more = {"samples": given.samples, "solver": given.solver or "solver", "step": given.step}
-    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device, **more)
-    if given.json:
-        print(json.dumps(result, indent=2))
-        return 0
-    print(f"split {result['split']}, after step {result['step']}")
-    longest = max(map(len, result["figures"]), default=0)
-    for key, value in result["figures"].items():
-        print(f"{key:{longest}s} {figure(value):>22s}  n={value['n']}")
-    return 0
+    return parser
 
 
 def check(argv: Sequence[str]) -> int:

@@ -7,9 +7,9 @@ import inspect
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.commands.common import (
     add_answers,
@@ -29,6 +29,9 @@ from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.flags import Parser, add_parameters, comments_of, typed_in, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
+if TYPE_CHECKING:
+    from cotrain.loop.recipe import Recipe
+
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
        cotrain run --config FILE --out DIR [flags]
 
@@ -38,63 +41,44 @@ path/to/file.py:function. Every parameter of a recipe is a flag:
 
 
 def run(argv: Sequence[str]) -> int:
-    config = config_of(argv)
-    if argv and not argv[0].startswith("-"):
-        target, argv = argv[0], argv[1:]
-    elif argv and argv[0] in ("-h", "--help"):
+    if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    elif config is None or RECIPE not in config[1]:
-        raise ConfigError(
-            "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
-        )
-    else:
-        target = str(config[1][RECIPE])
-    from cotrain.recipes import find, make
+    config = config_of(argv)
+    target, argv = _target(argv, config)
+    from cotrain.recipes import find
 
     build = find(target)
     parser, names = parser_of(target, build)
     words = [*(words_of(*config, parser) if config else ()), *argv]
-    given = parser.strict(words)
+    given, typed = parser.strict(words), typed_in(words, parser)
+    if given.json and not given.dry_run:
+        parser.error("--json goes with --dry-run; add it")
     threads(given.threads)
     quiet()
     from cotrain import api
     from cotrain.commands.ready import ready
-    from cotrain.loop.by_size import line_of, unknown_lines
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import IN_TURN, check_lag
     from cotrain.loop.machine import fitted
     from cotrain.loop.override import override
     from cotrain.loop.recipe import check_due
     from cotrain.report.trackers import check as trackers
-    from cotrain.tasks.sources import problems
 
-    typed = typed_in(words, parser)
     arguments = {name: value for name, value in values_of(given, names).items() if name in typed}
-    if given.tasks is not None or given.data is not None or given.operations is not None or given.lenient:
-        if "tasks" not in inspect.signature(build).parameters:
-            raise ConfigError(
-                f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
-            )
-        arguments["tasks"] = problems(given.tasks, given.data, given.operations, given.lenient)
-    made = make(target, arguments)
+    made = _made(target, build, given, arguments)
     recipe = override(made, given.set)
     check_lag(recipe, given.lag)
-    backend = backend_of(given)
-    if given.json and not given.dry_run:
-        parser.error("--json goes with --dry-run; add it")
+    backend, device = backend_of(given), device_of(given.device)
     if (origin := made.origin) is not None:
         for name in names:
             setattr(given, name, origin.arguments.get(name, getattr(given, name)))
     if not given.dry_run:
         RunDirectory(given.out).refuse_used()  # before a model is asked
         check_due(recipe)
-    chosen = {one.partition("=")[0] for one in given.set}
-    by_size = {name: value for name, value in (origin.by_size if origin else {}).items() if name not in chosen}
-    notes = [line_of(origin.arguments, by_size)] if origin and by_size else []
-    notes += unknown_lines(origin.arguments, typed) if origin else []
+    notes = _notes(made, given.set, typed)
     if backend is None:
-        recipe, more = fitted(recipe, device_of(given.device))
+        recipe, more = fitted(recipe, device)
         notes += more
     if given.dry_run:
         recipe = answered(recipe, given, dry=True)
@@ -102,22 +86,51 @@ def run(argv: Sequence[str]) -> int:
         return dry_run(recipe, given, backend, file_of(target, parser, given), notes)
     with ready(backend, recipe) as found:
         settled = answered(recipe, given)
+        keeping = {"checkpoint_every": given.checkpoint_every, "keep_every": given.keep_every, "lag": given.lag}
         return _watched(
             settled,
-            lambda watch: api.run(
-                settled,
-                given.out,
-                checkpoint_every=given.checkpoint_every,
-                keep_every=given.keep_every,
-                device=device_of(given.device),
-                backend=backend,
-                observer=watch,
-                lag=given.lag,
-            ),
+            lambda watch: api.run(settled, given.out, **keeping, device=device, backend=backend, observer=watch),
             out=given.out,
             trackers=trackers(given.tracker),
             notes=[*notes, *found, *([IN_TURN] if given.lag and backend is None else [])],
         )
+
+
+def _target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
+    """The recipe's name, by the first word or the file of flags, and the words behind it."""
+    if argv and not argv[0].startswith("-"):
+        return argv[0], argv[1:]
+    if config is None or RECIPE not in config[1]:
+        raise ConfigError(
+            "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
+        )
+    return str(config[1][RECIPE]), argv
+
+
+def _made(target: str, build: Callable[..., Any], given: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
+    """The recipe of these arguments, on the problems that the flags name."""
+    from cotrain.recipes import make
+    from cotrain.tasks.sources import problems
+
+    if given.tasks is None and given.data is None and given.operations is None and not given.lenient:
+        return make(target, arguments)
+    if "tasks" not in inspect.signature(build).parameters:
+        raise ConfigError(
+            f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
+        )
+    return make(target, {**arguments, "tasks": problems(given.tasks, given.data, given.operations, given.lenient)})
+
+
+def _notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> list[str]:
+    """What is said of defaults that hang on the size of the model."""
+    from cotrain.loop.by_size import line_of, unknown_lines
+
+    if made.origin is None:
+        return []
+    chosen = {one.partition("=")[0] for one in settings}
+    by_size = {name: value for name, value in made.origin.by_size.items() if name not in chosen}
+    told = [line_of(made.origin.arguments, by_size)] if by_size else []
+    return [*told, *unknown_lines(made.origin.arguments, typed)]
 
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
