@@ -29,8 +29,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    head, *rows = [json.loads(line) for line in given.suite.read_text(encoding="utf-8").splitlines()]
-    solver = head["settings"]["roles"]["solver"]
+    try:
+        head, *rows = [json.loads(line) for line in given.suite.read_text(encoding="utf-8").splitlines()]
+        solver = head["settings"]["roles"]["solver"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(
+            f"{given.suite}: {error!r}; expected suite-NAME.jsonl, as `cotrain eval MODEL --suite NAME` leaves it"
+        )
     ours = [row for row in rows if row["sample"] < 0][: given.most]  # the greedy ones
     asked = [row["problem"] for row in ours]
     theirs = answered(given.model, solver["prompt"], asked, solver["max_tokens"], given.batch, given.device)

@@ -33,22 +33,22 @@ def matrices(
     columns: Sequence[str],
     *,
     others: str,
-    stub: int = COLUMN,
+    margin: int = COLUMN,
 ) -> list[str]:
     """One table for each title, rows down and columns across. What does not fit into a line is counted in the last one.
 
     ``cells_of``: the figures of a key of ``titles``; a table without any is left out. ``others``: what the line about
-    further columns calls them, and where they are. ``stub``: characters of a row's name."""
-    shown = columns[: (WIDTH - stub) // COLUMN]
+    further columns calls them, and where they are. ``margin``: characters of a row's name."""
+    shown = columns[: (WIDTH - margin) // COLUMN]
     lines = []
     for key, title in titles.items():
         cells = cells_of(key)
         if not any(cells.values()):
             continue
-        lines += ["", title, " " * stub + "".join(f"{name:>{COLUMN}s}" for name in shown)]
+        lines += ["", title, " " * margin + "".join(f"{name:>{COLUMN}s}" for name in shown)]
         for i, name in enumerate(rows):
             figures = "".join(f"{_figure(cells[i, j]):>{COLUMN}s}" for j in range(len(shown)))
-            lines.append(f"{name:{stub}s}{figures}")
+            lines.append(f"{name:{margin}s}{figures}")
     if len(columns) > len(shown):
         lines.append(f"{len(columns) - len(shown)} more {others}")
     return lines

@@ -172,4 +172,4 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
 
     about = "rows: rollouts of a step and how many; columns: the verifier after a step"
-    return [about, *matrices(MATRICES, cells, rows, columns, others=f"verifiers: see {FILE}", stub=14)]
+    return [about, *matrices(MATRICES, cells, rows, columns, others=f"verifiers: see {FILE}", margin=14)]

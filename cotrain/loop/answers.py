@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
 from cotrain.loop.override import changed, is_given, of_roles, override
-from cotrain.loop.probing import AUTO, STEP, Say, clearest, is_own, most_read, players, some, tell
+from cotrain.loop.probing import AUTO, STEP, Say, ask, clearest, is_own, most_read, players, some, tell
 from cotrain.loop.recipe import Recipe
-from cotrain.play.executor import Roles
 from cotrain.play.role import Role
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
@@ -171,7 +170,7 @@ def probe(
 
     def readings() -> Iterator[Probe]:
         for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
-            episodes = player({"solver": replace(role, prompt=prompt)}).play(_ask, tasks, step=STEP, group_size=1)
+            episodes = player({"solver": replace(role, prompt=prompt)}).play(ask, tasks, step=STEP, group_size=1)
             said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
             formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
             yield most_read(read(prompt, answer, said, steps) for answer in ([named] if named else formats))
@@ -187,10 +186,6 @@ def probe(
 
     tell(best, shown(best), why, named=named is not None, say=say)
     return best
-
-
-async def _ask(task: Task, roles: Roles) -> None:
-    await roles.solver(problem=task.prompt)
 
 
 def read(prompt: str, answer: str, said: Sequence[Said], steps: str | None = None) -> Probe:

@@ -14,7 +14,7 @@ from cotrain.core.types import Task
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.play.common_roles import speaks_short
-from cotrain.play.executor import Executor
+from cotrain.play.executor import Executor, Roles
 from cotrain.play.role import Role
 from cotrain.tasks.grading import grade_outside
 
@@ -58,6 +58,11 @@ def places(size: int) -> list[int]:
     """At most ``PROBED`` of so many, spread over them."""
     count = min(PROBED, size)
     return [i * size // count for i in range(count)]
+
+
+async def ask(task: Task, roles: Roles) -> None:
+    """The solver answers, and nobody grades it."""
+    await roles.solver(problem=task.prompt)
 
 
 def players(

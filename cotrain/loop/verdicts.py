@@ -21,7 +21,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Task
 from cotrain.loop.answers import Asking, Probe
 from cotrain.loop.override import changed, is_given, of_roles, override
-from cotrain.loop.probing import AUTO, STEP, Say, clearest, is_own, players, some, tell
+from cotrain.loop.probing import AUTO, STEP, Say, ask, clearest, is_own, players, some, tell
 from cotrain.loop.recipe import Recipe
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.judges import shown as between_markers
@@ -182,13 +182,9 @@ def _solved(recipe: Recipe, player: Callable[[Mapping[str, Role]], Executor]) ->
     if role is None or fields_of(role.prompt) != {"problem"}:
         return []
     tasks = some(recipe)
-    episodes = player({"solver": role}).play(_solve, tasks, step=STEP, group_size=1)
+    episodes = player({"solver": role}).play(ask, tasks, step=STEP, group_size=1)
     found = [(tasks[e.task], role.read(t.text, {})) for e in episodes for t in e.traces]
     return [(task, solution) for task, solution in found if isinstance(solution, Solution)]
-
-
-async def _solve(task: Task, roles: Roles) -> None:
-    await roles.solver(problem=task.prompt)
 
 
 async def _review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:

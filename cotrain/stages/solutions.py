@@ -33,7 +33,7 @@ from cotrain.loop.answers import TAGS, Said, read
 from cotrain.loop.policies import frozen
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.probing import STEP as LOOK
-from cotrain.loop.probing import places
+from cotrain.loop.probing import ask, places
 from cotrain.play.common_roles import solver, speaks_short
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.protocols import examine
@@ -166,16 +166,12 @@ def cut_as_written(
     spare = None if aside is None else Quarantine()
     with asked_itself(model, path, {"solver": role}, device=device, seed=seed, aside=spare) as (tasks, player):
         mine = [tasks[i] for i in places(len(tasks))]
-        episodes = player.play(_ask, mine, step=LOOK, group_size=1)
+        episodes = player.play(ask, mine, step=LOOK, group_size=1)
     said = [Said(task=mine[e.task], text=trace.text, finish=trace.finish) for e in episodes for trace in e.traces]
     found = read(role.prompt, role.answer, said).found
     steps = steps_seen([one.text for one, solution in zip(said, found, strict=True) if solution is not None])
     say(f"steps as {steps}, as most of {len(said)} answers are written; --steps-as chooses otherwise")
     return replace(role, steps=steps)
-
-
-async def _ask(task: Task, roles: Roles) -> None:
-    await roles.solver(problem=task.prompt)
 
 
 def in_chunks(tasks: Sequence[Task]) -> Iterator[tuple[int, Sequence[Task]]]:
