@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from pathlib import Path
 
 from cotrain.core.verbosity import shows_notes
 
@@ -15,14 +17,32 @@ def usual_threads() -> int:
     return int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
 
 
+def busy_elsewhere(seconds: float = 0.1) -> float:
+    """Processors that other programs keep busy, looked at for so many seconds in which this one sleeps; the load of
+    the last minute where the kernel does not tell."""
+    try:
+        before = spent()
+        time.sleep(seconds)
+        idle, total = (now - then for now, then in zip(spent(), before, strict=True))
+    except (OSError, ValueError):
+        return os.getloadavg()[0]
+    return (os.cpu_count() or 1) * (1 - idle / total) if total else 0.0
+
+
+def spent() -> tuple[int, int]:
+    """Ticks that all processors together were idle, and all ticks, since the machine started (proc(5))."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
 def settled_threads(given: int | None) -> int:
-    """``--threads``, else the usual ones. Says so where there are several and other programs want all processors: a
-    thread that waits for another one spins, and where that other one has no processor it spins for long."""
-    count, cores, load = given or usual_threads(), os.cpu_count() or 1, os.getloadavg()[0]
-    if count > 1 and load >= cores and shows_notes():
+    """``--threads``, else the usual ones. Says so where there are several and other programs leave too few processors:
+    a thread that waits for another one spins, and where that other one has no processor it spins for long."""
+    count, cores = given or usual_threads(), os.cpu_count() or 1
+    if count > 1 and shows_notes() and (busy := busy_elsewhere()) > cores - count + 0.5:
         print(
-            f"note: other programs want the processors too (load {load:.1f}, {cores} cores), and {count} threads that "
-            "wait for each other are then many times slower than one: --threads 1",
+            f"note: other programs use {busy:.1f} of {cores} processors, and {count} threads that wait for each other "
+            "are then many times slower than one: --threads 1",
             file=sys.stderr,
         )
     return count

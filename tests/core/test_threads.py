@@ -23,12 +23,34 @@ def test_otherwise_it_is_the_cores_that_are_ours(monkeypatch, asked):
 
 
 @pytest.mark.parametrize(
-    ("given", "load", "told"), [(2, 4.0, True), (2, 3.9, False), (1, 9.0, False), (None, 9.0, True)]
+    ("given", "busy", "told"),
+    [(4, 1.0, True), (4, 0.4, False), (2, 2.4, False), (2, 2.6, True), (1, 4.0, False), (None, 4.0, True)],
 )
-def test_several_threads_on_a_busy_machine_are_advised_against(given, load, told, monkeypatch, capsys):
+def test_more_threads_than_others_leave_processors_are_advised_against(given, busy, told, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(threads.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(threads, "busy_elsewhere", lambda: busy)
     assert settled_threads(given) == (given or 3)
     said = capsys.readouterr()
     assert ("--threads 1" in said.err) is told and said.out == ""
+
+
+def test_busy_processors_are_those_that_were_not_idle_meanwhile(monkeypatch):
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
+    looks = iter([(1000, 5000), (1030, 5040)])
+    monkeypatch.setattr(threads, "spent", lambda: next(looks))
+    assert threads.busy_elsewhere(0) == pytest.approx(1.0)
+
+
+def test_without_the_kernels_figures_the_load_stands_in(monkeypatch):
+    def unknown():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(threads, "spent", unknown)
+    monkeypatch.setattr(threads.os, "getloadavg", lambda: (2.5, 0.0, 0.0))
+    assert threads.busy_elsewhere(0) == 2.5
+
+
+def test_idle_ticks_are_a_part_of_all():
+    idle, total = threads.spent()
+    assert 0 < idle < total
