@@ -14,12 +14,15 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from cotrain.backend.engine_host import Host
+from cotrain.backend.several import Several
 from cotrain.core.errors import ProcessLost
+from cotrain.loop import run as loop
 
 
 class Here:
@@ -212,3 +215,15 @@ def served(pipe: Any, host: type, settings: bytes) -> None:
         except Exception as error:  # noqa: BLE001  told to whoever asked
             told = None, error
         pipe.send_bytes(cloudpickle.dumps(told))
+
+
+def killed(recipe: Any, out: Path, kills: Any, amid: Any, world: int = 1) -> None:
+    """Make a run of processes ``Apart`` in which each of these is killed."""
+    torch.set_num_threads(1)
+    launcher = Apart(kills, amid)
+    try:
+        loop.start(recipe, out, checkpoint_every=1, backend=Several(launcher, world=world))
+    finally:
+        launcher.stop()
+    assert launcher.killed == len(kills) + len(amid), launcher.asked
+    assert not any(process.process.is_alive() for process in launcher.processes)
