@@ -54,6 +54,7 @@ from cotrain.tasks.words.roles_corpus import (
 from cotrain.tasks.words.source import WordProblems, study_problems
 
 NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")
+TRUNK, PRACTISED, FOCUSED, RATED_BY_WORDS = "pretrained", "practised", "focused", "rated"  # made on the way to these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,109 +89,147 @@ class NoisySettings:
     habits: Habits = field(default_factory=Habits)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Supervised training of one model from another."""
+
+    name: str  # directory in ``out``
+    begun: str  # that of the model it begins with
+    conversations: Corpus | list[tuple[Corpus, int]]
+    tokens: int
+    lr: float
+    optimizer: str = "muon"
+    batch: int = BATCH  # tokens
+    how: dict[str, Any] = field(default_factory=dict)  # further arguments of ``sft``
+
+
 def build_noisy(
     out: Path, settings: NoisySettings, *, resume: bool = False, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Train the starts into ``out/base``, ``out/base-format``, ``out/base-roles``, ``out/base-digest`` and
     ``out/base-rater``, described in ``out/base.json``. A stage whose model is there already is passed over."""
-    source = WordProblems(operations=settings.operations)
-    text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
-    conversations = {
-        "base": conversations_of(settings, ("noisy", settings.flipped)),
-        "base-format": conversations_of(settings, "format"),
-    }
     out.mkdir(parents=True, exist_ok=True)
-    trunk = out / "pretrained"
-    if not (trunk / "model.safetensors").exists():
-        report("tokenizer …")
-        tokenizer = train_tokenizer(sample_texts([(text, 4), *conversations["base"]]), settings.vocabulary)
-        report(f"pretraining on {settings.pretraining_tokens:,} tokens …")
-        done = pretrain(
-            trunk,
-            corpus=text,
-            tokens=settings.pretraining_tokens,
-            tokenizer=tokenizer,
-            config=config_for(tokenizer, depth=settings.depth, width=settings.width),
-            batch_tokens=BATCH,
-            length=LENGTH,
-            lr=settings.pretraining_lr,
-            optimizer="muon",
-            seed=settings.seed,
-            validation=64,
-            resume=resume and trunk.exists(),
-            report=lambda row: report(line_of(row)),
-        )
-        if not done.finished:
-            return {"finished": False, "stage": "pretraining"}
-    broad = procedural("practice", lambda i: practice_conversation(source, settings.seed, i, broad=True))
-    near = procedural("focus", lambda i: practice_conversation(settings.focus, settings.seed, i, broad=False))
-    for name, corpus, tokens, lr, start in (
-        ("practised", broad, settings.practice_tokens, settings.practice_lr, trunk),
-        ("focused", near, settings.focus_tokens, settings.focus_lr, out / "practised"),
-    ):
-        if (out / name / "model.safetensors").exists():
+
+    def is_made(name: str) -> bool:
+        return (out / name / "model.safetensors").exists()
+
+    def shared(name: str, stage: str) -> dict[str, Any]:
+        report(f"{stage} …")
+        told = {"seed": settings.seed, "length": LENGTH, "report": lambda row: report(line_of(row))}
+        return told | {"resume": resume and (out / name).exists()}
+
+    if not is_made(TRUNK) and not pretrained(out / TRUNK, settings, shared(TRUNK, "pretraining")):
+        return {"finished": False, "stage": "pretraining"}
+    for stage in stages_of(settings):
+        if is_made(stage.name):
             continue
-        report(f"practice {name!r} on {tokens:,} tokens …")
         done = sft(
-            start,
-            out / name,
-            conversations=corpus,
-            tokens=tokens,
-            batch_tokens=BATCH,
-            length=LENGTH,
-            lr=lr,
-            optimizer="muon",
-            warmup=50,
-            decay_fraction=0.6 if name == "practised" else 1.0,
-            seed=settings.seed,
-            validation=64,
-            resume=resume and (out / name).exists(),
-            report=lambda row: report(line_of(row)),
+            out / stage.begun,
+            out / stage.name,
+            conversations=stage.conversations,
+            tokens=stage.tokens,
+            batch_tokens=stage.batch,
+            lr=stage.lr,
+            optimizer=stage.optimizer,
+            **stage.how,
+            **shared(stage.name, f"{stage.name!r} from {stage.begun!r}, {stage.tokens:,} tokens"),
         )
         if not done.finished:
-            return {"finished": False, "stage": name}
-    described = {}
-    tuned = [(name, parts, settings.tuning_tokens, settings.tuning_lr) for name, parts in conversations.items()]
-    digest = ("base-digest", digests_of(settings), settings.digest_tokens, settings.digest_lr)
-    for name, parts, tokens, lr, optimizer, begun, batch in (
-        *((*given, "adamw", "focused", BATCH) for given in tuned),
-        ("base-roles", roles_of(settings), settings.roles_tokens, settings.roles_lr, "muon", "focused", BATCH),
-        (*digest, "muon", "base-roles", BATCH // 2),
-        ("rated", rates_of(settings), settings.rater_tokens, settings.rater_lr, "muon", "focused", BATCH),
-    ):
-        if not (out / name / "model.safetensors").exists():
-            report(f"supervised start {name!r} …")
-            done = sft(
-                out / begun,
-                out / name,
-                conversations=parts,
-                tokens=tokens,
-                batch_tokens=batch,
-                length=LENGTH,
-                lr=lr,
-                optimizer=optimizer,
-                seed=settings.seed,
-                save_dtype=torch.bfloat16,
-                resume=resume and (out / name).exists(),
-                report=lambda row: report(line_of(row)),
-            )
-            if not done.finished:
-                return {"finished": False, "stage": name}
-        name = rater(out) if name == "rated" else name
+            return {"finished": False, "stage": stage.name}
+    make_rater(out)
+    for name in NAMES:
         mark(out / name)
-        described[name] = describe_model(out / name)
+    described = {name: describe_model(out / name) for name in NAMES}
     result = {"finished": True, "settings": asdict(settings), "models": described}
     (out / "base.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 
-def rater(out: Path) -> str:
-    """The model that answers with one word, ``out/rated``, as a reward model; returns its directory's name in
-    ``out``."""
-    model, tokenizer = load_model(out / "rated")
-    made = rating_by_words(model, tokenizer, *RATED)
-    save_model(made, tokenizer, out / "base-rater", torch.bfloat16)
-    return "base-rater"
+def pretrained(trunk: Path, settings: NoisySettings, shared: dict[str, Any]) -> bool:
+    """Tokenizer and pretraining; whether they are finished."""
+    source = WordProblems(operations=settings.operations)
+    text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
+    noisy = conversations_of(settings, ("noisy", settings.flipped))
+    tokenizer = train_tokenizer(sample_texts([(text, 4), *noisy]), settings.vocabulary)
+    done = pretrain(
+        trunk,
+        corpus=text,
+        tokens=settings.pretraining_tokens,
+        tokenizer=tokenizer,
+        config=config_for(tokenizer, depth=settings.depth, width=settings.width),
+        batch_tokens=BATCH,
+        lr=settings.pretraining_lr,
+        optimizer="muon",
+        validation=64,
+        **shared,
+    )
+    return done.finished
+
+
+def stages_of(settings: NoisySettings) -> list[Stage]:
+    """What follows pretraining, in order."""
+    given, source, seed = settings, WordProblems(operations=settings.operations), settings.seed
+    broad = procedural("practice", lambda i: practice_conversation(source, seed, i, broad=True))
+    near = procedural("focus", lambda i: practice_conversation(given.focus, seed, i, broad=False))
+    practice: dict[str, Any] = {"warmup": 50, "validation": 64}
+    final: dict[str, Any] = {"save_dtype": torch.bfloat16}
+
+    def tuned(name: str, start: Start) -> Stage:
+        parts = conversations_of(given, start)
+        how: dict[str, Any] = {"tokens": given.tuning_tokens, "lr": given.tuning_lr, "optimizer": "adamw", "how": final}
+        return Stage(name=name, begun=FOCUSED, conversations=parts, **how)
+
+    return [
+        Stage(
+            name=PRACTISED,
+            begun=TRUNK,
+            conversations=broad,
+            tokens=given.practice_tokens,
+            lr=given.practice_lr,
+            how=practice | {"decay_fraction": 0.6},
+        ),
+        Stage(
+            name=FOCUSED,
+            begun=PRACTISED,
+            conversations=near,
+            tokens=given.focus_tokens,
+            lr=given.focus_lr,
+            how=practice | {"decay_fraction": 1.0},
+        ),
+        tuned("base", ("noisy", given.flipped)),
+        tuned("base-format", "format"),
+        Stage(
+            name="base-roles",
+            begun=FOCUSED,
+            conversations=roles_of(given),
+            tokens=given.roles_tokens,
+            lr=given.roles_lr,
+            how=final,
+        ),
+        Stage(
+            name="base-digest",
+            begun="base-roles",
+            conversations=digests_of(given),
+            tokens=given.digest_tokens,
+            lr=given.digest_lr,
+            batch=BATCH // 2,
+            how=final,
+        ),
+        Stage(
+            name=RATED_BY_WORDS,
+            begun=FOCUSED,
+            conversations=rates_of(given),
+            tokens=given.rater_tokens,
+            lr=given.rater_lr,
+            how=final,
+        ),
+    ]
+
+
+def make_rater(out: Path) -> None:
+    """``out/base-rater``: the model that answers with one word, as a reward model."""
+    model, tokenizer = load_model(out / RATED_BY_WORDS)
+    save_model(rating_by_words(model, tokenizer, *RATED), tokenizer, out / "base-rater", torch.bfloat16)
 
 
 def install_noisy(out: Path, assets: Path) -> None:
