@@ -11,6 +11,8 @@ import errno
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +25,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and emp
 SETTINGS = 4  # type of a frame
 HERE = "RAY_GCS_SERVER_PORT"  # of the Ray that begins here, where somebody has set it
 SHARED = Path("/dev/shm")
+MODE, TOKEN, TOKEN_FILE = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"  # Ray's own names
+ASK = "import sys, ray; ray._raylet.GcsClient(address=sys.argv[1])"  # in a process of its own: Ray reads MODE once
 SLOW = 10 * 10**9  # bytes of the object store, beyond which Ray refuses to take the disk for shared memory
 
 
@@ -56,6 +60,44 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
             f"{where}: another program has that port, which is no Ray; give the address that `ray start --head` "
             "printed, or another --port to it"
         )
+
+
+def check_token(address: str, patience: float = 30.0) -> None:
+    """Ray 2.60 asks who joins for a token if the machine that began it has one. Whoever names an address must say so
+    (``RAY_AUTH_MODE=token``); where the user has set nothing and there is a token, that is set here. Raises
+    ConfigError, one line, where the token is missing or another one; without this Ray tries for 20 seconds, and its
+    error does not name the token."""
+    if ":" not in address or "/" in address or not _asks_for_token(address, {}, patience):
+        return
+    where = f"address = {address!r} in the --cluster file: that Ray asks for a token"
+    file = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
+    found = TOKEN if os.environ.get(TOKEN) else str(file) if file.is_file() else ""
+    if os.environ.get(MODE, "token").lower() != "token":
+        raise ConfigError(f"{where}, and {MODE} is {os.environ[MODE]!r}; unset it")
+    if not found:
+        raise ConfigError(
+            f"{where}, and there is none here; copy ~/.ray/auth_token of the machine that began it to {file}, or set "
+            f"{TOKEN}"
+        )
+    if _asks_for_token(address, {MODE: "token"}, patience):
+        raise ConfigError(
+            f"{where}, and refuses that of {found}; expected the ~/.ray/auth_token of the machine that began it"
+        )
+    os.environ[MODE] = "token"
+    import ray
+
+    ray._raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray reads the mode when it is imported
+
+
+def _asks_for_token(address: str, environment: Mapping[str, str], patience: float) -> bool:
+    asked = [sys.executable, "-c", ASK, address]
+    try:
+        ran = subprocess.run(
+            asked, env={**os.environ, **environment}, capture_output=True, text=True, errors="replace", timeout=patience
+        )
+    except subprocess.TimeoutExpired:
+        return False  # joining it will tell
+    return ran.returncode != 0 and "AuthenticationError" in ran.stderr
 
 
 def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:

@@ -106,8 +106,8 @@ def wrongs(machine: Machine, here: Mapping[str, Any], engine: str | None) -> lis
     if "error" in machine:
         return [f"{name}: {machine['error']}"]
     wrong = []
-    if versions(machine["python"]) != versions(here):
-        wrong.append(f"{name} has {versions(machine['python'])}, this machine {versions(here)}")
+    if differ := versions_that_differ(name, machine["python"], "this machine", here, vllm=False):
+        wrong.append(differ)
     if engine is not None and (problem := environments.problem(machine["engine"], dict(here))):
         wrong.append(f"{name}: {engine}: {problem}")
     missing = (found for found in machine["weights"].values() if found.startswith("missing: "))
@@ -123,19 +123,39 @@ def differences(machines: Sequence[Machine]) -> list[str]:
         for model, weights in first["weights"].items():
             if other["weights"][model] != weights:
                 wrong.append(f"weights of {model!r} on {other['name']} are others than on {first['name']}")
-        one, two = (versions(m["engine"] or {}) for m in (first, other))
-        if one != two:
-            wrong.append(f"vLLM's Python on {other['name']} has {two}, on {first['name']} {one}")
+        two, one = (m["engine"] or {} for m in (other, first))
+        if differ := versions_that_differ(f"vLLM's Python on {other['name']}", two, f"that on {first['name']}", one):
+            wrong.append(differ)
     return wrong
+
+
+def versions_that_differ(
+    name: str, there: Mapping[str, Any], other: str, here: Mapping[str, Any], *, vllm: bool = True
+) -> str | None:
+    """In one line: ``10.0.0.2 has torch 2.12.0 and no vllm, this machine torch 2.13.0 and vllm 0.32.0``; None where
+    all are the same. ``vllm``: is its version looked at?"""
+    if "error" in there:
+        return f"{name}: {there['error']}"
+    one, two = (version_by_name(found) for found in (there, here))
+    names = [n for n in (one | two) if one.get(n) != two.get(n) and (vllm or n != "vllm")]
+    if not names:
+        return None
+    lists = (" and ".join(f"{n} {found[n]}" if n in found else f"no {n}" for n in names) for found in (one, two))
+    return f"{name} has {next(lists)}, {other} {next(lists)}; expected the same"
+
+
+def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:
+    """With a hash of cotrain's files beside its version: the same version may have other files."""
+    names = [name for name in ("python", *environments.PACKAGES) if name in found]
+    files = {"cotrain": f" (files {found.get('code')})"}
+    return {name: f"{found[name]}{files.get(name, '')}" for name in names}
 
 
 def versions(found: Mapping[str, Any]) -> str:
     """In one line: ``python 3.11.7, cotrain 0.1.0 (files 341c883e990a), ray 2.60.0``."""
     if "error" in found:
         return str(found["error"])
-    names = [name for name in ("python", *environments.PACKAGES) if name in found]
-    files = {"cotrain": f" (files {found.get('code')})"}
-    return ", ".join(f"{name} {found[name]}{files.get(name, '')}" for name in names)
+    return ", ".join(f"{name} {version}" for name, version in version_by_name(found).items())
 
 
 # -- GPUs that are asked for

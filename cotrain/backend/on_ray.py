@@ -18,7 +18,7 @@ from typing import Any
 
 from cotrain.backend import environments, machines
 from cotrain.backend.cluster_file import Cluster, gpus_wanted
-from cotrain.backend.joining import check_address, check_here
+from cotrain.backend.joining import check_address, check_here, check_token
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.core.user_code import PREFIX
 from cotrain.core.verbosity import shows_all
@@ -192,6 +192,7 @@ def start(cluster: Cluster) -> bool:
         check_here(cluster)
     else:
         check_address(cluster.address)
+        check_token(cluster.address)
     says: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.DEBUG if shows_all() else logging.ERROR}
     here: dict[str, Any] = {
         "num_cpus": cluster.cpus,

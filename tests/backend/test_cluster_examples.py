@@ -22,7 +22,7 @@ STANDINS = {
     "scontrol": 'case "$1" in show) printf "node1\\nnode2\\n";; *) echo "$@" >> "$SAID/scontrol.said";; esac',
     "srun": 'while [ "${1#-}" != "$1" ]; do [ "$1" = -w ] && shift; shift; done; exec "$@"',
     "hostname": "echo 10.0.0.1 10.0.0.2",
-    "ray": 'echo "$@" >> "$SAID/ray.said"',
+    "ray": 'echo "$@" >> "$SAID/ray.said"; echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$SAID/token.said"',
     "cotrain": 'echo "$@" >> "$SAID/cotrain.said"; mkdir -p "$RUN"; touch "$RUN/recipe.json"; '
     '[ -e "$SAID/short" ] && exit 0; '
     "trap 'sleep 0.2; exit 143' TERM; touch \"$SAID/began\"; while true; do sleep 0.05; done",
@@ -56,6 +56,7 @@ def test_a_job_at_its_end_saves_is_queued_again_and_goes_on(job, tmp_path):
     first.send_signal(signal.SIGTERM)  # to the script alone, as --signal=B: does
     assert first.wait(timeout=300) == 143
     assert told(tmp_path, "scontrol") == ["requeue 7"]
+    assert re.fullmatch("token [0-9a-f]{64}", "\n".join(set(told(tmp_path, "token"))))  # one for both machines
     (tmp_path / "short").touch()
     assert job().wait(timeout=300) == 0 and told(tmp_path, "scontrol") == ["requeue 7"]
     begun, resumed = map(shlex.split, told(tmp_path, "cotrain"))

@@ -2,14 +2,20 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.joining import check_address
 from cotrain.backend.on_ray import PATIENCE, Ray
 from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.core.errors import ConfigError
 from cotrain.loop import run as loop
 from tests.backend.test_ray_command import below, left_over  # noqa: F401  a fixture
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
@@ -105,3 +111,57 @@ def test_a_machine_that_is_lost_changes_nothing(what, at, nodes, undisturbed, tm
     loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
     assert launcher.lost == 1
     assert digest(tmp_path / "run") == undisturbed("adapters")
+
+
+JOIN = """
+import sys
+import ray
+from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.on_ray import Ray
+Ray(Cluster(address=sys.argv[1])).start()
+print(ray.get(ray.remote(lambda: "joined").remote()))
+"""
+
+
+@pytest.fixture
+def with_a_token(left_over, tmp_path):  # noqa: F811
+    """Address of a Ray that asks for a token, and the environment in which it is found."""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("ab" * 32)
+    place = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    place |= {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    begin = [Path(sys.executable).parent / "ray", "start", "--head", "--block", "--include-dashboard", "false"]
+    sizes = ["--num-cpus", "1", "--object-store-memory", str(STORE), "--port", str(port)]
+    with (tmp_path / "ray.log").open("w") as said:
+        ray = subprocess.Popen([*begin, *sizes], env=place, stdout=said, stderr=said, start_new_session=True)
+    until, address = time.monotonic() + PATIENCE, f"127.0.0.1:{port}"
+    try:
+        while True:
+            assert ray.poll() is None and time.monotonic() < until, (tmp_path / "ray.log").read_text()
+            with suppress(ConfigError):
+                check_address(address)
+                break
+            time.sleep(0.5)
+        yield address, place
+    finally:
+        ray.send_signal(signal.SIGTERM)
+        try:
+            ray.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(ray.pid, signal.SIGKILL)
+
+
+def test_a_ray_that_asks_for_a_token_is_joined_with_it_alone(with_a_token, tmp_path):
+    address, place = with_a_token
+
+    def joined(**settings):
+        ran = subprocess.run(
+            [sys.executable, "-c", JOIN, address], env=place | settings, capture_output=True, text=True
+        )
+        return ran.stdout.strip() or ran.stderr.strip().splitlines()[-1]
+
+    assert joined() == "joined"
+    assert "refuses that of RAY_AUTH_TOKEN" in joined(RAY_AUTH_TOKEN="cd" * 32)
+    assert "there is none here" in joined(HOME=str(tmp_path / "elsewhere"))

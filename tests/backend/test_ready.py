@@ -1,6 +1,7 @@
 """What a run by Ray must find, told in one line before anything is loaded: ports, memory, GPUs, other machines."""
 
 import json
+import os
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 
-from cotrain.backend import machines
+from cotrain.backend import joining, machines
 from cotrain.backend.cluster_file import Cluster, check_world
 from cotrain.backend.joining import HERE, PREFACE, check_address, check_here
 from cotrain.backend.machines import await_gpus, check_gpus, differences, wrongs
@@ -175,6 +176,75 @@ def test_a_machine_that_says_nothing_is_named():
     silent = {"name": "10.0.0.2", "error": "no answer within 300 seconds"}
     assert wrongs(silent, {}, None) == ["10.0.0.2: no answer within 300 seconds"]
     assert differences([silent, silent]) == []
+
+
+HERE_IS = {"python": "3.11.7", "cotrain": "0.1.0", "code": "a", "torch": "2.13.0", "transformers": "5.23.0"}
+
+
+def having_versions(name="10.0.0.2", engine=None, **versions):
+    return {"name": name, "python": HERE_IS | versions, "engine": engine, "weights": {}}
+
+
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        ({"torch": "2.12.0"}, "10.0.0.2 has torch 2.12.0, this machine torch 2.13.0; expected the same"),
+        ({"python": "3.12.1"}, "10.0.0.2 has python 3.12.1, this machine python 3.11.7; expected the same"),
+        ({"code": "b"}, "10.0.0.2 has cotrain 0.1.0 (files b), this machine cotrain 0.1.0 (files a); expected the same"),
+        ({"ray": "2.60.0"}, "10.0.0.2 has ray 2.60.0, this machine no ray; expected the same"),
+        ({"vllm": "0.32.0"}, None),  # does not count in the command's own Python
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_only_versions_that_differ_are_named(there, line):
+    assert wrongs(having_versions(**there), HERE_IS, None) == ([line] if line else [])
+
+
+def test_versions_of_vllm_that_differ_are_named():
+    one, two = ({"python": "3.11.7", "vllm": version} for version in ("0.32.0", "0.31.1"))
+    assert differences([having_versions("a", one), having_versions("b", one)]) == []
+    assert differences([having_versions("a", one), having_versions("b", two)]) == [
+        "vLLM's Python on b has vllm 0.31.1, that on a vllm 0.32.0; expected the same"
+    ]
+
+
+# -- a token
+
+
+def asking(monkeypatch, answers):
+    asked = []
+
+    def asks(address, environment, patience):
+        asked.append(dict(environment))
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(joining, "_asks_for_token", asks)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    return asked
+
+
+def test_a_ray_that_asks_for_no_token(monkeypatch, tmp_path):
+    asked = asking(monkeypatch, [False])
+    joining.check_token("127.0.0.1:6379")
+    joining.check_token("auto")
+    joining.check_token("ray://name:1")
+    assert asked == [{}] and "RAY_AUTH_MODE" not in os.environ
+
+
+def test_a_token_that_is_missing_or_another_one_or_not_to_be_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asking(monkeypatch, [True])
+    assert f"there is none here; copy ~/.ray/auth_token of the machine that began it to {tmp_path}" in line_of(
+        joining.check_token, "127.0.0.1:6379"
+    )
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("00")
+    asking(monkeypatch, [True, True])
+    assert "refuses that of" in line_of(joining.check_token, "127.0.0.1:6379")
+    asking(monkeypatch, [True])
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert "RAY_AUTH_MODE is 'disabled'; unset it" in line_of(joining.check_token, "127.0.0.1:6379")
 
 
 # -- by the command
