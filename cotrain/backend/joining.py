@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -87,6 +88,13 @@ def check_token(address: str, patience: float = 30.0) -> None:
     import ray
 
     ray._raylet.Config.initialize("")  # type: ignore[attr-defined]  # Ray reads the mode when it is imported
+
+
+def take_token() -> None:
+    """A token of this process alone for the Ray that begins here, unless the user has set one: Ray would write its own
+    into the user's folder, and every Ray that begins there later would ask for it."""
+    if not {MODE, TOKEN, TOKEN_FILE} & os.environ.keys():
+        os.environ[TOKEN] = secrets.token_hex(32)
 
 
 def _asks_for_token(address: str, environment: Mapping[str, str], patience: float) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from cotrain.backend import environments, machines
 from cotrain.backend.cluster_file import Cluster, gpus_wanted
-from cotrain.backend.joining import check_address, check_here, check_token
+from cotrain.backend.joining import check_address, check_here, check_token, take_token
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.core.user_code import PREFIX
 from cotrain.core.verbosity import shows_all
@@ -190,6 +190,7 @@ def start(cluster: Cluster) -> bool:
         return False
     if cluster.address is None:
         check_here(cluster)
+        take_token()
     else:
         check_address(cluster.address)
         check_token(cluster.address)

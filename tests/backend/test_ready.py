@@ -247,6 +247,19 @@ def test_a_token_that_is_missing_or_another_one_or_not_to_be_used(monkeypatch, t
     assert "RAY_AUTH_MODE is 'disabled'; unset it" in line_of(joining.check_token, "127.0.0.1:6379")
 
 
+def test_a_ray_that_begins_here_has_its_own_token_unless_the_user_has_set_one(monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "set")
+        joining.take_token()
+        assert {**os.environ}[name] == "set"
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    joining.take_token()
+    first = os.environ["RAY_AUTH_TOKEN"]
+    joining.take_token()
+    assert os.environ["RAY_AUTH_TOKEN"] == first and len(first) == 64 and "RAY_AUTH_MODE" not in os.environ
+
+
 # -- by the command
 
 
