@@ -32,7 +32,7 @@ test: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
 
 test-whole: setup-dev
-	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m whole
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m whole
 
 # A second environment with vLLM, of the same Python, then its tests. VLLM_MODEL=DIR tries another model too;
 # VLLM_PYTHON=ENV/bin/python takes an environment that is there, and makes none. Triton and its like do not load beside

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.backend.test_ray_command import COMMAND, FLAGS, RAY, after_a_step, begun, below, digest, lines, named
+from tests.backend.commands import COMMAND, FLAGS, RAY, after_a_step, begun, below, lines, named
+from tests.backend.test_several import digest
 
 pytestmark = pytest.mark.whole
 LAG = ["--lag", "1"]

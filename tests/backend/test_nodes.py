@@ -17,7 +17,7 @@ from cotrain.backend.on_ray import PATIENCE, Ray
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.core.errors import ConfigError
 from cotrain.loop import run as loop
-from tests.backend.test_ray_command import below, left_over  # noqa: F401  a fixture
+from tests.backend.commands import below
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.whole
@@ -58,7 +58,7 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(left_over):  # noqa: F811
+def nodes(left_over):
     made = Nodes()
     yield made
     made.end()
@@ -124,7 +124,7 @@ print(ray.get(ray.remote(lambda: "joined").remote()))
 
 
 @pytest.fixture
-def with_a_token(left_over, tmp_path):  # noqa: F811
+def with_a_token(left_over, tmp_path):
     """Address of a Ray that asks for a token, and the environment in which it is found."""
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray/auth_token").write_text("ab" * 32)

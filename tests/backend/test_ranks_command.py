@@ -8,17 +8,16 @@ import time
 
 import pytest
 
-from tests.backend.test_group import gap
-from tests.backend.test_ray_command import (
+from tests.backend.commands import (
     COMMAND,
     FLAGS,
     after_a_step,
     begun,
     below,
-    left_over,  # noqa: F401  a fixture
     lines,
     named,
 )
+from tests.backend.test_group import gap
 from tests.backend.test_several import digest
 
 pytestmark = pytest.mark.whole
@@ -41,7 +40,7 @@ def runs(tmp_path_factory):
     return local, ranks
 
 
-def test_two_ranks_end_near_one_process_and_their_run_is_read_without_them(runs, left_over, tmp_path):  # noqa: F811
+def test_two_ranks_end_near_one_process_and_their_run_is_read_without_them(runs, left_over, tmp_path):
     local, ranks = runs
     assert gap(ranks, local) < 1e-4
     assert digest(ranks)["metrics"] != digest(local)["metrics"]  # both ranks had a share
@@ -52,7 +51,7 @@ def test_two_ranks_end_near_one_process_and_their_run_is_read_without_them(runs,
     assert left_over(60) == {}
 
 
-def test_a_killed_rank_changes_nothing(runs, left_over, tmp_path):  # noqa: F811
+def test_a_killed_rank_changes_nothing(runs, left_over, tmp_path):
     process = begun("run", "tango", *SHARED, *TWO, "--out", tmp_path / "run")
     after_a_step(process, tmp_path / "run")
     hosts = [pid for pid in below(process.pid) if "ray::Hosting" in named(pid)]
@@ -65,7 +64,7 @@ def test_a_killed_rank_changes_nothing(runs, left_over, tmp_path):  # noqa: F811
     assert left_over(60) == {}
 
 
-def test_a_run_begun_on_two_ranks_goes_on_in_one_process_and_on_two_again(runs, left_over, tmp_path):  # noqa: F811
+def test_a_run_begun_on_two_ranks_goes_on_in_one_process_and_on_two_again(runs, left_over, tmp_path):
     out = tmp_path / "run"
     process = begun("run", "tango", *SHARED, *TWO, "--out", out)
     after_a_step(process, out)
