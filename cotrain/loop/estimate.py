@@ -22,10 +22,12 @@ stands in docs/memory.md.
 from __future__ import annotations
 
 import math
+import os
 import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
@@ -292,9 +294,13 @@ def checkpoint_bytes(recipe: Recipe, shapes: Mapping[str, Shape]) -> float:
 
 
 def resident() -> float:
-    """Bytes that this process holds now, with its libraries."""
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(used if sys.platform == "darwin" else used * 1024)
+    """Bytes that this process holds now, with its libraries; the most it has held where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return float(pages * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError, IndexError):
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return float(used if sys.platform == "darwin" else used * 1024)
 
 
 def text_of(count: float) -> str:

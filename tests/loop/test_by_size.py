@@ -1,6 +1,7 @@
 """Large models have defaults of their own, and a run that does not fit into memory is told before it begins."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ModelError
+from cotrain.loop import estimate
 from cotrain.loop.by_size import settings_by_size, unknown_lines
 from cotrain.loop.directory import recipe_json, resolved
-from cotrain.loop.estimate import looked_at
+from cotrain.loop.estimate import looked_at, resident
 from cotrain.loop.machine import fitted
 from cotrain.loop.override import override
 from cotrain.models.sizes import parameters_of, shape_of
@@ -82,7 +84,16 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 
-def test_as_many_answers_at_a_time_as_fit(models):
+def test_what_the_program_holds_is_what_it_holds_now():
+    before = resident()
+    block = bytearray(os.urandom(2**20)) * 256
+    assert resident() - before > len(block) * 0.9
+    del block
+    assert resident() - before < 2**27  # what was given back does not count
+
+
+def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
+    monkeypatch.setattr(estimate, "resident", lambda: 0.5 * GIB)  # whatever this process has run before
     recipe = tango(model=models.middle)
     room = Memory(total=64 * GIB, available=64 * GIB)
     assert fitted(recipe, "cpu", room)[1] == []
