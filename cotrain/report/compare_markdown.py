@@ -88,13 +88,13 @@ def _setting(compare: Mapping[str, Any], runs: Runs) -> str:
     seeds = map(str, sorted({int(seed) for found in runs.values() for seed in found}))
     settings_ = ", ".join(text(s) for s in compare.get("settings", ())) or "none"
     lines = [
-        f"- seeds {', '.join(map(text, seeds))}; settings: {settings_}",
+        f"- seeds {', '.join(map(text, seeds))}",
+        f"- settings: {settings_}",
         *(f"- {text(said)}" for said in about(compare)),
     ]
     lines.append(
-        "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are "
-        "paired, and called "
-        "only where they could have been seen with 80 % power"
+        "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are\n"
+        "  paired, and called only where they could have been seen with 80 % power"
     )
     return "\n".join(lines)
 

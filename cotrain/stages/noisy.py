@@ -171,8 +171,11 @@ def stages_of(settings: NoisySettings) -> list[Stage]:
     given, source, seed = settings, WordProblems(operations=settings.operations), settings.seed
     broad = procedural("practice", lambda i: practice_conversation(source, seed, i, broad=True))
     near = procedural("focus", lambda i: practice_conversation(given.focus, seed, i, broad=False))
-    practice: dict[str, Any] = {"warmup": 50, "validation": 64}
     final: dict[str, Any] = {"save_dtype": torch.bfloat16}
+
+    def practised(name: str, begun: str, conversations: Corpus, tokens: int, lr: float, decay: float) -> Stage:
+        how = {"warmup": 50, "validation": 64, "decay_fraction": decay}
+        return Stage(name=name, begun=begun, conversations=conversations, tokens=tokens, lr=lr, how=how)
 
     def tuned(name: str, start: Start) -> Stage:
         parts = conversations_of(given, start)
@@ -180,22 +183,8 @@ def stages_of(settings: NoisySettings) -> list[Stage]:
         return Stage(name=name, begun=FOCUSED, conversations=parts, **how)
 
     return [
-        Stage(
-            name=PRACTISED,
-            begun=TRUNK,
-            conversations=broad,
-            tokens=given.practice_tokens,
-            lr=given.practice_lr,
-            how=practice | {"decay_fraction": 0.6},
-        ),
-        Stage(
-            name=FOCUSED,
-            begun=PRACTISED,
-            conversations=near,
-            tokens=given.focus_tokens,
-            lr=given.focus_lr,
-            how=practice | {"decay_fraction": 1.0},
-        ),
+        practised(PRACTISED, TRUNK, broad, given.practice_tokens, given.practice_lr, 0.6),
+        practised(FOCUSED, PRACTISED, near, given.focus_tokens, given.focus_lr, 1.0),
         tuned("base", ("noisy", given.flipped)),
         tuned("base-format", "format"),
         Stage(

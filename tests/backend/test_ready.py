@@ -190,7 +190,10 @@ def having_versions(name="10.0.0.2", engine=None, **versions):
     [
         ({"torch": "2.12.0"}, "10.0.0.2 has torch 2.12.0, this machine torch 2.13.0; expected the same"),
         ({"python": "3.12.1"}, "10.0.0.2 has python 3.12.1, this machine python 3.11.7; expected the same"),
-        ({"code": "b"}, "10.0.0.2 has cotrain 0.1.0 (files b), this machine cotrain 0.1.0 (files a); expected the same"),  # noqa: E501
+        (
+            {"code": "b"},
+            "10.0.0.2 has cotrain 0.1.0 (files b), this machine cotrain 0.1.0 (files a); expected the same",
+        ),
         ({"ray": "2.60.0"}, "10.0.0.2 has ray 2.60.0, this machine no ray; expected the same"),
         ({"vllm": "0.32.0"}, None),  # does not count in the command's own Python
         ({}, None),
