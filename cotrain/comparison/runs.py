@@ -57,8 +57,8 @@ def is_done(folder: Path) -> bool:
 
 def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its
-    figures on test problems before and after, and what each of these problems says at the end. Raises RunDirectoryError
-    where a file is not as the run wrote it."""
+    figures on test problems before and after, its alarms, and what each of these problems says at the end. Raises
+    RunDirectoryError where a file is not as the run wrote it."""
     seal.verify(RunDirectory(folder))
     costs, curve = costs_of(folder), []
     parts = dict.fromkeys(PARTS, 0)
@@ -78,5 +78,6 @@ def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
         "updates": summary["updates"].get(policy, 0),
         "before": {key: value["value"] for key, value in summary["before"].items()},
         "after": {key: value["value"] for key, value in summary["after"].items()},
+        "alarms": [{key: alarm[key] for key in ("band", "key", "step")} for alarm in summary.get("alarms", ())],
         "problems": json.loads(said.read_text(encoding="utf-8")) if said.exists() else {},
     }

@@ -19,6 +19,7 @@ from cotrain.comparison.study_file import Gate, Study, committed
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
+from cotrain.report.compare_overview import alarms
 from cotrain.report.study_words import study_markdown
 from cotrain.view.report_together import write_study
 
@@ -120,7 +121,8 @@ def _told(result: Mapping[str, Any], plan: Plan, study: Study) -> dict[str, Any]
     }
     rates = {label: found["chosen"] for label, found in (result["rates"] or {"arms": {}})["arms"].items()}
     page = str((plan.out / "report.html").relative_to(study.out))
-    return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates}
+    _, fired = alarms(result)
+    return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates, "alarms": fired}
 
 
 def _mean(values: list[float]) -> float:
@@ -132,6 +134,7 @@ def _lines(name: str, part: Mapping[str, Any]) -> list[str]:
     for arm, row in part["arms"].items():
         after = Estimate.of_json(row["after"])
         lines.append(f"  {arm:24s} {after.value:.3f}  {row['words']}".rstrip())
+    lines += [f"  alarm in {runs} runs of {arm}: {band} ({key})" for arm, band, key, runs, _ in part["alarms"]]
     return lines
 
 

@@ -76,7 +76,8 @@ schedule, steps at which that policy was trained. A band on a range of the table
 "watch" outside of the healthy range and "look here" outside of the tolerable one. A metric
 that must stay near its best has fallen only where the fall is 2.5 standard errors too, by the scatter of its last rows:
 three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name up to three rollouts, to be found in
-`episodes/`. """
+`episodes/`. The pages of comparisons and studies list by recipe which alarms fired in how many runs.
+"""
 STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/causes.py`): what only follows from answers that are cut
 off, or that nobody can read, is not raised while they are; a constant reward is told after the first step, and once.
 

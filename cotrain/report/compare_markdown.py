@@ -13,7 +13,7 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import meaning
-from cotrain.report.compare_overview import Cells, about, costs, headlines, rates, settings
+from cotrain.report.compare_overview import Cells, about, alarms, costs, headlines, rates, settings
 from cotrain.report.compare_reach import levels
 from cotrain.report.compare_table import (
     VERDICTS,
@@ -41,6 +41,7 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     parts = [f"# {', '.join(text(name) for name in runs)}", _setting(compare, runs)]
     parts += section("At the start and at the end", headlines(compare))
     parts += section("What it cost, means over seeds", costs(compare))
+    parts += section("Alarms", alarms(compare))
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     for at in ("end", *AXES):
         if here := [row for row in wanted if row["at"] == at]:

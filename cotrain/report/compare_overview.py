@@ -4,6 +4,7 @@
                 verdicts
     costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
     settings    learning rates, warm-up, temperature, batch, and the problems of the test
+    alarms      which fired in how many runs of each recipe (``metrics/alarms.py``)
     rates       what each arm had on validation problems at each learning rate, and which was taken
 
 Headlines are of the role ``solver`` where there is one; verdicts are balanced accuracy, of ``verifier``, else of the
@@ -26,12 +27,15 @@ KINDS = (("greedy", "greedy"), ("pass@1", "pass@1"), ("pass@", "pass@{}"), ("maj
 
 
 def headlines(compare: Mapping[str, Any]) -> Cells:
-    """``start → end (interval)`` of each recipe; a dash where it has nothing."""
+    """``start → end (interval)`` of each recipe; a dash where it has nothing; no rows where no recipe has one of
+    these figures."""
     rows = {(row["metric"], row["recipe"]): row for row in compare.get("table", ()) if row["at"] == "end"}
     metrics = sorted({metric for metric, _ in rows})
     columns = [(title, metric) for metric, title in _solver(metrics)]
     columns += [(title, metric) for title, metric in _judge(metrics)]
     head = ["recipe", *(title for title, _ in columns)]
+    if not columns:
+        return head, []
     return head, [[name, *(_moved(rows.get((metric, name))) for _, metric in columns)] for name in _arms(compare)]
 
 
@@ -103,6 +107,21 @@ def costs(compare: Mapping[str, Any]) -> Cells:
 def _mean(values: Sequence[object]) -> float:
     held = [float(value) for value in values if isinstance(value, int | float)]
     return sum(held) / len(held) if held else math.nan
+
+
+def alarms(compare: Mapping[str, Any]) -> Cells:
+    """Recipe by recipe, what fired in most runs first; no rows where nothing did."""
+    rows = []
+    for name, found in _arms(compare).items():
+        seeds = _runs(found)
+        steps: dict[tuple[str, str], list[int]] = {}
+        for run in seeds:
+            for alarm in run.get("alarms", ()):
+                steps.setdefault((str(alarm["band"]), str(alarm["key"])), []).append(int(alarm["step"]) + 1)
+        for (band, key), first in sorted(steps.items(), key=lambda item: -len(item[1])):
+            when = f"{min(first)} to {max(first)}" if min(first) < max(first) else f"{first[0]}"
+            rows.append([name, band, key, f"{len(first)} of {len(seeds)}", when])
+    return ["recipe", "alarm", "figure", "runs", "first after batch"], rows
 
 
 def settings(compare: Mapping[str, Any]) -> Cells:

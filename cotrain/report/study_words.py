@@ -20,6 +20,7 @@ def study_markdown(study: Mapping[str, Any]) -> str:
     parts = [f"# {text(study['hypothesis'])}", "\n".join(f"- {text(line)}" for line in standing(study))]
     parts += section(f"{text(study['measure'])}, start → end, on test problems", figures(study))
     parts += section("Verdicts", verdicts(study)) + section("What it cost, means over seeds", costs(study))
+    parts += section("Alarms", alarms(study))
     return "\n\n".join(parts) + "\n"
 
 
@@ -66,6 +67,12 @@ def verdicts(study: Mapping[str, Any]) -> Cells:
         if row["words"]
     ]
     return ["part", "arm", "against", "difference"], rows
+
+
+def alarms(study: Mapping[str, Any]) -> Cells:
+    """Of single runs; studies of earlier versions hold none."""
+    rows = [[name, *row] for name, part in study["parts"].items() for row in part.get("alarms", ())]
+    return ["part", "arm", "alarm", "figure", "runs", "first after batch"], rows
 
 
 def costs(study: Mapping[str, Any]) -> Cells:

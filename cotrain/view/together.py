@@ -15,7 +15,7 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import meaning
 from cotrain.report import study_words
-from cotrain.report.compare_overview import Cells, about, costs, headlines, rates, settings
+from cotrain.report.compare_overview import Cells, about, alarms, costs, headlines, rates, settings
 from cotrain.report.compare_reach import levels
 from cotrain.report.compare_table import (
     VERDICTS,
@@ -65,6 +65,10 @@ NEEDED = (
     "seed. The difference is paired by seed, and given only when every seed gets there."
 )
 ON_VERDICTS = "On test problems, means over seeds. An unreadable review counts as a wrong verdict."
+ALARMS = (
+    "Health checks that fired in single runs, and the batches after which they first did. A recipe most of whose runs "
+    "raised one may not have had a fair chance, or be no control: look at its runs."
+)
 Arms = Mapping[str, Mapping[int, Run]]  # arm → seed → its run
 
 
@@ -174,6 +178,7 @@ def compared(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
     cells = [
         _cells("At the start and at the end", "", headlines(whole)),
         _cells("What it cost", COSTS, costs(whole)),
+        _cells("Alarms", ALARMS, alarms(whole)),
         *(_cells(f"Verdicts at the end: {title}", ON_VERDICTS, found) for title, found in _verdicts(rows)),
         _cells("Needed to reach a level", NEEDED, _needed(runs, budgets), folded=True),
         _cells("How it was run", "", settings(whole)),
@@ -317,6 +322,7 @@ def study_document(study: Mapping[str, Any], parts: Mapping[str, Mapping[str, An
         _cells(f"{study['measure']}, start → end", "On test problems.", study_words.figures(study)),
         _cells("Verdicts", "Each arm against the first one of its part.", study_words.verdicts(study)),
         _cells("What it cost", "Means over seeds.", study_words.costs(study)),
+        _cells("Alarms", ALARMS, study_words.alarms(study)),
     ]
     return {
         "kind": "study",

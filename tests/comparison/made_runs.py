@@ -18,6 +18,7 @@ def made_run(
     steps: int = 4,
     tokens: int = 100,
     before: Mapping[str, float] | None = None,
+    alarms: Sequence[Mapping[str, object]] = (),
 ) -> None:
     """A run of ``steps`` steps that ends with these figures, alike on every problem; each step costs a second and, of
     operations, ten times its tokens."""
@@ -30,7 +31,7 @@ def made_run(
     _lines(folder / "metrics.jsonl", rows)
     _lines(folder / "timings.jsonl", [{"step": i, "play": 0.75, "update": 0.25} for i in range(steps)])
     said = {key: {str(i): value for i in range(PROBLEMS)} for key, value in after.items()}
-    summary = {"tokens": tokens * steps, "steps": steps, "updates": {"generator": steps}}
+    summary = {"tokens": tokens * steps, "steps": steps, "updates": {"generator": steps}, "alarms": list(alarms)}
     summary |= {
         "before": {k: {"value": v} for k, v in start.items()},
         "after": {k: {"value": v} for k, v in after.items()},

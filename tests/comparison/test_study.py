@@ -22,6 +22,7 @@ from cotrain.comparison.shipped import FOLDER, shipped, study_path
 from cotrain.comparison.study import run_study, runs_of_study
 from cotrain.comparison.study_file import Study, committed, read_study
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.report.study_words import study_markdown
 from tests.comparison.made_runs import made_run
 from tests.helpers import TINY
 
@@ -79,6 +80,10 @@ def written(folder: Path, text: str = FILE) -> Path:
 
 
 def as_if_run(study: Study, after: dict[str, dict[str, float]] = AFTER) -> None:
+    alarms = {
+        "outcome": [],
+        "oracle": [{"band": b, "key": f"solver/{b}", "step": s} for b, s in (("a|b", 7), ("gap", 2), ("rare", 0))],
+    }
     """Every run of the study, finished, in a folder that the study has begun."""
     (study.out).mkdir(exist_ok=True)
     for name, plan in study.parts.items():
@@ -86,7 +91,7 @@ def as_if_run(study: Study, after: dict[str, dict[str, float]] = AFTER) -> None:
         for arm, figure in after[name].items():
             for seed in range(plan.seeds):
                 figures = {"solver/greedy": figure + 0.01 * seed * (arm == "oracle"), "solver/pass@1": 0.4}
-                made_run(plan.out / arm / f"seed-{seed}", figures)
+                made_run(plan.out / arm / f"seed-{seed}", figures, alarms=alarms[arm][: 3 - seed])
 
 
 def begun(study: Study) -> None:
@@ -187,6 +192,25 @@ def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):
         assert study.sha256 in text and "NOT written down before it ran" in text and "the gate holds" in text
     assert '"name":"2 steps"' in page and (study.out / "3-steps" / "report.html").is_file()
     assert "| 3 steps | 25.0" in table and "| 2 steps | oracle | outcome |" in table
+
+
+def test_alarms_of_single_runs_are_told_of_their_recipe(tmp_path):
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    lines = run_study(study, say=lambda line: None)["lines"]
+    assert lines.count("  alarm in 3 of 3 runs of oracle: a|b (solver/a|b)") == 2  # in each part
+    assert lines.count("  alarm in 1 of 3 runs of oracle: rare (solver/rare)") == 2
+    assert not any("of outcome" in line for line in lines)
+    assert "## At the start and at the end" in (study.out / "2-steps" / "table.md").read_text()
+    row = "oracle | a\\|b | solver/a\\|b | 3 of 3 | 8 |"
+    assert f"| 2 steps | {row}" in (study.out / "table.md").read_text()
+    assert f"| {row}" in (study.out / "2-steps" / "table.md").read_text()
+    for page in (study.out, study.out / "2-steps"):
+        assert '"3 of 3","8"' in (page / "report.html").read_text()
+    held = json.loads((study.out / "study.json").read_text())
+    held["parts"]["2 steps"].pop("alarms")  # as an earlier version wrote it
+    assert "| 2 steps | oracle | gap" not in study_markdown(held) and "| 3 steps | oracle | gap" in study_markdown(held)
 
 
 def test_a_gate_that_does_not_hold_ends_the_study_with_its_figure(tmp_path, capsys):
