@@ -130,12 +130,17 @@ def _mean(values: list[float]) -> float:
 
 
 def _lines(name: str, part: Mapping[str, Any]) -> list[str]:
+    """For a terminal: of each arm its figure, and what fired in half of its runs or more."""
     lines = [name]
     for arm, row in part["arms"].items():
         after = Estimate.of_json(row["after"])
         lines.append(f"  {arm:24s} {after.value:.3f}  {row['words']}".rstrip())
-    lines += [f"  alarm in {runs} runs of {arm}: {band} ({key})" for arm, band, key, runs, _ in part["alarms"]]
-    return lines
+    fired: dict[str, dict[str, None]] = {}
+    for arm, band, _, runs, _ in part["alarms"]:
+        count, of_all = map(int, runs.split(" of "))
+        if 2 * count >= of_all:
+            fired.setdefault(arm, {})[band] = None
+    return lines + [f"  alarms in most runs of {arm}: {', '.join(bands)}" for arm, bands in fired.items()]
 
 
 def runs_of_study(study: Study) -> list[str]:
