@@ -10,7 +10,7 @@ VLLM_PYTHON ?=
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-whole test-vllm mutants torture check setup setup-dev clean
+.PHONY: demo test test-whole test-cluster test-vllm mutants torture check setup setup-dev clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -33,6 +33,9 @@ test: setup-dev
 
 test-whole: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m whole
+
+test-cluster: setup-dev
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m cluster
 
 # A second environment with vLLM, of the same Python, then its tests. VLLM_MODEL=DIR tries another model too;
 # VLLM_PYTHON=ENV/bin/python takes an environment that is there, and makes none. Triton and its like do not load beside

@@ -16,7 +16,7 @@ from cotrain.loop import run as loop
 from tests.backend.processes import Apart
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.cluster]
 
 COMMAND = (1, 2, 4, 7, 10, 13, 16, 19, 22, 26)  # which question of a command is its last one
 

@@ -91,6 +91,7 @@ def gap(one, other):
     return max(float((mine[k] - theirs[k]).abs().max()) for k in mine)
 
 
+@pytest.mark.cluster
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_run_on_two_ranks_is_near_the_run_of_one_process(name, on_two):
@@ -146,6 +147,7 @@ def parts(directory):
     return {path.name for path in transaction.latest(directory / "checkpoints").path.glob("*.safetensors")}
 
 
+@pytest.mark.cluster
 @pytest.mark.whole
 @pytest.mark.parametrize("name", ["adapters", "EMA teacher"])
 def test_a_run_goes_on_with_another_number_of_ranks(name, tmp_path):

@@ -49,6 +49,7 @@ def rows(directory):
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.cluster
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_runs_are_the_same(name, lagging, tmp_path):

@@ -73,6 +73,7 @@ def test_kills_change_nothing(what, ray_here, undisturbed, tmp_path):  # noqa: F
     assert digest(tmp_path / "run") == undisturbed("adapters")
 
 
+@pytest.mark.cluster
 def test_a_moving_average_by_ray_is_that_of_one_process(ray_here, undisturbed, tmp_path):  # noqa: F811
     """Undisturbed, as ``tango`` is by the command (``test_ray_command.py``)."""
     loop.start(RECIPES["EMA teacher"](), tmp_path / "run", checkpoint_every=1, backend=Several(Ray(CLUSTER)))

@@ -9,7 +9,7 @@ import pytest
 from tests.backend.processes import killed
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.cluster]
 
 ENGINES = (  # before, amid
     ([(-1, "counts", 1), (-1, "advance", 3), (-1, "advance", 19)], [(-1, "advance", 11), (-1, "publish", 2)]),

@@ -6,7 +6,7 @@ from tests.backend.processes import killed
 from tests.backend.test_group import recipe as in_parts
 from tests.backend.test_several import digest
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.cluster]
 
 RANKS = (
     ([(1, "join", 1), (0, "update", 1), (1, "write", 3)], [(1, "gather", 2), (0, "measure", 3)]),

@@ -20,6 +20,7 @@ from tests.backend.test_several import digest
 pytestmark = pytest.mark.whole
 
 
+@pytest.mark.cluster
 def test_the_command_ends_with_the_local_run_and_without_processes(local, left_over, tmp_path):
     out = tmp_path / "run"
     said = subprocess.run([*COMMAND, "run", "tango", *RAY, *FLAGS, "--out", out], capture_output=True, text=True)

@@ -91,6 +91,7 @@ def hosted(tmp_path_factory):
     return of
 
 
+@pytest.mark.cluster
 @pytest.mark.whole
 @pytest.mark.parametrize("name", [*RECIPES, *ITERATED])
 def test_a_run_in_other_processes_is_the_run_of_one(name, undisturbed, hosted):

@@ -97,6 +97,7 @@ def test_one_rank_has_the_bits_of_one_process(case, on):
     assert_equal(on(1, *CASES[case]), on(0, *CASES[case]))
 
 
+@pytest.mark.cluster
 @pytest.mark.whole
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_differ_by_rounding(case, on):
@@ -105,6 +106,7 @@ def test_two_ranks_differ_by_rounding(case, on):
     assert distance(found, wanted) < (1e-4 if case == "critic" else NARROW)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 0), (0, 2)])
 def test_what_some_ranks_save_others_go_on_from(before, after, on):
     saved = on(before, "full", {})["tensors"][0]
