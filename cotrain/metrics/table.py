@@ -362,10 +362,13 @@ def meaning(name: str, values: Iterable[float] = ()) -> Metric:
     return replace(found, label=found.labelled(name), unit=unit)
 
 
-def limits_of(name: str) -> Range:
-    """What a metric can be: its intervals end there, and those of its changes at their distance."""
+def limits_of(name: str, values: Iterable[float] = ()) -> Range:
+    """What a metric can be: its intervals end there, and those of its changes at their distance. A name that the table
+    does not have is a share where ``meaning`` takes it for one."""
     found = line_of(name)
-    return ANY if found is None else found.limits
+    if found is not None:
+        return found.limits
+    return (0.0, 1.0) if meaning(name, values).share else ANY
 
 
 def rank(name: str) -> tuple[int, int, str]:

@@ -229,6 +229,8 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
         start = {name: _start(runs[name], metric, at) for name in names}
         final = {name: _final(runs[name], metric, at, budget) for name in names}
         reference = next((name for name in names if final[name]), None)
+        held = [v for found in (start, final) for each in found.values() for v in each.values() if math.isfinite(v)]
+        limits = limits_of(metric.rpartition("/")[2], held)
         for name in names:
             if not final[name] and not start[name]:
                 continue
@@ -240,7 +242,6 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                 words = difference_in_words(change, take_apart(metric, roles).metric, verdict=at == "end")
                 seen = least if math.isfinite(least := smallest_seen(change)) else None
             own = [(value, list(_said(runs[name][seed], metric, at).values())) for seed, value in final[name].items()]
-            limits = limits_of(metric.rpartition("/")[2])
             rows.append(
                 {
                     "at": at,

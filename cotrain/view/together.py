@@ -178,7 +178,7 @@ def compared(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
     cells = [
         _cells("At the start and at the end", "", headlines(whole)),
         _cells("What it cost", COSTS, costs(whole)),
-        _cells("Alarms", ALARMS, alarms(whole)),
+        _cells("Alarms", ALARMS, alarms(whole), folded=True),
         *(_cells(f"Verdicts at the end: {title}", ON_VERDICTS, found) for title, found in _verdicts(rows)),
         _cells("Needed to reach a level", NEEDED, _needed(runs, budgets), folded=True),
         _cells("How it was run", "", settings(whole)),
@@ -322,7 +322,7 @@ def study_document(study: Mapping[str, Any], parts: Mapping[str, Mapping[str, An
         _cells(f"{study['measure']}, start → end", "On test problems.", study_words.figures(study)),
         _cells("Verdicts", "Each arm against the first one of its part.", study_words.verdicts(study)),
         _cells("What it cost", "Means over seeds.", study_words.costs(study)),
-        _cells("Alarms", ALARMS, study_words.alarms(study)),
+        _cells("Alarms", ALARMS, study_words.alarms(study), folded=True),
     ]
     return {
         "kind": "study",

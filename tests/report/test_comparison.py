@@ -51,6 +51,18 @@ def test_differences_are_paired_by_seed() -> None:
     assert rows(two([0.3, 0.5], [0.4, 0.6]), "end", "base")["difference"] is None
 
 
+# of 0.5, 1, 1.5: 1 + 4.3027 * 0.5 / sqrt(3) = 2.2421
+@pytest.mark.parametrize(("last", "high"), [(1.0, 1.0), (1.5, 2.2421)])
+def test_the_interval_of_an_unknown_figure_ends_at_one_where_all_its_values_are_shares(
+    last: float, high: float
+) -> None:
+    compare = two([0.9, 0.9, 0.9], [0.5, 1.0, last])
+    for found in compare["recipes"].values():
+        for one in found["seeds"]:
+            one |= {"curve": [], "before": {"a/truth/b": 0.0}, "after": {"a/truth/b": one["after"]["solver/pass@1"]}}
+    assert rows(compare, "end", "new")["after"]["high"] == pytest.approx(high, abs=1e-4)
+
+
 def test_seeds_that_only_one_recipe_has_do_not_count() -> None:
     compare = two([0.3, 0.5], [0.4, 0.6, 0.9])
     assert rows(compare, "end", "new")["difference"]["n"] == 2
