@@ -67,7 +67,7 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
                     raise UserError(
                         f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
                     )
-                tell(folder, f"is done, {len(waiting) + len(running)} to go")
+                tell(folder, f"is done, {len(waiting) + len(running)} to go{alarms_of(folder)}")
 
 
 def far(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
@@ -87,6 +87,16 @@ def share_done(folder: Path) -> float:
         return min(0.99, share_spent(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
     except (OSError, ValueError, KeyError, TypeError, CotrainError):
         return 0.0
+
+
+def alarms_of(folder: Path) -> str:
+    """The alarms of a run that is done, each once, as the end of a line; nothing where none fired."""
+    try:
+        fired = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["alarms"]
+        bands = dict.fromkeys(alarm["band"] for alarm in fired)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"; alarms: {', '.join(bands)}" if bands else ""
 
 
 @contextmanager

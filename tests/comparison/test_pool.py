@@ -1,8 +1,9 @@
 """How far the runs of a comparison are is said from their files."""
 
 import json
+import sys
 
-from cotrain.comparison.pool import far, share_done
+from cotrain.comparison.pool import alarms_of, far, share_done, work
 
 
 def test_the_line_has_total_and_time_left():
@@ -23,3 +24,18 @@ def test_a_run_tells_its_share_by_what_ends_it(tmp_path):
     assert share_done(tmp_path) == 0.8
     (tmp_path / "summary.json").write_text("{}")
     assert share_done(tmp_path) == 1.0
+
+
+def test_a_run_that_is_done_tells_its_alarms_each_once(tmp_path):
+    fired = [{"band": name, "key": key} for name, key in (("gap", "gap"), ("cut off", "a/truncated"), ("gap", "other"))]
+    summary = json.dumps({"alarms": fired})
+    write = f"import pathlib; pathlib.Path('summary.json').write_text({summary!r})"
+    (tmp_path / "arm" / "seed-0").mkdir(parents=True)
+    lines = []
+    code = f"import os; os.chdir({str(tmp_path / 'arm' / 'seed-0')!r}); {write}"
+    work([(tmp_path / "arm" / "seed-0", [sys.executable, "-c", code, "run"])], 1, lines.append)
+    assert lines[-1].endswith("s] arm seed-0 is done, 0 to go; alarms: gap, cut off")
+    assert alarms_of(tmp_path) == ""
+    for text in ("{}", '{"alarms": []}', '{"alarms": 3}', "[]", "{"):
+        (tmp_path / "summary.json").write_text(text)
+        assert alarms_of(tmp_path) == ""
