@@ -2,7 +2,8 @@
 
     ema        after every update of its source: ref ← rate · source + (1 − rate) · ref (Co-rewarding-II, arXiv
                2508.00410)
-    snapshot   every ``every`` updates the source's weights enter a pool of ``keep``; one of the pool is played
+    snapshot   every ``every`` updates, from the ``first`` on, the source's weights enter a pool of ``keep``; one of the
+               pool is played
 
 Both start from the weights of the model that they name. They speak, judge and serve as reference like any policy, and
 what they hold goes into every checkpoint.
@@ -47,7 +48,8 @@ class Follower:
             for name, mine in self._played.items():
                 mine.lerp_(weights[name].to(mine.dtype), rate)
         else:
-            if updates % self.rule.every:
+            since = updates - self.rule.first
+            if since < 0 or since % self.rule.every:
                 return False
             self._pool = [*self._pool, (updates, _copy(weights))][-self.rule.keep :]
             for name, saved in self._pool[self._choice(updates)][1].items():

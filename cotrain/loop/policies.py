@@ -261,19 +261,21 @@ class Average(Follower):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Follower):
-    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, and which is
-    played."""
+    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, counted from the
+    ``first`` one that is kept, and which is played."""
 
     kind: ClassVar[str] = "snapshot"
 
     every: int
     keep: int = 1
     pick: Pick = "newest"
+    first: int = 0  # updates before the first one: those of a warm-up
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
-        if self.every < 1 or self.keep < 1:
-            raise ConfigError(f"snapshot of {self.of!r}: every {self.every} and keep {self.keep} must be 1 or more")
+        if self.every < 1 or self.keep < 1 or self.first < 0:
+            found = f"every {self.every}, keep {self.keep} and first {self.first}"
+            raise ConfigError(f"snapshot of {self.of!r}: {found}; expected at least 1, 1 and 0")
         if self.pick not in PICKS:
             raise UnknownName("pick of a snapshot", self.pick, PICKS)
 
@@ -343,9 +345,11 @@ def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = Non
     return Average(model=model, of=of, rate=rate, rate_end=rate_end)
 
 
-def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "newest") -> Policy:
-    """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference."""
-    return Snapshot(model=model, of=of, every=every, keep=keep, pick=pick)
+def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "newest", first: int = 0) -> Policy:
+    """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference.
+    Those after its updates ``first``, ``first + every``, ``first + 2 every`` … are kept, so that a warm-up of ``first``
+    updates ends with a snapshot."""
+    return Snapshot(model=model, of=of, every=every, keep=keep, pick=pick, first=first)
 
 
 def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:

@@ -142,10 +142,12 @@ def _fields(roles: Roles, role: str, task: Task, solution: Turn, name: str, **fu
     return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **told}
 
 
-async def criticise(task: Task, roles: Roles, solution: Turn, name: str, *, n: int = 1) -> list[Turn]:
+async def criticise(
+    task: Task, roles: Roles, solution: Turn, name: str, *, n: int = 1, role: str = "critic"
+) -> list[Turn]:
     """``n`` verdicts on whether a solution keeps a principle, with the truth noted."""
-    asked = _fields(roles, "critic", task, solution, name)
-    turns: list[Turn] = await roles.critic.many(n, group=f"{solution.id}/kept", parent=solution, **asked)
+    asked = _fields(roles, role, task, solution, name)
+    turns: list[Turn] = await getattr(roles, role).many(n, group=f"{solution.id}/kept", parent=solution, **asked)
     for turn in turns:
         turn.note(CORRECT, keeps(name, task.prompt, in_tags(solution)))
         show_verdict(turn)
@@ -156,12 +158,14 @@ def note_kept(task: Task, solution: Turn) -> None:
     solution.note(KEPT, compliance(task.prompt, in_tags(solution)))
 
 
-async def _revised(task: Task, roles: Roles, draft: Turn) -> tuple[str, Turn]:
+async def _revised(
+    task: Task, roles: Roles, draft: Turn, critic: str = "critic", reviser: str = "reviser"
+) -> tuple[str, Turn]:
     """The drawn principle, and the revision that follows a critique under it."""
     name = drawn(draft)
-    [critique] = await criticise(task, roles, draft, name)
-    fields = _fields(roles, "reviser", task, draft, name, review=critique.text.strip())
-    return name, await roles.reviser(parent=draft, **fields)
+    [critique] = await criticise(task, roles, draft, name, role=critic)
+    fields = _fields(roles, reviser, task, draft, name, review=critique.text.strip())
+    return name, await getattr(roles, reviser)(parent=draft, **fields)
 
 
 def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
@@ -170,14 +174,18 @@ def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
         revision.note(MENDED, keeps(name, task.prompt, in_tags(revision)))
 
 
+WRITERS = ("writer", "writer_critic", "writer_reviser")  # who drafts, criticises and revises what is learned
+
+
 async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions") -> None:
-    """A draft, a critique of it under a drawn principle, a revision, and the role ``student``, who says the revision as
-    an answer to the problem alone. ``learned`` "drafts": the draft in its place."""
-    for draft in await attempts(task, roles, 1):
+    """A draft, a critique of it under a drawn principle, a revision, all by ``WRITERS``, and the role ``student``, who
+    says the revision as an answer to the problem alone. ``learned`` "drafts": the draft in its place."""
+    author, critic, reviser = WRITERS
+    for draft in await attempts(task, roles, 1, role=author):
         note_kept(task, draft)
         if not draft.parsed.ok:
             continue
-        name, revision = await _revised(task, roles, draft)
+        name, revision = await _revised(task, roles, draft, critic, reviser)
         if await examine(task, roles, revision) is None:
             continue
         note_kept(task, revision)

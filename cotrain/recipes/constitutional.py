@@ -2,8 +2,8 @@
 
 Bai et al. 2022 (arXiv 2212.08073). Two stages, on one set of weights:
 
-    revise    a draft, a critique of it under a drawn principle, a revision; the revision is learned by cross-entropy
-              as an answer to the problem alone
+    revise    a draft, a critique of it under a drawn principle, a revision, all by the model as it was when the stage
+              began; the revision is learned by cross-entropy as an answer to the problem alone
     prefer    ``group_size`` answers; the critic says ``votes`` times whether a drawn principle is kept; the answers
               with the highest and the lowest share v are a pair with the soft label σ(γ (v⁺ − v⁻)), learned by DPO
 
@@ -12,7 +12,8 @@ they are kept is noted, and paid for only in the control ``feedback="program"``.
 two out; ``learned="drafts"`` learns the drafts in as many steps, in place of the revisions.
 
 Different from the paper: a pairwise loss on the labels takes the place of a preference model and PPO; one critique and
-one revision; labels are votes and not log-probabilities. Models that do not know the formats learn them from a program
+one revision; labels are votes and not log-probabilities; revisions are learned by the model that wrote them, where the
+paper begins again with the pretrained one. Models that do not know the formats learn them from a program
 (``warmup``), which judges truly with probability ``skill`` and always mends well; answers that the model gave
 before are learned beside them, so that it forgets less. Left out: helpfulness data, chains of thought in the feedback.
 """
@@ -37,8 +38,8 @@ from cotrain import (
 )
 from cotrain import verifying
 from cotrain.learn.preference import CHOSEN, Preference
-from cotrain.play.principles import KEPT, MENDED, critic, criticise, drawn, keeps, note_kept, rehearse, revise_oneself
-from cotrain.play.principles import reviser, say, say_verdict, solve_and_criticise
+from cotrain.play.principles import KEPT, MENDED, WRITERS, critic, criticise, drawn, keeps, note_kept, rehearse
+from cotrain.play.principles import reviser, revise_oneself, say, say_verdict, solve_and_criticise
 from cotrain.play.protocols import in_tags
 
 
@@ -106,6 +107,9 @@ def constitutional(
         phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=how))
         early["format"] = warmup
     if stages != "prefer":
+        policies["writer"] = snapshot(run.model, of="generator", every=revising, first=warmup)
+        made = (common_roles.solver, critic, reviser)
+        roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, made, strict=True)}
         objectives["revise"] = Objective(policy="generator", on="student", by=Sft())
         kind = {"learned": learned}
         phases.append(Phase(name="revise", protocol=revise_oneself, objectives=("revise",), group_size=1, options=kind))
@@ -113,7 +117,8 @@ def constitutional(
     last = "revise"
     if stages != "revise":
         last = "prefer"
-        policies["before"] = snapshot(run.model, of="generator", every=iteration)
+        first = warmup + (revising if stages == "both" else 0)
+        policies["before"] = snapshot(run.model, of="generator", every=iteration, first=first)
         by = Preference(policy="generator", reference="before", betas=(beta,), soft=gamma)
         objectives["prefer"] = Objective(policy="generator", on="solver", by=by)
         options = {"samples": run.group_size, "votes": votes, "checked": feedback == "program"}

@@ -78,11 +78,8 @@ def debate(
         )
     if by == "dpo" and run.kl:
         raise ConfigError(f"debate: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl")
-    if by == "dpo" and (warmup % iteration or run.group_size < 2):
-        raise ConfigError(
-            f"debate: by=dpo begins behind the SFT and compares speeches; warmup is {warmup} and group_size "
-            f"{run.group_size}, expected a multiple of iteration ({iteration}) and at least 2"
-        )
+    if by == "dpo" and run.group_size < 2:
+        raise ConfigError(f"debate: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2")
 
     def role(policy: str, short_prompt: str, prompt: str) -> Role:
         most = Sampling(max_tokens=4 * limit or MOST[not short])
@@ -97,7 +94,7 @@ def debate(
 
     policies: dict[str, Policy] = {"debater": run.learner(), **(run.start() if by == "rl" else {})}
     if by == "dpo":
-        policies["before"] = snapshot(run.model, of="debater", every=iteration)
+        policies["before"] = snapshot(run.model, of="debater", every=iteration, first=warmup)
     first: dict[str, Any]
     protocol: Protocol
     rehearsal: Protocol

@@ -59,6 +59,14 @@ def test_a_pool_of_two_every_second_update(pick, expected):
         assert all(p in allowed for p, allowed in zip(played[1::2], ([0, 2], [2, 4], [4, 6]), strict=True))
 
 
+def test_a_warm_up_of_three_ends_with_a_snapshot_and_every_second_update_follows():
+    follower, played = Follower(snapshot("m", of="p", every=2, first=3), module(0.0), seed=3), []
+    for updates in range(1, 8):
+        follower.follow(at(float(updates)), updates, 7)
+        played.append(value(follower))
+    assert played == [0, 0, 3, 3, 5, 5, 7]
+
+
 @pytest.mark.parametrize("rule", [ema("m", of="p", rate=0.5), snapshot("m", of="p", every=1, keep=3, pick="random")])
 def test_what_was_saved_goes_on_the_same(rule):
     one, other = (Follower(rule, module(0.0), seed=1) for _ in range(2))
@@ -79,6 +87,7 @@ def test_nonsense_is_refused():
         lambda: ema("m", of="p", rate=1.5),
         lambda: snapshot("m", of="p", every=0),
         lambda: snapshot("m", of="p", every=1, keep=0),
+        lambda: snapshot("m", of="p", every=1, first=-1),
     ):
         with pytest.raises(ConfigError):
             wrong()

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
@@ -11,6 +12,7 @@ from cotrain.play.common_roles import parse_meta, parse_solution
 from cotrain.play.executor import Executor
 from cotrain.play.principles import (
     PRINCIPLES,
+    WRITERS,
     compliance,
     drawn,
     keeps,
@@ -38,18 +40,13 @@ YES, NO = "<final>CORRECT</final>", "<final>INCORRECT</final>"
 def played(protocol, drafts, critic, revise, **options):
     """The solver writes ``drafts`` in turn; ``critic`` and ``revise`` are texts or functions of fields: traces."""
     left = iter(drafts)
-    programs = {
-        "solver": lambda fields, rng: next(left),
-        "critic": critic,
-        "reviser": revise,
-        "student": say,
-    }
-    prompts = {
-        "solver": ("{problem} Solve:", parse_solution),
-        "critic": ("{problem} {solution} {principle} Kept:", parse_meta),
-        "reviser": ("{problem} {solution} {review} {principle} Revise:", parse_solution),
-        "student": ("{problem} Solve:", parse_solution),
-    }
+    solving = ("{problem} Solve:", parse_solution)
+    criticising = ("{problem} {solution} {principle} Kept:", parse_meta)
+    revising = ("{problem} {solution} {review} {principle} Revise:", parse_solution)
+    prompts = {"solver": solving, "critic": criticising, "student": solving}
+    prompts |= dict(zip(WRITERS, (solving, criticising, revising), strict=True))
+    programs = dict.fromkeys(("solver", "writer"), lambda fields, rng: next(left)) | {"student": say}
+    programs |= dict.fromkeys(("critic", "writer_critic"), critic) | {"writer_reviser": revise}
     roles = {
         name: Role(policy=name, prompt=prompt, parse=parse, sampling=Sampling(max_tokens=9))
         for name, (prompt, parse) in prompts.items()
@@ -90,15 +87,15 @@ def test_what_is_mended_is_kept_and_stays(name):
 
 def test_the_revision_is_learned_as_an_answer_to_the_problem_alone():
     traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words)}
-    assert traces["student"].text == traces["reviser"].text
-    assert ByteRenderer().decode(traces["student"].prompt_ids) == ByteRenderer().decode(traces["solver"].prompt_ids)
-    kept = traces["reviser"].truth["kept"]
-    assert kept >= traces["solver"].truth["kept"] and traces["reviser"].truth.get("mended", True) is True
-    assert NO in ByteRenderer().decode(traces["reviser"].prompt_ids)  # the critique is read
+    draft, revision = traces["writer"], traces["writer_reviser"]
+    assert traces["student"].text == revision.text
+    assert ByteRenderer().decode(traces["student"].prompt_ids) == ByteRenderer().decode(draft.prompt_ids)
+    assert revision.truth["kept"] >= draft.truth["kept"] and revision.truth.get("mended", True) is True
+    assert NO in ByteRenderer().decode(revision.prompt_ids)  # the critique is read
     traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words, learned="drafts")}
     assert traces["student"].text == TASK.solution
     roles = [t.role for t in played(revise_oneself, ["nonsense"], lambda f, rng: NO, by_words)]
-    assert roles == ["solver"]
+    assert roles == ["writer"]
 
 
 def test_an_answer_is_worth_the_share_of_votes_and_the_truth_pays_in_the_control_alone():
@@ -138,6 +135,21 @@ def test_the_stages_follow_each_other():
     assert made.leading == "revise" and "before" not in made.policies
     made = constitutional(stages="prefer", feedback="program", **SMALL)
     assert "revise" not in made.objectives and made.schedule.phases[-1].options["checked"] is True
+
+
+def test_the_writer_stays_as_it_was_when_its_stage_began():
+    trainer = CoTrainer(constitutional(warmup=2, revising=3, steps=5, stages="revise", lr=1e-3, **SMALL))
+
+    def weights(name):
+        return {key: tensor.clone() for key, tensor in dict(trainer.policies[name].weights()).items()}
+
+    trainer.step()
+    trainer.step()
+    warm = weights("generator")
+    for _ in range(2):
+        assert all(torch.equal(warm[key], held) for key, held in weights("writer").items())
+        assert trainer.step().row["phase"] == "revise"
+    assert not all(torch.equal(warm[key], now) for key, now in weights("generator").items())
 
 
 def test_a_step_of_each_stage_learns():

@@ -149,8 +149,8 @@ def test_an_accusation_names_a_step():
         debate(rlaif=True)
     with pytest.raises(ConfigError, match="bob speaks once"):
         debate(game="solve", turns=2)
-    with pytest.raises(ConfigError, match="multiple of iteration"):
-        debate(by="dpo", iteration=25)
+    with pytest.raises(ConfigError, match="compares speeches"):
+        debate(by="dpo", group_size=1)
     with pytest.raises(ConfigError, match=r"kl is 0\.1"):
         debate(by="dpo", kl=0.1)
 
