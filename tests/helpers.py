@@ -121,6 +121,32 @@ class RandomLatency:
             await asyncio.sleep(self._rng.random() * 0.003)
 
 
+class AnyOrder:
+    """Any engine, given what waits in a random order: some requests, all of them until they are answered, then some
+    others. What plays at once is answered in orders that neither addresses nor lengths would give."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self._rng = random.Random(seed)
+        self._held: list[asyncio.Future[None]] = []
+        self.publish, self.counts = engine.publish, engine.counts
+
+    async def sample(self, request: Request) -> Completion:
+        turn = asyncio.get_running_loop().create_future()
+        self._held.append(turn)
+        await turn
+        return await self.engine.sample(request)
+
+    def advance(self) -> bool:
+        if self.engine.advance():
+            return True
+        self._held = [turn for turn in self._held if not turn.done()]
+        chosen = self._rng.sample(self._held, (len(self._held) + 1) // 2)
+        for turn in chosen:
+            turn.set_result(None)
+        return bool(chosen)
+
+
 def cast_of(policies: Mapping[str, Policy], *, seed: int) -> PolicyStore:
     """The policies alone, as a run holds them."""
     return PolicyStore(Local().open(policies, seed=seed))

@@ -11,6 +11,7 @@ Left out: mean-only variants with length terms, and per-token baselines (see ``v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -65,23 +66,33 @@ def whiten(values: torch.Tensor, *, std: Std = "sample", eps: float = 1e-6) -> t
     return group_mean_std(values, torch.zeros(values.shape, dtype=torch.int64), std=std, eps=eps)
 
 
-def ema_baseline(rewards: torch.Tensor, ema: float, count: int, *, decay: float) -> tuple[torch.Tensor, float, int]:
-    """A_i = r_i − b with b a running mean of earlier batches of one role (as SPIRAL, arXiv 2506.24119).
+def ema_baseline(
+    rewards: torch.Tensor, games: Sequence[str], ema: float, *, decay: float
+) -> tuple[torch.Tensor, float]:
+    """A_i = r_i − b with b a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119).
 
     Args:
         rewards: ``[N]``, N ≥ 1, of one role.
-        ema: running mean before this batch; ignored when ``count`` is 0.
-        count: batches seen before this one. The first batch is its own baseline.
-        decay: b ← decay · b + (1 − decay) · batch mean, *after* the advantages were taken, so that b does not depend
-            on the samples it is subtracted from.
+        games: ``[N]``, the game that each belongs to; they follow each other in the order in which they first appear.
+        ema: running mean before these games; 0 before the first one.
+        decay: b ← decay · b + (1 − decay) · mean of the game, *after* the game's advantages were taken, so that b does
+            not depend on the samples it is subtracted from.
 
-    Returns ``(advantages [N], new ema, new count)``.
+    Returns ``(advantages [N], new ema)``.
     """
-    if rewards.ndim != 1 or not len(rewards) or not 0.0 <= decay < 1.0:
-        raise ValueError(f"ema_baseline: rewards {tuple(rewards.shape)} and decay {decay}; expected [N ≥ 1] and [0, 1)")
-    mean = float(rewards.mean())
-    baseline = ema if count else mean
-    return rewards - baseline, decay * baseline + (1.0 - decay) * mean, count + 1
+    if rewards.ndim != 1 or not len(rewards) or len(games) != len(rewards) or not 0.0 <= decay < 1.0:
+        raise ValueError(
+            f"ema_baseline: rewards {tuple(rewards.shape)}, {len(games)} games and decay {decay}; expected [N ≥ 1], as "
+            "many, and [0, 1)"
+        )
+    members: dict[str, list[int]] = {}
+    for i, game in enumerate(games):
+        members.setdefault(game, []).append(i)
+    advantages = rewards.clone()
+    for mine in members.values():
+        advantages[mine] -= ema
+        ema = decay * ema + (1.0 - decay) * float(rewards[mine].mean())
+    return advantages, ema
 
 
 def place(values: torch.Tensor, tokens: torch.Tensor, length: int) -> torch.Tensor:

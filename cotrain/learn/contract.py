@@ -35,6 +35,7 @@ class Needs:
     )
     values: str | None = None  # policy whose values are predicted before credit
     scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
+    temperature: float | None = None  # of all log-probabilities; None: the one at which the role samples
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
     beside: tuple[str, ...] = ()  # roles that are compared with and not learned from: any policy may play them
@@ -68,6 +69,11 @@ class Sample:
     bounds: tuple[float, float] | None = (
         None  # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
     )
+
+    @property
+    def game(self) -> str:
+        """The episode that it belongs to: its key without role and call."""
+        return self.key.rsplit(":", 2)[0]
 
     def of(self, signal: Signal) -> tuple[Reward, ...]:
         """What it was given of this signal."""

@@ -22,7 +22,7 @@ from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_ou
 __all__ = ["Baselines", "Estimator", "RunningMean", "centred", "leave_one_out", "z_score"]
 
 Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values [N], pools [N] → advantages [N]
-Baselines = Mapping[str, Sequence[float]]  # "role/channel" → (running mean, batches seen)
+Baselines = Mapping[str, float]  # "role/channel" → running mean
 
 
 def z_score(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
@@ -37,8 +37,8 @@ def centred(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
-    """Minus a running mean of the role (Williams 1992; by role as in SPIRAL, arXiv 2506.24119). The first batch is its
-    own."""
+    """Minus a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), 0 before
+    the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
 
     decay: float = 0.95
 
@@ -46,12 +46,14 @@ class RunningMean:
         if not 0.0 <= self.decay < 1.0:
             raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)")
 
-    def __call__(self, values: torch.Tensor, keys: Sequence[str], seen: Baselines) -> tuple[torch.Tensor, Baselines]:
-        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch."""
+    def __call__(
+        self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines
+    ) -> tuple[torch.Tensor, Baselines]:
+        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch. ``games`` ``[N]``:
+        the game of each."""
         centred, after = torch.zeros_like(values), dict(seen)
         for key in sorted(set(keys)):
-            mine = torch.tensor([one == key for one in keys])
-            mean, count = after.get(key, (0.0, 0))
-            centred[mine], mean, count = ema_baseline(values[mine], mean, int(count), decay=self.decay)
-            after[key] = (mean, count)
+            mine = [i for i, one in enumerate(keys) if one == key]
+            played = [games[i] for i in mine]
+            centred[mine], after[key] = ema_baseline(values[mine], played, after.get(key, 0.0), decay=self.decay)
         return centred, after

@@ -140,7 +140,7 @@ class PolicyGradient:
         if groups:
             metrics["zero_spread_groups"] = float(flat.double().mean())
         if self.baseline is not None:
-            memory["baselines"] = {key: list(seen) for key, seen in sorted(baselines.items())}
+            memory["baselines"] = dict(sorted(baselines.items()))
 
         learned = [
             replace(sample, advantages=mine)
@@ -177,7 +177,8 @@ class PolicyGradient:
         values = channel.values
         if self.baseline is not None:
             keys = [f"{samples[owner].role}/{name}" for owner in channel.owners.tolist()]
-            values, baselines = self.baseline(values, keys, baselines)
+            games = [samples[owner].game for owner in channel.owners.tolist()]
+            values, baselines = self.baseline(values, keys, games, baselines)
         if self.advantage is not None:
             values = self.advantage(values, pools[channel.owners])
         tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]

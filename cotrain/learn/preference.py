@@ -1,7 +1,7 @@
 """Preferences between two answers, learned by the policy itself: DPO and SPIN.
 
-With m = [log π(y⁺) − log π(y⁻)] − [log π_ref(y⁺) − log π_ref(y⁻)], sums over tokens, y⁺ the answer of a group with the
-highest value of the signal ``better`` and y⁻ the one with the lowest:
+With m = [log π(y⁺) − log π(y⁻)] − [log π_ref(y⁺) − log π_ref(y⁻)], sums over tokens at temperature 1,
+y⁺ the answer of a group with the highest value of the signal ``better`` and y⁻ the one with the lowest:
 
     sigmoid   −c log σ(β m) − (1 − c) log σ(−β m)    DPO, arXiv 2305.18290; SPIN, arXiv 2401.01335
     hinge     max(0, 1 − β m)                        SPIN's option
@@ -70,7 +70,8 @@ class Preference:
             raise ConfigError(f"Preference: sft is {self.sft}, expected a share from 0 to below 1")
 
     def needs(self) -> Needs:
-        return Needs(reads=(self.better,), on_policy=False, group=2, scores=(self.policy, self.reference))
+        scored = (self.policy, self.reference)
+        return Needs(reads=(self.better,), on_policy=False, group=2, scores=scored, temperature=1.0)
 
     def beta(self, updates: int) -> float:
         return self.betas[min(updates // self.every, len(self.betas) - 1)]

@@ -282,7 +282,8 @@ class CoTrainer:
     def _samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """A sample of each trace, with what credit has to know beforehand."""
         needs = self._by(name).needs()
-        temperature = self.recipe.roles[self.recipe.objectives[name].on].sampling.temperature or 1.0
+        sampling = self.recipe.roles[self.recipe.objectives[name].on].sampling
+        temperature = needs.temperature or sampling.temperature or 1.0
         told = [spoken(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
         given = [between for _, between in told]

@@ -173,7 +173,8 @@ async def evolve(
     """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
     pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
     scorer = Scorer(roles=roles, votes=votes, truth=truth, oracle=oracle)
-    await together([_propose(task, scorer, pool, samples, quality, shown_share), _solve(task, scorer, pool, samples)])
+    await _propose(task, scorer, pool, samples, quality, shown_share)  # first: both ask the judge, whose calls count
+    await _solve(task, scorer, pool, samples)
 
 
 async def _propose(

@@ -35,7 +35,7 @@ from cotrain.core.types import ParseFailure, Task
 from cotrain.play.executor import RoleHandle, Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.proposals import LEARNABLE, SOLVED, VALID
-from cotrain.play.protocols import examine, plurality
+from cotrain.play.protocols import examine
 from cotrain.play.role import Turn
 from cotrain.play.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import CONSTANT_MAX, Fact, Problem
@@ -193,16 +193,14 @@ async def search_and_play(
 async def _read_back(
     task: Task, roles: Roles, trail: Trail, question: str, answer: str, noise: int, reads: int
 ) -> bool:
-    """Is a* what most readers answer from the passages and the noise? A tie with another answer is none."""
+    """Is a* what more than half of the readers answer from the passages and the noise, shuffled?"""
     rng = rng_of("noise", task.id, question)
-    passages = [trail.passages] if not noise else [*dict.fromkeys(trail.found)]
-    passages += distractors(f"{task.prompt} {question}", noise, rng)
-    if noise:
-        rng.shuffle(passages)
+    passages = [*dict.fromkeys(trail.found), *distractors(f"{task.prompt} {question}", noise, rng)]
+    rng.shuffle(passages)
     found = await roles.reader.many(reads, problem=" ".join([*passages, question]))
     for turn in found:
         turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-    return plurality(found) == answer
+    return 2 * sum(turn.parsed.ok and turn.parsed.answer == answer for turn in found) > reads
 
 
 async def _solvers(task: Task, roles: Roles, text: str, answer: str, proposal: Turn, samples: int, turns: int) -> float:

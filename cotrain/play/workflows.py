@@ -7,10 +7,12 @@
     mixture    all agents but the last one answer; the last one hears them and answers
     vote       all agents answer ``rounds`` times and hear nobody: as many turns as a debate, the control, paid "local"
 
-The team's answer is the most frequent one of the last round (in a vote, of all), or the refiner's or aggregator's.
+The team's answer is the most frequent one of the last round (in a vote, of all; of equals one is drawn), or the
+refiner's or aggregator's.
 
 A turn has R, whether its answer is right (of a review: its verdict), and Q, the mean R of the rounds before it, of its
-own agent or of all. With w = 0 or 1 for the team's answer, a turn of a later round earns
+own agent or of all; in a chain or mixture, where nobody speaks twice, always of all. With w = 0 or 1 for the team's
+answer, a turn of a later round earns
 
     local      R
     margin     R + α (R − Q)
@@ -21,6 +23,7 @@ and β · w beside it, in all rounds. Left out: masks of who hears whom, trees, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -33,7 +36,7 @@ from cotrain.core.types import Task
 from cotrain.play.executor import RoleHandle, Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import shown
-from cotrain.play.protocols import examine, in_tags, plurality, review
+from cotrain.play.protocols import examine, in_tags, review
 from cotrain.play.role import Turn
 from cotrain.play.turns import TEAM
 
@@ -80,7 +83,10 @@ def shaped(right: float, before: Sequence[float], shaping: str, alpha: float) ->
 
 
 def pay(plays: Sequence[Play], won: bool, *, shaping: str, alpha: float, beta: float, over: str) -> None:
-    """Reward ``shaped`` for every turn. ``over``: Q is that of the turn's "agent", or of "all"."""
+    """Reward ``shaped`` for every turn. ``over``: Q is that of the turn's "agent", or of "all".
+
+    The authors' code ends a chain with the last agent's reward in the place of w, and a debate with each agent's own.
+    """
     for play in plays:
         earlier = [p.right for p in plays if p.round < play.round and (over == "all" or p.agent == play.agent)]
         play.turn.reward(SHAPED, shaped(play.right, earlier, shaping, alpha) + beta * float(won))
@@ -106,10 +112,10 @@ async def work(
     if workflow not in kinds:
         raise UnknownName("workflow", workflow, kinds)
     plays, final = await kinds[workflow]()
-    said = plurality(final)
-    winner = next((turn for turn in final if turn.parsed.ok and turn.parsed.answer == said), None)
+    winner = chosen(final)
     won = winner is not None and CORRECT.known(winner)
-    pay(plays, won, shaping="local" if workflow == "vote" else shaping, alpha=alpha, beta=beta, over=over)
+    shaping, over = "local" if workflow == "vote" else shaping, over if workflow == "debate" else "all"
+    pay(plays, won, shaping=shaping, alpha=alpha, beta=beta, over=over)
     if plays:
         plays[0].turn.note(TEAM, won)
 
@@ -167,6 +173,17 @@ class Game:
         turns = await together(list(asked))
         found = [(i, turn, await examine(self.task, self.roles, turn)) for i, turn in zip(speakers, turns, strict=True)]
         return [Play(turn=t, agent=i, round=number, right=float(r)) for i, t, r in found if r is not None]
+
+
+def chosen(final: Sequence[Turn]) -> Turn | None:
+    """The first turn with the most frequent answer; of answers given equally often one is drawn, so that no agent's
+    answer counts more because of its number. None where no answer can be read."""
+    votes = Counter(turn.parsed.answer for turn in final if turn.parsed.ok)
+    if not votes:
+        return None
+    most = sorted(answer for answer, n in votes.items() if n == max(votes.values()))
+    said = rng_of("team", *(turn.id for turn in final)).choice(most)
+    return next(turn for turn in final if turn.parsed.ok and turn.parsed.answer == said)
 
 
 def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn], who: str) -> dict[str, Any]:

@@ -13,9 +13,9 @@ two out; ``learned="drafts"`` learns the drafts in as many steps, in place of th
 
 Different from the paper: a pairwise loss on the labels takes the place of a preference model and PPO; one critique and
 one revision; labels are votes and not log-probabilities; revisions are learned by the model that wrote them, where the
-paper begins again with the pretrained one. Models that do not know the formats learn them from a program
-(``warmup``), which judges truly with probability ``skill`` and always mends well; answers that the model gave
-before are learned beside them, so that it forgets less. Left out: helpfulness data, chains of thought in the feedback.
+paper begins again with the pretrained one. Models that do not know the formats learn them from a program (``warmup``),
+which judges truly with probability ``skill``, else by a coin, and always mends well; answers that the model gave before
+are learned beside them, so that it forgets less. Left out: helpfulness data, chains of thought in the feedback.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def constitutional(
     gamma: float = 4.0,  # γ of the soft labels
     votes: int = 4,  # of the critic on an answer
     warmup: int = 60,  # steps in which the formats are learned
-    skill: float = 0.8,  # how often the teacher's verdicts are true
+    skill: float = 0.8,  # how often the teacher judges truly; else it tosses a coin
 ) -> Recipe:
     if run.group_size < 2 or min(votes, iteration, revising) < 1:
         found = f"group_size {run.group_size}, votes {votes}, iteration {iteration}, revising {revising}"

@@ -145,6 +145,6 @@ def debate(
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
         evaluate=protocol,
-        options=how,
+        options=rules | how,
         measures=(solving("solver", 8), *measures),
     )

@@ -9,9 +9,9 @@
 All learn from the same episodes (``solve_then_verify``). ``verifier_model`` and ``critic_model`` may be of other sizes
 than the generator; a critic must have its tokenizer.
 
-Controls: ``critic="none"`` is two roles, the generator by GRPO in everything else the same, to be compared at equal
-tokens; ``verifier="frozen"`` never learns; ``alpha=0`` leaves the reviews out of the generator's reward. No paper has
-just this: it is Tango's pair (arXiv 2505.15034) with RISE's critic (arXiv 2505.13445), to show that algorithms mix.
+Controls: ``critic="none"`` is two roles, the generator by GRPO, the outcome weighted 1 − ``alpha``, to be compared at
+equal tokens; ``verifier="frozen"`` never learns; ``alpha=0`` leaves the reviews out of the generator's reward. No paper
+has just this: it is Tango's pair (arXiv 2505.15034) with RISE's critic (arXiv 2505.13445), to show that algorithms mix.
 
 Left out: values for the verifier, class weights where it learns by "ce" or "dpo", several epochs over a batch.
 """

@@ -10,11 +10,11 @@ Controls: ``judge="frozen"`` has judges of their own weights, which stay as they
 where the program knows it, the ceiling; ``truth`` is the share of the truth in the judge's reward; ``quality=0`` lets
 every question in.
 
-Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all;
-one judge's score takes the place of three pairs of tags; no repetition penalty. Models that do not know the formats
-learn them first (``warmup``) from a program that writes problems, and scores truly with probability ``skill``: what
-the judge knows of truth at its start comes from there. Answers that the model gave before are learned beside them, so
-that the solver forgets less.
+Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all; one
+judge's score takes the place of three pairs of tags; no repetition penalty. Models that do not know the formats learn
+them first (``warmup``) from a program that writes problems, and scores truly with probability ``skill``, else by a
+coin: what the judge knows of truth at its start comes from there. Answers that the model gave before are learned beside
+them, so that the solver forgets less.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def mae(
     entropy: float = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
     warmup: int = 60,  # steps in which the formats are learned
-    skill: float = 0.8,  # how often the teacher's scores are the truth
+    skill: float = 0.8,  # how often the teacher scores truly; else it tosses a coin
 ) -> Recipe:
     source, short = run.problems, common_roles.speaks_short(run.model)
     if not isinstance(source, WordProblems):

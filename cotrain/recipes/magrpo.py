@@ -46,7 +46,7 @@ def magrpo(
     silent: bool = False,  # nobody hears a message
     sees: Literal["half", "all"] = "half",  # which numbers an agent sees
     warmup: int = 150,  # steps in which the format is learned
-    skill: float = 0.5,  # how often the teacher of the format is right
+    skill: float = 0.5,  # how often the teacher of the format is surely right; else it draws
 ) -> Recipe:
     source = Halves() if run.tasks is None else run.tasks
     if not isinstance(source, Halves):

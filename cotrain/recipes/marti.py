@@ -7,7 +7,7 @@ right and not staying wrong; ``beta`` adds the team's answer. Turns of one agent
 
 Controls: ``workflow="vote"`` has as many turns in which nobody hears anybody, and the majority's answer: at equal
 budget its authors saw it beat their workflows before training. ``shaping="local"`` pays each answer alone;
-``over="all"`` takes Q over all agents, as their code does for debates (their documentation: over the agent's own
+``over="all"`` takes Q of a debate over all agents, as their code does (their documentation: over the agent's own
 turns). ``still`` names an agent that stays as it was.
 
 Different from the authors' code: GRPO for GSPO, no KL by default. Models that do not know the prompt with others'
@@ -39,7 +39,7 @@ def marti(
     shaping: Shaping = "margin",  # of the reward of later rounds
     alpha: float = 0.5,  # weight of the shaping
     beta: float = 0.5,  # weight of the team's answer
-    over: Literal["agent", "all"] = "agent",  # whose earlier turns count
+    over: Literal["agent", "all"] = "agent",  # whose earlier turns count in a debate
     estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # of all agents
     models: tuple[str, ...] = (),  # of the agents in turn; by default the model for all
     still: int | None = None,  # an agent that does not learn, counted from 0

@@ -1,10 +1,10 @@
 """Self-Rewarding Language Models: the model judges its own answers and learns to prefer the best to the worst.
 
 Yuan et al. 2024 (arXiv 2401.10020). Of each problem ``group_size`` solutions are drawn at temperature 0.7. The same
-weights, under the prompt of a verifier, judge each of them ``votes`` times; its score is the share of verdicts CORRECT.
-Of a problem the solutions with the highest and the lowest score are a pair, if they differ, and DPO (β = 0.1) learns
-it, with the model at the start of the iteration as reference. Nobody is told what is right: truths are noted alone, and
-``verifier/balanced_accuracy`` and ``gap`` show how far the judge drifts while the scores rise.
+weights, under the prompt of a verifier, judge each of them ``votes`` times at that temperature; its score is the share
+of verdicts CORRECT. Of a problem the solutions with the highest and the lowest score are a pair, if they differ, and
+DPO (β = 0.1) learns it, with the model at the start of the iteration as reference. Nobody is told what is right: truths
+are noted alone, and ``verifier/balanced_accuracy`` and ``gap`` show how far the judge drifts while the scores rise.
 
 Controls: ``judge="frozen"`` judges with the start's weights, "oracle" scores by the truth, the ceiling.
 
@@ -36,11 +36,12 @@ async def judge_oneself(task: Task, roles: Roles, *, samples: int = 1, votes: in
         scores = {s.id: float(CORRECT.known(s)) for s in solutions}
     for solution in solutions:
         solution.reward(CHOSEN, scores[solution.id])
-    ranked = sorted(solutions, key=lambda s: scores[s.id])
-    if ranked and scores[ranked[0].id] < scores[ranked[-1].id]:
-        truths = [CORRECT.known(s) for s in (ranked[0], ranked[-1])]
-        if truths[0] != truths[1]:
-            ranked[-1].note(CHOSEN_RIGHT, truths[1])
+    if not solutions:
+        return
+    best = max(solutions, key=lambda s: scores[s.id])  # of equals the first, as it is learned
+    worst = min(solutions, key=lambda s: scores[s.id])
+    if scores[worst.id] < scores[best.id] and CORRECT.known(best) != CORRECT.known(worst):
+        best.note(CHOSEN_RIGHT, CORRECT.known(best))
 
 
 @recipe(model="embedded-roles", group_size=4, temperature=0.7, without=("kl",))

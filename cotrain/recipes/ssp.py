@@ -38,7 +38,7 @@ def ssp(
     *,
     turns: int = 5,  # searches of one question, at most
     noise: int = 4,  # passages about something else that the reader sees too
-    reads: int = 3,  # answers of the reader, of which the most frequent one counts
+    reads: int = 3,  # answers of the reader; more than half must be the question's
     verify: bool = True,  # ask the reader at all
     proposer: Literal["trained", "frozen"] = "trained",  # does it learn?
     invalid: float = 0.0,  # reward of what is no question
@@ -66,7 +66,8 @@ def ssp(
     solves = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
     objectives = {"generator": Objective(policy="generator", on="solver", also=("searcher",), by=solves)}
     if learns:
-        pays = PolicyGradient(rewards={LEARNABLE: 1.0}, advantage=None)
+        # a rejected question earns 0 and counts in the mean, so that ``invalid`` changes its reward alone
+        pays = PolicyGradient(rewards={LEARNABLE: 1.0}, advantage=None, after=())
         objectives["proposer"] = Objective(policy=writer, on="proposer", also=("seeker",), by=pays)
     else:
         policies["proposer"] = run.learner()

@@ -78,14 +78,14 @@ def test_whiten_by_hand():
 
 
 def test_ema_baseline_by_hand():
-    first, ema, count = ema_baseline(f64(1, 0), 123.0, 0, decay=0.9)
-    assert first.tolist() == [0.5, -0.5]
-    assert (ema, count) == (0.5, 1)
-    second, ema, count = ema_baseline(f64(1, 1), ema, count, decay=0.9)
-    assert second.tolist() == [0.5, 0.5]  # the baseline does not know this batch
-    assert (ema, count) == (pytest.approx(0.9 * 0.5 + 0.1 * 1.0), 2)
-    with pytest.raises(ValueError, match="decay"):
-        ema_baseline(f64(1), 0.0, 0, decay=1.0)
+    """Two moves of the game "a", one of "b" between them: a game counts once, by its mean, after it was compared."""
+    advantages, ema = ema_baseline(f64(1, -1, 0), ["a", "b", "a"], 0.2, decay=0.9)
+    after_a = 0.9 * 0.2 + 0.1 * 0.5
+    assert advantages.tolist() == pytest.approx([0.8, -1.0 - after_a, -0.2])
+    assert ema == pytest.approx(0.9 * after_a - 0.1)
+    for games, decay in ((["a"], 1.0), ([], 0.5)):
+        with pytest.raises(ValueError, match="ema_baseline"):
+            ema_baseline(f64(1), games, 0.0, decay=decay)
 
 
 def test_place_and_reward_to_go_by_hand():

@@ -67,12 +67,12 @@ def test_running_baseline_of_each_role_by_hand():
 
     algorithm = reinforce(rewards={OUTCOME: 1.0}, baseline=RunningMean(0.5))
     first, state = credit_and_state(algorithm, play(1.0, 0.0))
-    assert first.dropped == {"zero_spread": 2}  # the first batch is its own baseline
+    assert first.dropped == {"zero_spread": 1} and advantages(first)[0][0] == 1.0  # before the first game it is 0
     second, state = credit_and_state(algorithm, play(0.0, 1.0), state=state)
-    assert [a[0] for a in advantages(second)] == pytest.approx([-1.0, 1.0])
-    assert state == {"baselines": {"black/outcome": [0.5, 2], "white/outcome": [0.5, 2]}}
+    assert [a[0] for a in advantages(second)] == pytest.approx([-0.5, 1.0])
+    assert state == {"baselines": {"black/outcome": 0.25, "white/outcome": 0.5}}
     third = credit(algorithm, play(0.0, 1.0), state=state)
-    assert [a[0] for a in advantages(third)] == pytest.approx([-0.5, 0.5])
+    assert [a[0] for a in advantages(third)] == pytest.approx([-0.25, 0.5])
     with pytest.raises(ConfigError, match="decay"):
         RunningMean(1.0)
 

@@ -155,6 +155,13 @@ def test_an_accusation_names_a_step():
         debate(by="dpo", kl=0.1)
 
 
+@pytest.mark.parametrize("game", ["sides", "solve"])
+def test_speeches_are_measured_under_the_rules_that_they_are_learned_under(game):
+    made = debate(game=game, words=7, over=0.5, unread=-2.0, model=TINY)
+    for options in (made.evaluation.options, made.schedule.phases[0].options):
+        assert {key: options[key] for key in ("words", "over", "unread")} == {"words": 7, "over": 0.5, "unread": -2.0}
+
+
 def test_an_accusation_holds_its_argument_and_its_words():
     found = parse_accusation("<think>three or so\n</think>It adds twice. <answer>2</answer>", {"count": 3})
     assert (found.step, found.argument, found.words) == (1, "It adds twice.", 4)

@@ -1,5 +1,6 @@
 """Multi-Agent Evolve: who earns what, what enters the pool, and that no truth pays unless it is asked for."""
 
+import asyncio
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.play.common_roles import parse_solution
 from cotrain.play.evolve import evolve, is_question, parse_score, rehearse, say_score, spoiled, write_score
 from cotrain.play.executor import Executor
+from cotrain.play.idle_loop import busy
 from cotrain.play.role import Role
 from cotrain.play.stores import Minted, TaskPool
 from cotrain.recipes.mae import mae
@@ -30,13 +32,13 @@ def held():
     return TaskPool(items=(Minted(problem=OLD, answer="9", signature=name, solved=0.5, born=0, source="0:0:0:p:0"),))
 
 
-def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, **changes):
-    """One question ``said``; all answers are ``answer``; scores as texts. Traces by role, and the episodes."""
+def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, **changes):
+    """One question ``said``; all answers are ``answer``; scores as texts, or drawn. Traces by role, episodes."""
     programs = {
         "p": lambda fields, rng: said,
         "s": lambda fields, rng: f"<step>x</step><answer>{answer}</answer>",
         "q": lambda fields, rng: question_score,
-        "j": lambda fields, rng: answer_score,
+        "j": lambda fields, rng: answer_score(rng) if callable(answer_score) else answer_score,
     }
     asked = {"proposer": ("p", "{hint} Write:", None), "rater": ("q", "{problem} Score:", parse_score)}
     asked |= dict.fromkeys(("solver", "trial"), ("s", "{problem} Solve:", parse_solution))
@@ -45,7 +47,8 @@ def played(said, answer, question_score, answer_score, *, pool=None, protocol=ev
         name: Role(policy=policy, prompt=prompt, parse=parse, sampling=Sampling(max_tokens=9))
         for name, (policy, prompt, parse) in asked.items()
     }
-    executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    engine = wrap(spoken(programs)) if wrap else spoken(programs)
+    executor = Executor(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0)
     options = {"pool": held() if pool is None else pool, "samples": 2} | changes
     episodes = executor.play(protocol, [TASK], step=3, group_size=1, **options)
     assert all(e.failure is None for e in episodes), episodes
@@ -78,6 +81,32 @@ def test_a_good_question_earns_quality_difficulty_and_format():
     assert earned(traces, "solver") == [0.5 / 3 + 0.5] * 2  # half a score of 1/3, and half of the format
     after = held().after(episodes, step=3)
     assert [item.problem for item in after.items] == [OLD, GOOD] and after.items[1].solved == pytest.approx(1 / 3)
+
+
+class Slow:
+    """Programs of which one role answers late."""
+
+    def __init__(self, engine, role):
+        self.engine, self.role = engine, role
+        self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
+
+    async def sample(self, request):
+        async with busy():
+            await asyncio.sleep(0.02 * (request.address.role == self.role))
+        return await self.engine.sample(request)
+
+
+def test_who_answers_late_changes_nothing():
+    """Trial answers and paid ones have one judge, whose calls are counted."""
+
+    def found(role):
+        traces, _ = played(GOOD, 16, write_score(1.0), score_by_chance, wrap=lambda engine: Slow(engine, role))
+        return [(str(t.address), t.parent, t.text) for t in traces["judge"]], earned(traces, "proposer")
+
+    def score_by_chance(rng):
+        return write_score(rng.random())
+
+    assert found("solver") == found("trial") == found("nobody")
 
 
 def test_below_the_gate_difficulty_is_not_paid_and_nothing_enters_the_pool():

@@ -1,5 +1,7 @@
 """Workflows of agents: who hears whom, what a turn is paid for getting better, and a vote in which nobody hears."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -8,7 +10,7 @@ from cotrain.loop.trainer import CoTrainer
 from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
-from cotrain.play.workflows import HEAR_FULL, shaped, work
+from cotrain.play.workflows import HEAR_FULL, chosen, shaped, work
 from cotrain.recipes.marti import marti
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, TINY, spoken
@@ -80,8 +82,23 @@ def test_a_debate_is_heard():
     assert all(text.count("id=") > 2 for text in prompts(guarded["agent0_hears"]))
 
 
+def test_of_answers_given_equally_often_one_is_drawn():
+    """Both agents are read and differ: whose answer is the team's does not hang on who has which number."""
+
+    def team(game, *texts):
+        turns = [SimpleNamespace(id=f"{game}:{n}", parsed=parse_solution(text, {})) for n, text in enumerate(texts)]
+        return chosen(turns).parsed.answer
+
+    right, wrong = (parse_solution(text, {}).answer for text in (RIGHT, WRONG))
+    for pair in ((RIGHT, WRONG), (WRONG, RIGHT)):
+        said = [team(i, *pair) for i in range(200)]
+        assert 70 < said.count(right) < 130 and said.count(right) + said.count(wrong) == 200
+    assert chosen([]) is None
+
+
 def test_a_chain_pays_the_reviewer_for_its_verdict():
-    found = played({"agent0": [WRONG], "agent1": [NO], "agent2": [RIGHT]}, workflow="chain", agents=3, over="all")
+    """Nobody speaks twice in it, so Q is always over all who spoke before."""
+    found = played({"agent0": [WRONG], "agent1": [NO], "agent2": [RIGHT]}, workflow="chain", agents=3)
     assert values(found["agent0"]) == [0.5]
     assert values(found["agent1"]) == [2.0]  # right after Q = 0, and the team's answer
     assert values(found["agent2"]) == [1.75]  # Q = (0 + 1) / 2
@@ -91,7 +108,7 @@ def test_a_chain_pays_the_reviewer_for_its_verdict():
 
 def test_the_last_of_a_mixture_hears_the_others():
     said = {"agent0": [WRONG], "agent1": [WRONG], "agent2_hears": [RIGHT]}
-    found = played(said, workflow="mixture", agents=3, over="all")
+    found = played(said, workflow="mixture", agents=3)
     assert values(found["agent2_hears"]) == [2.0] and values(found["agent0"]) == [0.5]
     assert WRONG in prompts(found["agent2_hears"])[0]
 

@@ -1,9 +1,14 @@
 """SPIN and self-rewarding: who is preferred to whom, and under which weights."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
+from cotrain.learn.contract import Batch
+from cotrain.learn.samples import sample_of
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.common_roles import parse_review, parse_solution
 from cotrain.play.executor import Executor
@@ -77,6 +82,35 @@ def test_a_solution_is_worth_the_share_of_its_own_verdicts():
     assert [t.signals[0].value for t in solvers] == [1.0, 0.5, 0.0, 0.0]
     assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None, None]
     assert not any(t.signals for t in traces if t.role == "verifier")
+
+
+def test_the_pair_that_is_noted_is_the_one_that_is_learned():
+    """Of equals DPO takes the first: the best are right and wrong, the worst wrong and right."""
+    texts = iter([TASK.solution, "<step>x</step><answer>1</answer>", "<step>y</step><answer>2</answer>", TASK.solution])
+    said = iter([True, True, False, False])
+    says = {
+        "solver": lambda f, rng: next(texts),
+        "verifier": lambda f, rng: write_review(["s"] * f["count"], [True] * f["count"], next(said)),
+    }
+    traces = played(judge_oneself, says, {"solver": parse_solution, "verifier": parse_review}, samples=4, votes=1)
+    solvers = [t for t in traces if t.role == "solver"]
+    assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None, None]
+    by = self_rewarding(**SMALL).objectives["generator"].by
+    scores = {"generator": torch.zeros(99), "before": torch.zeros(99)}
+    samples = [sample_of(t) for t in solvers]
+    samples = [replace(s, scores={k: v[: len(s.token_ids)] for k, v in scores.items()}) for s in samples]
+    learned = by.credit(Batch(samples=tuple(samples)), {})[0].samples
+    assert [s.key for s in learned] == [str(solvers[0].address), str(solvers[2].address)]
+
+
+def test_a_pair_is_learned_at_temperature_1_whatever_it_was_sampled_at():
+    made = self_rewarding(**SMALL)
+    assert made.roles["solver"].sampling.temperature == 0.7
+    trainer = CoTrainer(made)
+    traces = [t for e in trainer.step().episodes for t in e.traces if t.role == "solver"]
+    for sample in trainer._samples("generator", traces):
+        [expected] = trainer.policies["generator"].logprobs([(sample.prompt_ids, sample.token_ids)], temperature=1.0)
+        assert sample.temperature == 1.0 and torch.allclose(sample.scores["generator"], expected, atol=1e-5)
 
 
 def test_the_oracle_pays_for_the_truth():

@@ -15,7 +15,7 @@ from cotrain.recipes import SHIPPED, find
 from cotrain.tasks.games.source import Games
 from cotrain.tasks.halves import Halves
 from cotrain.tasks.words.world import World
-from tests.helpers import EASY, TINY, RandomLatency
+from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 
 pytestmark = pytest.mark.whole
 LIBRARY = replace(EASY, operations=(1, 2))
@@ -202,6 +202,20 @@ def test_a_method_learns_and_does_not_depend_on_latency_or_interruption(case):
     replayed.append(second.step().row)
     assert replayed == rows
     assert digest(second, replayed) == digest(trainer, rows)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if ":" not in case or case in AGAIN])
+def test_a_method_plays_the_same_in_any_order(case):
+    """Who is asked what, and what is said, at each address: whoever is answered first."""
+
+    def said(wrap=None):
+        trainer = CoTrainer(built(case), **({"wrap": wrap} if wrap else {}))
+        traces = [t for _ in range(trainer.recipe.steps) for e in trainer.step().episodes for t in e.traces]
+        return {str(t.address): (t.prompt_ids, t.token_ids) for t in traces}
+
+    expected = said()
+    for seed in (1, 2):
+        assert said(lambda engine, s=seed: AnyOrder(engine, s)) == expected
 
 
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - ELSEWHERE))

@@ -55,19 +55,18 @@ def test_what_is_no_legal_move_loses_the_stake(text):
     assert [(t.role, t.signals[0].value) for t in episode.traces] == [("first", 2.0), ("second", -2.0)]
 
 
-def test_the_baseline_is_that_of_the_role_before_the_batch():
-    """The first player always wins 1, the second loses it: after one batch nothing is left of a seat's advantage."""
+def test_the_baseline_is_that_of_the_role_before_the_game():
+    """The first player wins 1 in both games, the second loses it: the second game is compared with the first one."""
     learn = spiral(model=TINY, warmup=0).objectives["player"].by
     wins = [task for task in ALL if "K" in task.prompt]
     fold = played(duel, wins, first=bold, second=lambda view, draw: write_move("fold"))
     samples = tuple(sample_of(t) for e in fold for t in e.traces)
     first, state = learn.credit(Batch(samples=samples), {})
-    assert not first.samples and state["baselines"] == {"first/payoff": [1.0, 1], "second/payoff": [-1.0, 1]}
-    later, state = learn.credit(
-        Batch(samples=samples[:2]), {"baselines": {"first/payoff": [0.0, 3], "second/payoff": [0.0, 3]}}
-    )
-    assert [float(s.advantages[0]) for s in later.samples] == [1.0, -1.0]
-    assert state["baselines"]["first/payoff"][0] == pytest.approx(0.05)
+    assert [float(s.advantages[0]) for s in first.samples] == pytest.approx([1.0, -1.0, 0.95, -0.95])
+    assert state["baselines"] == pytest.approx({"first/payoff": 1.0 - 0.95**2, "second/payoff": 0.95**2 - 1.0})
+    later, state = learn.credit(Batch(samples=samples[:2]), {"baselines": {"first/payoff": 0.4, "second/payoff": -1.0}})
+    assert [float(s.advantages[0]) for s in later.samples] == pytest.approx([0.6])  # of −1 from −1 nothing is left
+    assert state["baselines"]["first/payoff"] == pytest.approx(0.95 * 0.4 + 0.05)
     raw, _ = spiral(model=TINY, warmup=0, baseline=False).objectives["player"].by.credit(Batch(samples=samples), {})
     assert [float(s.advantages[0]) for s in raw.samples] == [1.0, -1.0] * 2
 
