@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UserError
+from cotrain.loop.evaluation import held_out
 from cotrain.loop.override import override
 from cotrain.loop.policies import Learning
 from cotrain.loop.recipe import Recipe, check_due, check_problems
@@ -120,6 +121,6 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
         "temperature": {name: role.sampling.temperature for name, role in recipe.roles.items()},
         "problems": recipe.tasks_per_step,
         "group_size": recipe.group_size,
-        "test_problems": recipe.evaluation.tasks,
+        "test_problems": len(held_out(recipe.tasks, "test", recipe.evaluation.tasks, recipe.seed)),
         "evaluation_group_size": recipe.evaluation.group_size,
     }

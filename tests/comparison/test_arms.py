@@ -2,8 +2,9 @@
 
 import pytest
 
-from cotrain.comparison.arms import arm_of, distinct, parse_arm
+from cotrain.comparison.arms import arm_of, distinct, parse_arm, settings_of
 from cotrain.core.errors import ConfigError
+from cotrain.recipes.alphaproof import alphaproof
 
 
 def test_an_arm_is_a_recipe_with_parameters():
@@ -26,3 +27,8 @@ def test_what_a_comparison_sets_no_arm_sets():
         distinct([arm_of("a b", "grpo", {}), arm_of("a:b", "grpo", {"kl": 0.0})])
     with pytest.raises(ConfigError, match="named twice"):
         distinct([parse_arm("grpo:kl=0.0"), arm_of("mine", "grpo", {"kl": 0.0})])
+
+
+def test_a_page_says_how_many_test_problems_there_are():
+    assert settings_of(alphaproof(target=2, among="test", evaluation_tasks=64))["test_problems"] == 1
+    assert settings_of(alphaproof(evaluation_tasks=64))["test_problems"] == 64
