@@ -73,4 +73,4 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
     recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
     executor = trainer.player(recipe.seed)
     (line,) = chat.lines_for(SimpleNamespace(recipe=recipe), executor, "?", 10)
-    assert "no answer: RuntimeError: nobody" in line and "\x1b" not in line
+    assert "no answer: test_chat.py, line " in line and ": RuntimeError: nobody" in line and "\x1b" not in line

@@ -107,7 +107,7 @@ def test_a_flag_that_the_matrix_does_not_look_at_is_refused(words, said, capsys)
         ({}, {"judge": "frozen"}, "evaluation.options.jury is 8 in b and 0 in a"),
         ({}, {"drafts": 8}, "evaluation.options.drafts is 8 in b and 4 in a"),
         ({}, {"turns": 2}, "evaluation.options.turns is 2 in b and 1 in a"),
-        ({}, {"words": 9}, "roles.alice.sampling is"),
+        ({}, {"words": 9}, "evaluation.options.words is 9 in b and 4 in a"),
         ({"game": "solve"}, {"game": "solve", "consultancy": True}, "evaluation.options.critic is 'consultant' in b"),
         ({}, {"model": "embedded"}, "the model of role 'solver' is 'embedded' in b"),
     ],

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -59,6 +60,17 @@ def failure_in(file: Path, error: BaseException) -> str:
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
     return f"{place}: {type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
+
+
+def place_of(error: BaseException) -> str:
+    """``method.py, line 7``: the last line that an error went through of code that is neither cotrain's nor a
+    library's; "" where there is none."""
+    ours, libraries = Path(__file__).parents[1], {Path(path) for path in sysconfig.get_paths().values()}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.suffix == ".py" and not ({ours, *libraries} & set(file.parents)):
+            return f"{file.name}, line {frame.lineno}"
+    return ""
 
 
 def target_of_class(kind: type) -> str | None:

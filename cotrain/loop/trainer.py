@@ -165,8 +165,7 @@ class CoTrainer:
         self.meter.spoken(episodes)
         refuse_idleness(phase, episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
-        gap = reward_gap(episodes)
-        if gap is not None:
+        if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap
         row |= played.outside
         skipped: list[dict[str, Any]] = []

@@ -39,6 +39,7 @@ KINDS = (  # name of the alarm, key of the table, when, steps in a row
 NEEDED = {name: steps for name, _, _, steps in KINDS}
 SAMPLES, DROPPED, COVERAGE, ADVANTAGE = "/credit/samples", "/dropped/", "/coverage/", "/advantage/"
 UNREAD = "/parse_failures"
+FAILURES = "failures/"  # episodes and turns that failed, by reason
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class Starved:
     alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
     _times: dict[tuple[str, str], _Times] = field(default_factory=dict)
     _dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    _failures: dict[str, Counter[str]] = field(default_factory=dict)  # while an objective has nothing to learn from
     _last: int = 0
 
     def add(self, row: Mapping[str, Any]) -> list[Alarm]:
@@ -89,9 +91,13 @@ class Starved:
         empty = row[name + SAMPLES] == 0
         self._count("no samples", name + SAMPLES, empty)
         dropped = self._dropped.setdefault(name, Counter())
+        failures = self._failures.setdefault(name, Counter())
         if not empty:
             dropped.clear()
+            failures.clear()
         for key, value in row.items():
+            if key.startswith(FAILURES) and empty:
+                failures[key.removeprefix(FAILURES)] += int(value)
             if not key.startswith(f"{name}/"):
                 continue
             rest = key.removeprefix(name)
@@ -161,10 +167,11 @@ class Starved:
             return f"the same in every group, {times}", "varies", advice
         reasons = self._dropped.get(name, Counter()).most_common()
         left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
-        return f"nothing to learn from, {times}{left_out}", "some samples", " ".join(_advice(name, reasons))
+        advice = " ".join(_advice(name, reasons, self._failures.get(name, Counter())))
+        return f"nothing to learn from, {times}{left_out}", "some samples", advice
 
 
-def _advice(name: str, reasons: list[tuple[str, int]]) -> Iterator[str]:
+def _advice(name: str, reasons: list[tuple[str, int]], failures: Counter[str]) -> Iterator[str]:
     """What to do, by what most traces were left out for."""
     reason = reasons[0][0] if reasons else ""
     if reason.startswith("no ") and reason not in ("no tokens", "no label"):
@@ -177,5 +184,8 @@ def _advice(name: str, reasons: list[tuple[str, int]]) -> Iterator[str]:
         )
     elif reason:
         yield f"Objective {name!r} does not train its policy: see {name}/dropped."
+    elif failures:
+        told = ", ".join(f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2))
+        yield f"Objective {name!r} was given no trace that had not failed: {told}."
     else:
-        yield f"Objective {name!r} was given no trace: check that the protocol asks its role, and see failures."
+        yield f"Objective {name!r} was given no trace: check that the protocol asks its role."

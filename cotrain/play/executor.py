@@ -27,6 +27,7 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
+from cotrain.core.user_code import place_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.play.conversation import Conversation
 from cotrain.play.idle_loop import IdleLoop, busy, together
@@ -305,6 +306,14 @@ class Executor:
         return tuple(episode for episode, _ in episodes)
 
 
+def failure_of(error: Exception) -> str:
+    """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own protocol."""
+    place, said = place_of(error), f"{type(error).__name__}: {error}"
+    if "'coroutine'" in said:
+        said += "; a call to a role is to be awaited"
+    return f"{place}: {said}" if place else said
+
+
 async def _episode(
     protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any], over: Callable[[], None] | None
 ) -> tuple[Episode, str | None]:
@@ -318,7 +327,7 @@ async def _episode(
     except CotrainError:
         raise
     except Exception as error:  # noqa: BLE001  a protocol may raise anything; the episode says what
-        episode = roles._seal(f"{type(error).__name__}: {error}")
+        episode = roles._seal(failure_of(error))
     if over is not None:
         over()
     return replace(episode, task_id=task.id), why

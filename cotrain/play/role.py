@@ -161,10 +161,11 @@ class Turn:
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
         """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per
-        span. A value that is no number, or one beyond ``LARGEST``, fails the turn.
+        span. A value that is not finite, or one beyond ``LARGEST``, fails the turn.
 
-        Raises ConfigError, which ends the run, for a signal that the protocol does not declare or that is of the other
-        kind, or a second value for an answer; ValueError when the span is not of this turn's text.
+        Raises ConfigError, which ends the run, for a value that is no number, a signal that the protocol does not
+        declare or that is of the other kind, or a second value for an answer; ValueError when the span is not of this
+        turn's text.
         """
         if span is None and any(given.name == signal.name for given in self._signals):
             raise ConfigError(
@@ -178,10 +179,19 @@ class Turn:
         """What ``reward`` adds, without adding it; None where it fails the turn."""
         self._open()
         self._declared.check(signal, self.address.role, span=span is not None)
-        if not abs(value) <= LARGEST:  # not a number, infinite, or too large
+        try:
+            number = math.nan if isinstance(value, str) else float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            number = math.nan
+        if math.isnan(number) and not hasattr(value, "__float__"):
+            raise ConfigError(
+                f"protocol {self._declared.protocol!r} gives {signal.name!r} to role {self.address.role!r} as "
+                f"{type(value).__name__}; expected a number"
+            )
+        if not abs(number) <= LARGEST:  # not a number, infinite, or too large
             self.fail(OUT_OF_RANGE.format(signal.name))
             return None
-        return Reward(name=signal.name, value=float(value), tokens=None if span is None else self.tokens(span))
+        return Reward(name=signal.name, value=number, tokens=None if span is None else self.tokens(span))
 
     def note(self, key: Note[Any], value: Any) -> None:
         """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.

@@ -123,7 +123,8 @@ async def huge(task, roles):
 def test_rewards_out_of_range_are_failures_with_a_reason():
     (row,) = rows_of(played(huge, steps=1))
     assert row["failures/solver: reward outcome out of range"] == 8 and row["generator/credit/samples"] == 0
-    assert "was given no trace" in alarms_of(played(huge))["no samples"].advice
+    told = alarms_of(played(huge))["no samples"].advice
+    assert "was given no trace that had not failed: 'solver: reward outcome out of range'" in told
 
 
 @gives(OUTCOME.to("solver"))
@@ -203,3 +204,27 @@ def test_an_objective_that_never_comes_due_is_refused(tmp_path):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_method_as_it_ships_has_steps_enough_for_all_that_learns(name):
     check_due(find(name)())
+
+
+@gives(OUTCOME.to("solver"))
+async def wordy(task, roles):
+    solution = await roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, "right")
+
+
+@gives(OUTCOME.to("solver"))
+async def hasty(task, roles):
+    solution = roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, float(len(solution.text)))
+
+
+def test_a_reward_that_is_no_number_ends_the_run_in_one_line():
+    with pytest.raises(ConfigError, match="protocol 'wordy' gives 'outcome' to role 'solver' as str; expected a numb"):
+        rows_of(played(wordy, steps=1))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_call_that_is_not_awaited_is_named_with_its_line():
+    line = hasty.__code__.co_firstlineno + 3
+    with pytest.raises(CotrainError, match=rf"test_runs_that_train_nothing.py, line {line}: .*is to be awaited"):
+        rows_of(played(hasty, steps=1))

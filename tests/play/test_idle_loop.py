@@ -1,0 +1,42 @@
+"""The event loop of a play, without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cotrain.core.errors import DataError
+from cotrain.play.idle_loop import IdleLoop, busy, together
+
+
+def test_busy_belongs_to_a_play():
+    async def outside():
+        async with busy():
+            pass
+
+    with pytest.raises(RuntimeError, match="belongs into a protocol"):
+        asyncio.run(outside())
+
+
+def test_together_raises_the_first_error_in_order():
+    async def fails(after, error):
+        for _ in range(after):
+            await asyncio.sleep(0)
+        raise error
+
+    async def waits():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    cancelled = []
+    loop = IdleLoop()
+    assert loop.run(together([])) == []
+    assert loop.run(together([asyncio.sleep(0, i) for i in range(3)])) == [0, 1, 2]
+    with pytest.raises(DataError, match="first"):
+        loop.run(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
+    assert cancelled == [True]
+    loop.close()
