@@ -11,6 +11,7 @@ import inspect
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -65,11 +66,17 @@ def failure_in(file: Path, error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """``method.py, line 7``: the last line that an error went through of code that is neither cotrain's nor a
     library's; "" where there is none."""
+    return own_line((frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__)))
+
+
+def own_line(places: Iterable[tuple[str, int | None]]) -> str:
+    """``method.py, line 7``: the first of these files and lines that is neither cotrain's nor a library's; "" where
+    there is none."""
     ours, libraries = Path(__file__).parents[1], {Path(path) for path in sysconfig.get_paths().values()}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
+    for name, line in places:
+        file = Path(name)
         if file.suffix == ".py" and not ({ours, *libraries} & set(file.parents)):
-            return f"{file.name}, line {frame.lineno}"
+            return f"{file.name}, line {line}"
     return ""
 
 

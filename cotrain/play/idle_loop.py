@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from cotrain.core.errors import CotrainError
+from cotrain.play import stuck
 
 T = TypeVar("T")
 LOOK_UP = 0.1  # seconds between two looks at whether the run shall stop, while everyone waits for a server
@@ -43,6 +45,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self.advance: Callable[[], bool] = _nothing
         self.outside = 0  # how many coroutines wait for short work outside
         self.elsewhere = 0  # how many wait for a server that answers when it likes
+        self.watch = stuck.Watch()
         super().__init__(_IdleSelector(self))
 
     def run(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
@@ -55,6 +58,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
             return self.run_until_complete(work)
         finally:
             self._end_all()
+            self.watch.rests()
 
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""
@@ -88,9 +92,18 @@ class _IdleSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        watch = self._loop.watch
+        watch.rests()
+        try:
+            return self._select(timeout)
+        finally:
+            watch.computes()
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         loop = self._loop
         if (timeout is None or timeout > 0) and not loop.outside:
             if loop.advance():
+                loop.watch.moved()
                 return super().select(0) if loop.elsewhere else []
             if loop.elsewhere:  # not for long: ``advance`` may be asked to stop
                 return super().select(LOOK_UP if timeout is None else min(timeout, LOOK_UP))
@@ -100,7 +113,17 @@ class _IdleSelector(selectors.DefaultSelector):
                     f"{len(names)} coroutines wait, but no request is open and nobody is busy: {', '.join(names[:4])}"
                     f"{', …' if len(names) > 4 else ''}; wait for what is not a role inside `async with roles.busy()`"
                 )
-        return super().select(timeout)
+        return self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """For events; not for longer than the watch, which says who waits where none come."""
+        begun = time.monotonic()
+        events = super().select(stuck.AFTER if timeout is None else min(timeout, stuck.AFTER))
+        if events:
+            self._loop.watch.moved()
+        else:
+            self._loop.watch.waited(time.monotonic() - begun, self._loop)
+        return events
 
 
 @asynccontextmanager

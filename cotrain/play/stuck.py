@@ -1,0 +1,131 @@
+"""Says where a play stands still: a protocol that computes without end, or that waits for what does not come.
+
+Both look alike from outside: a run that is silent. ``Ctrl-C`` ends it, but not whose line it was. So after ``AFTER``
+seconds, and then each time twice as long, one line on stderr names it::
+
+    note: mine.py, line 7 has computed for 60 s, and nothing else can go on meanwhile; is it an endless loop? …
+    note: nothing has moved for 60 s; mine.py, line 9 waits (task 3, member 0, and 7 more); …
+
+Nothing is stopped: a tool may be slow, and only its user knows. A thread watches, since a loop that computes looks at
+nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from cotrain.core.user_code import own_line
+from cotrain.core.verbosity import shows_notes
+
+AFTER = 60.0  # seconds until the first line
+
+_WATCHED: weakref.WeakSet[Watch] = weakref.WeakSet()
+_THREADS: dict[int, threading.Thread] = {}  # by process: a fork has none
+
+
+class Watch:
+    """What one event loop does, as it says itself: computes in a coroutine, waits, or something that is no trouble."""
+
+    def __init__(self) -> None:
+        self._thread = 0
+        self._since: float | None = None  # a coroutine computes
+        self._said = 0.0
+        self._waits = 0.0  # seconds without an event
+        _WATCHED.add(self)
+
+    def computes(self) -> None:
+        """A coroutine begins to run on, in this thread."""
+        self._thread, self._since, self._said = threading.get_ident(), time.monotonic(), 0.0
+        _begin()
+
+    def rests(self) -> None:
+        """No coroutine runs."""
+        self._since = None
+
+    def moved(self) -> None:
+        """Something has come, or the engine has worked."""
+        self._waits = 0.0
+
+    def waited(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Nothing has come for so long."""
+        before, self._waits = self._waits, self._waits + seconds
+        if _due(before, self._waits):
+            waiting = [(task.get_name(), own_line(_lines(_frames_of(task)))) for task in asyncio.all_tasks(loop)]
+            named = sorted((name, line) for name, line in waiting if line) or sorted(waiting)
+            if named:
+                name, line = named[0]
+                more = f", and {len(named) - 1} more" if len(named) > 1 else ""
+                where = f"{line} waits ({name}{more})" if line else f"{name} waits{more}"
+                _say(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
+
+    def look(self) -> None:
+        """Called by the thread that watches."""
+        since = self._since
+        if since is None:
+            return
+        before, self._said = self._said, time.monotonic() - since
+        if _due(before, self._said) and (line := own_line(_lines(_frames_below(self._thread)))):
+            _say(
+                f"{line} has computed for {self._said:.0f} s, and nothing else can go on meanwhile; "
+                "is it an endless loop? Ctrl-C ends the run"
+            )
+
+
+def _due(before: float, now: float) -> bool:
+    """Whether one of AFTER, 2 AFTER, 4 AFTER … lies between them."""
+    mark = AFTER
+    while mark <= before:
+        mark *= 2
+    return mark <= now
+
+
+def _begin() -> None:
+    thread = _THREADS.get(os.getpid())
+    if thread is None or not thread.is_alive():
+        thread = threading.Thread(target=_watch, name="cotrain-stuck", daemon=True)
+        _THREADS[os.getpid()] = thread
+        thread.start()
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(min(1.0, AFTER / 4))
+        for watch in list(_WATCHED):
+            watch.look()
+
+
+def _frames_below(thread: int) -> Iterator[FrameType]:
+    """What a thread runs, innermost first."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
+    """Where a coroutine that waits stands, innermost first."""
+    frames: list[FrameType] = []
+    at: Any = task.get_coro()
+    while at is not None:
+        for kind in ("cr", "ag", "gi"):
+            if (frame := getattr(at, f"{kind}_frame", None)) is not None:
+                frames.append(frame)
+        at = getattr(at, "cr_await", None) or getattr(at, "ag_await", None) or getattr(at, "gi_yieldfrom", None)
+    return frames[::-1]
+
+
+def _lines(frames: Iterator[FrameType] | list[FrameType]) -> list[tuple[str, int | None]]:
+    return [(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
+
+
+def _say(text: str) -> None:
+    if shows_notes():
+        print(f"note: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,96 @@
+"""A play that stands still says where."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from cotrain.play import stuck
+from cotrain.play.idle_loop import IdleLoop, busy, together
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(stuck, "AFTER", 0.3)
+
+
+def _line_of(function, words):
+    lines = function.__code__.co_firstlineno
+    with open(__file__, encoding="utf-8") as file:
+        source = file.read().split("\n")
+    return next(n for n, line in enumerate(source, 1) if n >= lines and words in line)
+
+
+def test_a_protocol_that_computes_without_end_is_named(capsys):
+    async def computes():
+        await asyncio.sleep(0)
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            pass  # endless, but for the test
+
+    IdleLoop().run(computes())
+    said = capsys.readouterr().err.splitlines()
+    assert said
+    assert all(line.startswith("note: test_stuck.py, line ") and "has computed for" in line for line in said)
+    first = _line_of(computes, "while time.monotonic()")
+    assert {line.split("line ")[1].split()[0] for line in said} <= {str(first), str(first + 1)}
+    assert len(said) <= 4  # at 0.3, 0.6, 1.2 and 2.4 seconds
+
+
+def test_a_protocol_that_sleeps_for_long_is_named(capsys):
+    async def waits():
+        await deeper()
+
+    async def deeper():
+        await asyncio.sleep(0.8)
+
+    IdleLoop().run(together([waits(), waits()], ["task 0, member 0", "task 0, member 1"]))
+    said = capsys.readouterr().err.splitlines()
+    assert 1 <= len(said) <= 2  # after 0.3 and 0.6 seconds
+    assert f"test_stuck.py, line {_line_of(deeper, 'sleep(0.8)')} waits (task 0, member 0, and 1 more)" in said[0]
+    assert said[0].startswith("note: nothing has moved for 0 s; ")
+
+
+def test_a_tool_that_does_not_answer_is_named(capsys):
+    async def waits():
+        loop, answer = asyncio.get_running_loop(), asyncio.Event()
+        loop.run_in_executor(None, lambda: (time.sleep(0.8), loop.call_soon_threadsafe(answer.set)))
+        async with busy():
+            await answer.wait()
+
+    IdleLoop().run(waits())
+    assert f"line {_line_of(waits, 'await answer.wait()')} waits" in capsys.readouterr().err
+
+
+def test_an_engine_that_works_for_long_is_no_trouble(capsys):
+    async def asks():
+        await answer.wait()
+
+    def advance():
+        time.sleep(1.5)
+        answer.set()
+        return True
+
+    answer = asyncio.Event()
+    IdleLoop().run(asks(), advance)
+    assert capsys.readouterr().err == ""
+
+
+def test_many_short_waits_between_which_the_engine_works_are_no_trouble(capsys):
+    async def asks():
+        for _ in range(12):
+            await asyncio.sleep(0.05)
+            answers.append(asyncio.Event())
+            await answers[-1].wait()
+
+    def advance():
+        if answers and not answers[-1].is_set():
+            answers[-1].set()
+            return True
+        return False
+
+    answers = []
+    IdleLoop().run(asks(), advance)
+    assert capsys.readouterr().err == ""
