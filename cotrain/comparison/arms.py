@@ -91,6 +91,8 @@ def _value(text: str) -> Any:
 def distinct(arms: Sequence[Arm]) -> list[Arm]:
     """The arms, when no two of them are the same runs or would share a directory."""
     for i, arm in enumerate(arms):
+        if not arm.slug.strip("."):
+            raise ConfigError(f"compare: arm {arm.label!r} is no name of a directory; rename it")
         for other in arms[:i]:
             same = (arm.target, arm.arguments) == (other.target, other.arguments)
             if same or arm.slug == other.slug:

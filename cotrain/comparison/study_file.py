@@ -43,6 +43,7 @@ from cotrain.comparison.arms import Arm, arm_of, distinct
 from cotrain.comparison.compare import Plan
 from cotrain.core.arguments import fits, hints_of, kind_of
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.report.compare_words import slug_of
 
 ONCE = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
 OF_A_PART = tuple(
@@ -116,10 +117,12 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -
         "workers": workers,
         "device": device,
     }
-    parts = {
-        name: _plan(path, common, part, fixed, out / _slug(name))
-        for name, part in (read.get("parts") or {WHOLE: {}}).items()
-    }
+    given = read.get("parts") or {WHOLE: {}}
+    for name in given:
+        alike = [other for other in given if slug_of(other) == slug_of(name)]
+        if len(alike) > 1 or not slug_of(name).strip("."):
+            raise ConfigError(f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one")
+    parts = {name: _plan(path, common, part, fixed, out / slug_of(name)) for name, part in given.items()}
     return Study(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
@@ -182,10 +185,6 @@ def _held(path: Path, key: str, value: Any, hint: Any) -> Any:
     if not fits(value, hint):
         raise ConfigError(f"{path}: {key} is {value!r}; expected {kind_of(hint)}")
     return value
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 def committed(path: Path) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def test_what_a_comparison_sets_no_arm_sets():
             parse_arm(f"grpo:{name}")
     with pytest.raises(ConfigError, match="two arms would share a directory"):
         distinct([arm_of("a b", "grpo", {}), arm_of("a:b", "grpo", {"kl": 0.0})])
+    with pytest.raises(ConfigError, match="is no name of a directory"):
+        distinct([arm_of("..", "grpo", {})])
     with pytest.raises(ConfigError, match="named twice"):
         distinct([parse_arm("grpo:kl=0.0"), arm_of("mine", "grpo", {"kl": 0.0})])
 

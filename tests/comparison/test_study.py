@@ -130,6 +130,8 @@ def test_a_file_says_what_each_part_compares(tmp_path):
         ('part = "3 steps"', 'part = "4 steps"', "part of the gate"),
         ("at_least = 0.1", "", "the gate has no limit"),
         ('equal = "batches"', 'equal = "time"', "cost to be made equal"),
+        ('[parts."2 steps"]', '[parts.".."]', "cannot be directories of parts"),
+        ('[parts."2 steps"]', '[parts."3-steps"]', "'3-steps' and '3 steps' cannot be directories"),
     ],
 )
 def test_what_a_file_gets_wrong_is_said_in_one_line(tmp_path, was, is_, says):
