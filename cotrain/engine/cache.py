@@ -22,16 +22,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from cotrain.engine.attention import Prompts, Reads, with_reads
 
 TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
 _LEAST = 16  # least number of rows or tiles that are allocated
+
+
+def given(model: nn.Module, cache: Cache) -> dict[str, Cache]:
+    """``cache`` by the name that the model's ``forward`` has for it: "cache" from transformers 5.24 on."""
+    return {_name_in(type(model)): cache}
+
+
+@lru_cache
+def _name_in(kind: Any) -> str:
+    return "cache" if "cache" in signature(kind.forward).parameters else "past_key_values"
 
 
 class Store:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from cotrain.engine.attention import attention
+from cotrain.engine.cache import given
 from cotrain.engine.copies import Copies
 from cotrain.engine.rows import DRAWN, LAST, Row, Rows
 from cotrain.engine.sampling import draw
@@ -221,7 +222,7 @@ class StaticScheduler(Scheduler):
                 input_ids=self._ids[:lines],
                 position_ids=positions,
                 attention_mask=mask,
-                past_key_values=self._cache,
+                **given(self.model, self._cache),
                 use_cache=True,
                 logits_to_keep=1,
             )

@@ -21,6 +21,7 @@ from transformers.cache_utils import DynamicLayer
 
 from cotrain.core.errors import ModelError
 from cotrain.engine.attention import attention
+from cotrain.engine.cache import given
 from cotrain.engine.kept import Past
 from cotrain.models.shared_prefix import BRANCHES, branches_of, can_branch
 
@@ -171,7 +172,7 @@ def _branching(
             input_ids=torch.tensor([ids], device=device),
             position_ids=branches.positions,
             branches=branches,
-            past_key_values=cache,
+            **given(model, cache),
             use_cache=True,
             logits_to_keep=last,
         )
@@ -215,7 +216,7 @@ def _masked(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
+            **given(model, cache),
             use_cache=True,
             logits_to_keep=1,
         )

@@ -27,7 +27,7 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.attention import DECODE, attention
-from cotrain.engine.cache import TILE, SharedPrefixCache, gaps
+from cotrain.engine.cache import TILE, SharedPrefixCache, gaps, given
 from cotrain.engine.checks import check_request
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
@@ -255,7 +255,7 @@ class Scheduler:
             output = self.model(
                 input_ids=rows.last,
                 position_ids=rows.positions,
-                past_key_values=cache,
+                **given(self.model, cache),
                 use_cache=True,
                 logits_to_keep=1,
             )

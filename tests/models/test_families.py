@@ -195,7 +195,6 @@ def test_a_window_limits_what_is_sampled(family, saved):
     ("family", "changes", "words"),
     [
         ("bloom", {"n_layer": 2, "n_head": 4}, "cannot run BloomForCausalLM exactly"),  # positions are biases
-        ("gptj", {"rotary_dim": 4}, "off by .* of their spread"),  # attention of its own
         ("gpt_oss", EXPERTS | {"sliding_window": WINDOW}, "uses s_aux"),  # sinks
         ("diffllama", {}, "off by .* of their spread"),  # two attentions a layer
     ],
