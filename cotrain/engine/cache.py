@@ -38,7 +38,8 @@ _LEAST = 16  # least number of rows or tiles that are allocated
 
 def given(model: nn.Module, cache: Cache) -> dict[str, Cache]:
     """``cache`` by the name that the model's ``forward`` has for it: "cache" from transformers 5.24 on."""
-    return {_name_in(type(model)): cache}
+    kind: Any = type(model)
+    return {_name_in(kind): cache}
 
 
 @lru_cache
