@@ -118,6 +118,9 @@ class PolicyHandle:
         """At most one optimiser step."""
         raise self._refusal("is not trained")
 
+    def renew(self) -> None:
+        """Begin anew with the optimiser, see ``Learner.renew``."""
+
     def restart(self) -> bool:
         """Go back to the weights of the start where an iteration of it is over; whether it did."""
         return False
@@ -291,6 +294,9 @@ class LearnerHandle(ModelHandle):
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         return self.learner.update(terms)
+
+    def renew(self) -> None:
+        self.learner.renew()
 
     def restart(self) -> bool:
         return self.learner.restart()

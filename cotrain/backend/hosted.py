@@ -94,6 +94,9 @@ class HostedPolicy(PolicyHandle):
         changed, self._version = self._ask("follow", source.name, planned)
         return bool(changed)
 
+    def renew(self) -> None:
+        self._ask("renew")
+
     def restart(self) -> bool:
         return bool(self._ask("restart"))
 

@@ -69,6 +69,9 @@ class LearnerHost:
         changed = self.handles[policy].follow(self.handles[source], planned)
         return changed, self.handles[policy].version
 
+    def renew(self, policy: str) -> None:
+        self.handles[policy].renew()
+
     def restart(self, policy: str) -> bool:
         return self.handles[policy].restart()
 

@@ -180,6 +180,11 @@ class Learner(Protocol):
         """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
         ...
 
+    def renew(self) -> None:
+        """Between updates: the next one is made, and its learning rate warmed up, as by a new optimiser. Twice is as
+        once."""
+        ...
+
     def restart(self) -> bool:
         """Between updates: the weights of the start again, where an iteration is over and the policy asks for that;
         whether it did."""

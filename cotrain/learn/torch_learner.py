@@ -103,6 +103,7 @@ class TorchLearner:
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
         self._updates = self._restarted = 0  # and after how many the weights were put back last
+        self._renewed = 0  # and after how many the optimiser began anew
         self._every = restart_every
         self._start = {name: p.detach().clone() for name, p in self._trained.items()} if restart_weights else {}
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
@@ -163,7 +164,8 @@ class TorchLearner:
                 metrics |= _compared([planned.term.name for planned in plan], self.products(sums))
             norm = self.clip(self._clip_norm or math.inf)
             finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
-            done = self._updates % self._every if self._every else self._updates
+            done = self._updates - self._renewed
+            done = done % self._every if self._every else done
             multiplier = min(1.0, (done + 1) / self._warmup) if self._warmup else 1.0
             if finite:
                 if done == 0 < self._updates:
@@ -205,9 +207,14 @@ class TorchLearner:
         """
         return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
+    def renew(self) -> None:
+        """See ``Learner.renew``; an iteration begins too."""
+        self._optimizer.forget()
+        self._renewed = self._updates
+
     def restart(self) -> bool:
         """Called between updates: put the weights of the start back where an iteration is over; whether it did."""
-        if not self._start or self._updates == self._restarted or self._updates % self._every:
+        if not self._start or self._updates == self._restarted or (self._updates - self._renewed) % self._every:
             return False
         with torch.no_grad():
             for name, parameter in self._trained.items():
@@ -231,6 +238,7 @@ class TorchLearner:
         fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
         more = {"micro_tokens": fewer} if fewer != self._micro_tokens else {}
         more |= {"restarted": self._restarted} if self._start else {}
+        more |= {"renewed": self._renewed} if self._renewed else {}
         return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | more
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -241,9 +249,9 @@ class TorchLearner:
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
-        state = {"micro_tokens": self._micro_tokens, "restarted": 0, **state}
-        fields = ("updates", "optimizer", "micro_tokens", "restarted")
-        updates, moments, micro_tokens, restarted = take("learner", state, *fields)
+        state = {"micro_tokens": self._micro_tokens, "restarted": 0, "renewed": 0, **state}
+        fields = ("updates", "optimizer", "micro_tokens", "restarted", "renewed")
+        updates, moments, micro_tokens, restarted, renewed = take("learner", state, *fields)
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if missing or unknown:
@@ -260,7 +268,8 @@ class TorchLearner:
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
-        self._updates, self.scorer.micro_tokens, self._restarted = int(updates), int(micro_tokens), int(restarted)
+        self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
+        self._restarted, self._renewed = int(restarted), int(renewed)
 
     def _term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""

@@ -46,9 +46,11 @@ class PolicyStore:
         """Those that change after an update of this one."""
         return [h for h in self if h.spec.follows == policy]
 
-    def restarted(self) -> list[str]:
-        """Before a step is played: those whose iteration is over begin the next one with the weights of their start;
-        who did."""
+    def restarted(self, anew: Iterable[str] = ()) -> list[str]:
+        """Before a step is played: policies of ``anew`` get a new optimiser, and those whose iteration is over begin
+        the next one with the weights of their start; who did the latter."""
+        for name in anew:
+            self[name].renew()
         asked = [h for h in self if isinstance(h.spec, Learning) and h.spec.restart_weights]
         return [handle.name for handle in asked if handle.restart()]
 

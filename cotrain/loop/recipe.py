@@ -82,6 +82,10 @@ class Recipe:
         """The objective whose steps draw the same problems in all methods: the first one."""
         return next(iter(self.objectives))
 
+    def anew(self, step: int) -> list[str]:
+        """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
+        return self.schedule.anew(step, {name: objective.policy for name, objective in self.objectives.items()})
+
 
 def check(recipe: Recipe) -> None:
     """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""

@@ -78,6 +78,26 @@ class Schedule:
         mine = streams[self._name_at(step)]
         return mine, sum(streams[self._name_at(s)] == mine for s in range(step))
 
+    def anew(self, step: int, policies: Mapping[str, str]) -> list[str]:
+        """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy: none of those
+        that train it in the phase of the warm-up, or the cycle, that begins here trained it in the one before. They get
+        a new optimiser: Adam's moments of large gradients would make the first hundred steps on small ones too short.
+
+        Args:
+            policies: that each objective trains, by the objective's name.
+        """
+        due = {p.name: set(p.objectives) for p in self.phases}
+        stages = [(length, due[name]) for name, length in self.warmup]
+        stages.append((1, set().union(*(due[name] for name in self.cycle))))
+        began, last = 0, dict[str, set[str]]()  # of each policy the objectives that trained it last
+        for length, objectives in stages:
+            now = {p: {o for o in objectives if policies[o] == p} for p in dict.fromkeys(policies.values())}
+            if began == step:
+                return [p for p, mine in now.items() if mine and p in last and mine.isdisjoint(last[p])]
+            last |= {p: mine for p, mine in now.items() if mine}
+            began += length
+        return []
+
     def planned(self, objectives: Collection[str], steps: int) -> int:
         """In how many of the first ``steps`` steps any of these objectives is due."""
         due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}

@@ -156,7 +156,7 @@ class CoTrainer:
         """Schedule, draw, play, annotate, credit, refer, update, publish. Raises Interrupted before the update."""
         step, clock = self.finished, Clock(self.backend.work)
         phase = self.recipe.schedule.phase_at(step)
-        self._publish(self.policies.restarted())
+        self._publish(self.policies.restarted(self.recipe.anew(step)))
         played, short = self.plays.of(step), self.policies.scoring_short()
         clock.lap("play")
         episodes = played.episodes

@@ -8,6 +8,7 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.loop.policies import trainable
 from cotrain.loop.trainer import CoTrainer
+from cotrain.recipes.gram import gram
 from cotrain.recipes.self_rewarding import self_rewarding
 from cotrain.recipes.spin import spin
 from tests.helpers import EASY, TINY
@@ -82,6 +83,45 @@ def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
         while again.finished < whole.finished:
             again.step()
         assert same(weights(again), weights(whole)) and again.state() == whole.state(), state["finished"]
+
+
+def taught(**changes):
+    """A judge that learns by two cross-entropies, one after the other: ``pairs`` for two steps, then ``judge``."""
+    values = {"judge_lr": 1e-3, "unlabelled": 2, "warmup": 2, "pairs": 2, **SMALL, "group_size": 2}
+    return gram(steps=5, generator="frozen", **values | changes)
+
+
+def test_a_policy_that_goes_over_to_another_objective_begins_with_a_new_optimiser():
+    """Step 2 is the first after the warm-up by pairs, the cycle from step 4 on goes on with labels."""
+    trainer, rates, counts = CoTrainer(taught()), [], []
+    for step in range(5):
+        before = {name: tensor.clone() for name, tensor in trainer.policies["judge"].weights()}
+        rates.append(trainer.step().row["judge/lr"])
+        tensors = trainer.policies["judge"].tensors()
+        counts.append({float(t) for name, t in tensors.items() if name.endswith(":step")})
+        moved = max(float((before[name] - t).abs().max()) for name, t in trainer.policies["judge"].weights())
+        if step == 2:  # AdamW's first step of rate r is r · g / (|g| + ε)
+            assert moved == pytest.approx(1e-3 / 3, rel=0.01), "moments of old gradients would change it"
+    assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3, 1e-3 / 3, 2e-3 / 3, 1e-3])
+    assert counts == [{1.0}, {2.0}, {1.0}, {2.0}, {3.0}]
+    assert trainer.policies.updates["judge"] == 5
+
+
+def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same():
+    whole, states = CoTrainer(taught()), []
+    for step in range(5):
+        states.append((whole.state(), whole.policies.tensors()))
+        if step == 2:
+            whole.policies.restarted(whole.recipe.anew(step))  # stopped while the first step after it is played
+            states.append((whole.state(), whole.policies.tensors()))
+        whole.step()
+    for state, tensors in states:
+        again = CoTrainer(taught())
+        again.load(state, tensors)
+        while again.finished < whole.finished:
+            again.step()
+        one, other = ({n: t.clone() for n, t in of.policies["judge"].weights()} for of in (again, whole))
+        assert same(one, other) and again.state() == whole.state(), state["finished"]
 
 
 def test_without_it_nothing_is_saved_that_was_not():

@@ -35,6 +35,21 @@ def test_a_warmup_may_be_one_step_or_none_and_not_fewer():
         alternate(*phases, ratio=(1, 1), warmup={"b": -1})
 
 
+def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
+    """Policy ``a`` is taught, then rewarded; ``b`` is judged alike throughout, in the warm-up and after; ``c`` rests
+    between the two; ``d`` keeps one of its objectives."""
+    policies = {"sft_a": "a", "rl_a": "a", "b": "b", "sft_c": "c", "rl_c": "c", "d": "d", "more_d": "d"}
+    taught = Phase(name="taught", protocol=nothing, objectives=("sft_a", "b", "sft_c", "d"))
+    judged = Phase(name="judged", protocol=nothing, objectives=("b", "rl_a"))
+    both = Phase(name="both", protocol=nothing, objectives=("rl_c", "b", "d", "more_d"))
+    made = alternate(taught, judged, both, ratio=(0, 1, 1), warmup={"taught": 3, "judged": 2})
+    found = {step: made.anew(step, policies) for step in range(12)}
+    assert {step: names for step, names in found.items() if names} == {3: ["a"], 5: ["c"]}
+    assert not any(tango_like().anew(step, {"gen": "g", "ver": "v"}) for step in range(9))
+    assert not any(tango_like().anew(step, {"gen": "g", "ver": "g"}) for step in range(9)), "a judge goes on"
+    assert not single(nothing, "a").anew(0, {"a": "a"})
+
+
 def test_planned_updates_are_those_of_any_of_the_objectives():
     schedule = tango_like()
     assert schedule.planned(["gen"], 13) == 7
