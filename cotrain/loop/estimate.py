@@ -267,11 +267,8 @@ def _cache(recipe: Recipe, policy: str, spec: Weights, shape: Shape, prompts: Ma
         held = recipe.evaluation.tasks if size is None else min(size, recipe.evaluation.tasks)
         plays.append((held, recipe.evaluation.group_size, recipe.evaluation.options))
         for tasks, members, options in plays:
-            calls = (
-                1
-                if own
-                else max([v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)] or [1])
-            )
+            numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
+            calls = 1 if own else max([1, *numbers])
             rows = min(spec.rows, tasks * members * calls)
             shared = min(8, members if own else calls)
             allocated = 1 << max(4, math.ceil(math.log2(rows)))

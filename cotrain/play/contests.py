@@ -9,9 +9,9 @@
     won        r for the solver, 1 − r for bob
 
 The judge has a budget of one check: it looks at the step that bob names, or at a drawn one where nobody (readable)
-speaks, and believes a solution whose step is right. Or it is a model that reads both and votes (``jury``); one that
-judges each step is asked for its verdict on the step that was named. Its verdicts are ordinary judgements of the
-solution: ``judge/mcc``, ``judge/balanced_accuracy`` and ``gap`` hold them against the truth.
+speaks or bob calls no step wrong, and believes a solution whose step is right. Or it is a model that reads both and
+votes (``jury``); one that judges each step is asked for its verdict on the step that was named. Its verdicts are
+ordinary judgements of the solution: ``judge/mcc``, ``judge/balanced_accuracy`` and ``gap`` hold them against the truth.
 
     critic="opponent"     bob as above
     critic="consultant"   bob speaks for a side that is drawn: against, or for the solution by a step that is right; a
@@ -148,7 +148,7 @@ async def verdicts(
         asked.append(roles.judge.many(jury or 1, group=solution.id, parent=solution, **fields))
     found = {}
     for (solution, turn), step, said in zip(pairs, steps, await together(asked), strict=True):
-        named = step if turn is not None and turn.parsed.ok else None
+        named = step if _names(turn) else None
         votes = [_verdict(solution, vote, named) for vote in said]
         found[(solution.id, None if turn is None else turn.id)] = sum(votes) / len(votes)
     return found
@@ -156,9 +156,14 @@ async def verdicts(
 
 def _step(task: Task, solution: Turn, turn: Turn | None) -> int:
     """The step that is named, else a drawn one."""
-    if turn is not None and turn.parsed.ok:
+    if turn is not None and _names(turn):
         return int(turn.parsed.step)
     return rng_of("check", task.id, solution.id, "" if turn is None else turn.id).randrange(len(solution.parsed.steps))
+
+
+def _names(turn: Turn | None) -> bool:
+    """Whether a speech names a step."""
+    return turn is not None and turn.parsed.ok and turn.parsed.step is not None
 
 
 def _verdict(solution: Turn, vote: Turn, named: int | None) -> float:

@@ -27,7 +27,7 @@ from cotrain.play.idle_loop import together
 from cotrain.play.judges import shown
 from cotrain.play.protocols import attempts
 from cotrain.play.role import Turn
-from cotrain.text.parsers import final_answer
+from cotrain.text.parsers import final_answer, step_verdicts
 from cotrain.text.verdicts import without_thought
 
 SIDES = ("alice", "bob")
@@ -43,7 +43,7 @@ WORDS = Note[int]("words", int, "words of a speech")
 class Accusation:
     """A step that is said to be wrong, and why."""
 
-    step: int  # 0-based
+    step: int | None  # 0-based; None: it calls no step wrong
     argument: str = ""  # what was said in front of it
     words: int = 1  # of the whole speech, a thought left out
     format_score: float = 1.0
@@ -64,6 +64,15 @@ def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | Parse
         return ParseFailure(reason="no such step", format_score=0.5)
     argument = spoken.rpartition("<answer>")[0].strip()
     return Accusation(step=int(said) - 1, argument=argument, words=len(spoken.split()))
+
+
+def parse_review_as_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:
+    """A critic who reviews every step accuses the first one that it calls INCORRECT; where it calls none so, nobody."""
+    review = step_verdicts(text, int(fields["count"]))
+    if isinstance(review, ParseFailure):
+        return review
+    first = next((i for i, right in enumerate(review.steps) if not right), None)
+    return Accusation(step=first, argument=text.strip(), words=len(text.split()))
 
 
 def accuse_anything(fields: Mapping[str, Any], rng: Random) -> str:
@@ -227,17 +236,17 @@ class Game:
 def note_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
     """What an accusation says, and whether it is true of these steps, where that is known."""
     if turn.parsed.ok:
-        turn.show(ANSWER, str(turn.parsed.step + 1))
+        turn.show(ANSWER, "no step" if turn.parsed.step is None else str(turn.parsed.step + 1))
         turn.note(WORDS, turn.parsed.words)
     else:
         turn.show(FAILURE, turn.parsed.reason)
     if steps is not None:
-        turn.note(HIT, turn.parsed.ok and not steps[turn.parsed.step])
+        turn.note(HIT, turn.parsed.ok and turn.parsed.step is not None and not steps[turn.parsed.step])
 
 
 def against(turn: Turn | None, claim: str) -> str:
     """An accusation in words, for a judge who reads; empty where there is none that could be read."""
-    if turn is None or not turn.parsed.ok:
+    if turn is None or not turn.parsed.ok or turn.parsed.step is None:
         return ""
     argument = f" {turn.parsed.argument}" if turn.parsed.argument else ""
     return f"\n{claim} in step {turn.parsed.step + 1}.{argument}"

@@ -18,12 +18,16 @@ Controls: ``consultancy`` has one debater on a drawn side; ``rlaif`` has no oppo
 drawn step, pays the solver alone. ``judged`` is the share of verdicts for the right solution; ``judge/mcc`` says how
 true verdicts are. ``cotrain xplay --seats`` lets debaters of other steps and seeds meet.
 
+``speech="review"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong; the embedded
+models know how, and need no warm-up.
+
 Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears; the
 transcripts of the SFT are a program's that points anywhere. Left out: a judge who is trained.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings, Sft
@@ -33,6 +37,7 @@ from cotrain.learn.preference import Preference
 from cotrain.loop.schedule import Protocol
 from cotrain.play.contests import check_step, contest, rehearse_contest
 from cotrain.play.debates import HIT, JUDGED_RIGHT, PAID, SIDES, accuse_anything, argue, parse_accusation
+from cotrain.play.debates import parse_review_as_accusation
 from cotrain.text.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL, CHECK_STEP, CRITICISE, CRITICISE_FULL
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
@@ -48,28 +53,36 @@ def debate(
     votes: int = 8,  # of a model that judges
     consultancy: bool = False,  # one debater alone, on a drawn side
     rlaif: bool = False,  # nobody speaks against the solver
+    speech: Literal["step", "review"] = "step",  # bob names a step, or reviews all and names the first that is wrong
     by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
     turns: int = 1,  # of both sides at once
     leaves: int = 1,  # continuations of a speech that is not the last, whose outcomes are averaged
-    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models)
+    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
     drafts: int = 4,  # solutions of a problem that a pair is taken from
-    warmup: int = 40,  # steps in which the format of an accusation is learned
+    warmup: int | None = None,  # steps in which the format of an accusation is learned (default: 40; of reviews 0)
     iteration: int = 20,  # updates of DPO+ with one reference
     beta: float = 0.5,  # β of DPO+
     gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultancy
     sft: float = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     short = common_roles.speaks_short(run.model)
-    limit = LIMITS[not short] if words is None else words
+    reviews = speech == "review"
+    limit = (0 if reviews else LIMITS[not short]) if words is None else words
+    lessons = (0 if reviews else 40) if warmup is None else warmup
     if drafts < 2 or min(votes, turns, leaves, iteration) < 1 or min(limit, over) < 0:
         raise ConfigError(
             f"debate: drafts is {drafts}, votes {votes}, turns {turns}, leaves {leaves}, iteration {iteration}, words "
             f"{limit} and over {over}; expected at least 2, 1, 1, 1, 1, 0 and 0"
         )
-    if warmup < 1 and run.model in common_roles.EMBEDDED:
-        raise ConfigError(f"debate: warmup is {warmup}, and {run.model!r} cannot accuse a step; expected at least 1")
+    if reviews and (game != "solve" or rlaif or consultancy or lessons):
+        raise ConfigError(
+            "debate: speech=review has a critic of the solver's own solution, who knows the format; give --game solve, "
+            "and leave out rlaif, consultancy and warmup"
+        )
+    if lessons < 1 and not reviews and not rlaif and run.model in common_roles.EMBEDDED:
+        raise ConfigError(f"debate: warmup is {lessons}, and {run.model!r} cannot accuse a step; expected at least 1")
     if rlaif and (game != "solve" or consultancy):
         raise ConfigError("debate: rlaif pays the solver alone; give --game solve with it, and leave out consultancy")
     if game == "solve" and (turns, leaves) != (1, 1):
@@ -94,7 +107,7 @@ def debate(
 
     policies: dict[str, Policy] = {"debater": run.learner(), **(run.start() if by == "rl" else {})}
     if by == "dpo":
-        policies["before"] = snapshot(run.model, of="debater", every=iteration, first=warmup)
+        policies["before"] = snapshot(run.model, of="debater", every=iteration, first=lessons)
     first: dict[str, Any]
     protocol: Protocol
     rehearsal: Protocol
@@ -116,6 +129,8 @@ def debate(
             measures += (verifying("judge"),)
     else:
         speaks = role("debater", CRITICISE, CRITICISE_FULL)
+        if reviews:
+            speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
         roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
         if judge == "frozen":
             roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
@@ -129,7 +144,7 @@ def debate(
         first, rehearsal = {"critic": critic, "words": limit, "samples": 2}, rehearse_contest
         measures = (verifying("judge"), noting("bob", HIT))
     phases = [Phase(name="debate", protocol=protocol, objectives=tuple(objectives), group_size=1, options=options)]
-    if warmup:
+    if lessons:
         policies["teacher"] = program(accuse_anything, tokens_of="debater")
         roles["teacher"] = role("teacher", speaks.prompt, speaks.prompt)
         if game == "solve":  # so that the solver forgets less
@@ -143,7 +158,7 @@ def debate(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        schedule=alternate(*phases, ratio=(1, 0) if lessons else (1,), warmup={"format": lessons} if lessons else None),
         evaluate=protocol,
         options=rules | how,
         measures=(solving("solver", 8), *measures),

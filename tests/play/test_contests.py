@@ -7,7 +7,7 @@ from cotrain.metrics.heldout import verifying
 from cotrain.play import judges
 from cotrain.play.common_roles import parse_solution, verifier
 from cotrain.play.contests import check_step, contest, rehearse_contest
-from cotrain.play.debates import parse_accusation
+from cotrain.play.debates import parse_accusation, parse_review_as_accusation
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.tasks.words.source import study_problems
@@ -31,7 +31,7 @@ def names_it(fields, rng):
     return "<answer>1</answer>" if fields["asked"] == "Right step" else "<answer>3</answer>"
 
 
-def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, **options):
+def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, parse=parse_accusation, budget=9, **options):
     """Episodes of ``TASKS`` by role; ``right``: the chance of a right solution."""
     solutions = {task.prompt: (task.solution, wrong_answer(task)) for task in TASKS}
 
@@ -46,7 +46,7 @@ def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, **opti
     for name in ("solver", "before"):
         roles[name] = Role(policy=name, prompt="{problem}", parse=parse_solution, sampling=at_most)
     for name in ("bob", "teacher"):
-        roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse_accusation, sampling=at_most)
+        roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse, sampling=Sampling(max_tokens=budget))
     roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker("judge", CHECK_STEP))
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     episodes = executor.play(protocol, TASKS, step=0, group_size=1, **options)
@@ -84,6 +84,22 @@ def test_before_a_critic_who_finds_all_the_judge_is_never_wrong_and_alone_it_oft
     # a drawn step of a wrong solution is right in 2 of 3 cases
     assert alone["judge/true_positive_rate"].value == 1.0 and 0.1 < alone["judge/true_negative_rate"].value < 0.6
     assert 0.0 < alone["judge/mcc"].value < 0.8 and alone["gap"].value > 0.1
+
+
+def test_a_critic_who_reviews_accuses_the_first_step_that_it_calls_wrong_and_may_accuse_nobody():
+    reviewed = {"parse": parse_review_as_accusation, "budget": 99}
+
+    def finds(fields, rng):
+        return write_review(["x"] * 3, [True, True, False], False)
+
+    def trusts(fields, rng):
+        return write_review(["x"] * 3, [True] * 3, True)
+
+    assert verifying("judge")(played(finds, **reviewed))["judge/mcc"].value == 1.0
+    trusting = played(trusts, **reviewed)
+    assert not any(t.truth["hit"] for episode in trusting for t in by_role(episode)["bob"])
+    said = verifying("judge")(trusting)  # the judge checks a drawn step, as if nobody had spoken
+    assert said["judge/true_positive_rate"].value == 1.0 and 0.1 < said["judge/true_negative_rate"].value < 0.6
 
 
 def test_without_an_opponent_the_judge_pays_the_solver_alone():

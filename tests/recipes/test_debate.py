@@ -6,7 +6,7 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.play.common_roles import parse_solution
-from cotrain.play.debates import PAID, argue, paid, parse_accusation, shares
+from cotrain.play.debates import PAID, argue, paid, parse_accusation, parse_review_as_accusation, shares
 from cotrain.play.executor import Executor
 from cotrain.play.role import Role
 from cotrain.recipes.debate import debate
@@ -153,6 +153,21 @@ def test_an_accusation_names_a_step():
         debate(by="dpo", group_size=1)
     with pytest.raises(ConfigError, match=r"kl is 0\.1"):
         debate(by="dpo", kl=0.1)
+
+
+def test_a_review_accuses_the_first_step_that_it_calls_wrong():
+    def read(*verdicts):
+        blocks = "".join(f"<step>so. {'CORRECT' if ok else 'INCORRECT'}</step>" for ok in verdicts)
+        return parse_review_as_accusation(blocks + "<final>INCORRECT</final>", {"count": 3})
+
+    assert [read(*v).step for v in ((1, 0, 0), (0, 1, 1), (1, 1, 1))] == [1, 0, None]
+    assert read(1, 0).reason == "step count"
+    with pytest.raises(ConfigError, match="--game solve"):
+        debate(speech="review")
+    with pytest.raises(ConfigError, match="leave out rlaif"):
+        debate(game="solve", speech="review", warmup=3)
+    made = debate(game="solve", speech="review")
+    assert [phase.name for phase in made.schedule.phases] == ["debate"]
 
 
 @pytest.mark.parametrize("game", ["sides", "solve"])
