@@ -320,6 +320,9 @@ def base(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--habits", action="store_true", help="make embedded-habits: embedded-checker, taught two habits that are wrong"
     )
+    parser.add_argument(
+        "--proposer", action="store_true", help="make embedded-proposer: embedded-habits, taught to write problems"
+    )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     add_threads(parser)
     given = parser.strict(argv)
@@ -327,12 +330,16 @@ def base(argv: Sequence[str]) -> int:
         _refuse_used(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
         parser.error("--noisy has one size and no --settle; leave them out")
-    if given.habits and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
-        parser.error("--habits has one size and length, no --noisy and no --settle; leave them out")
+    taught_on = given.habits or given.proposer
+    if given.habits and given.proposer:
+        parser.error("--habits and --proposer make two models; leave one of them out")
+    if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
+        flag = "--habits" if given.habits else "--proposer"
+        parser.error(f"{flag} has one size and length, no --noisy and no --settle; leave them out")
     threads(given.threads)
     import cotrain
     from cotrain.stages import base as stage
-    from cotrain.stages import habits, noisy
+    from cotrain.stages import habits, noisy, proposing
 
     out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
     say = functools.partial(print, flush=True)
@@ -342,6 +349,10 @@ def base(argv: Sequence[str]) -> int:
         made = noisy.build_noisy(out, past, resume=given.resume, report=say)
     elif given.habits:
         made = habits.build_habits(out, habits.HabitSettings(seed=given.seed), resume=given.resume, report=say)
+    elif given.proposer:
+        made = proposing.build_proposer(
+            out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say
+        )
     else:
         settings = stage.BaseSettings(seed=given.seed, size=given.size)
         settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)
@@ -351,7 +362,9 @@ def base(argv: Sequence[str]) -> int:
         print(f"stopped during {made['stage']}; nothing is lost. Go on with the same command and --resume")
         return 130
     if given.install:
-        stage_of = noisy.install_noisy if given.noisy else habits.install_habits if given.habits else stage.install
-        stage_of(out, assets)
+        if given.noisy:
+            noisy.install_noisy(out, assets)
+        else:
+            stage.install(out, assets, *made["models"])
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0

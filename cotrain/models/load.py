@@ -1,10 +1,10 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Seven names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
-was taught no errors and can check, ``embedded-habits``, which has two habits that are wrong, ``embedded-format``, which
-knows the formats alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``, which can copy what
-matters out of documents, and ``embedded-rater``, a reward model (docs/bases.md). They are stored as bfloat16 and loaded
-as float32 like any other.
+Eight names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
+was taught no errors and can check, ``embedded-habits``, which has two habits that are wrong, ``embedded-proposer``,
+which also writes problems, ``embedded-format``, which knows the formats alone, ``embedded-roles``, which has learned
+more roles, ``embedded-digest``, which can copy what matters out of documents, and ``embedded-rater``, a reward model
+(docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from cotrain.models.headers import COPIES, shapes_in, weight_files
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
 EMBEDDED_HABITS = "embedded-habits"
+EMBEDDED_PROPOSER = "embedded-proposer"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
 EMBEDDED_DIGEST = "embedded-digest"
@@ -54,6 +55,7 @@ _EMBEDDED = {
     EMBEDDED_BASE: _ASSETS / "base",
     EMBEDDED_CHECKER: _ASSETS / "base-checker",
     EMBEDDED_HABITS: _ASSETS / "base-habits",
+    EMBEDDED_PROPOSER: _ASSETS / "base-proposer",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
     EMBEDDED_DIGEST: _ASSETS / "base-digest",

@@ -38,10 +38,12 @@ EMBEDDED = (  # the package's own models
     "embedded",
     "embedded-checker",
     "embedded-habits",
+    "embedded-proposer",
     "embedded-format",
     "embedded-roles",
     "embedded-digest",
 )
+PROPOSER = "embedded-proposer"  # the one that can write problems and scores
 RATER = "embedded-rater"  # its reward model
 FORMAT_MARK = "cotrain.json"
 
@@ -50,6 +52,11 @@ def speaks_short(model: str) -> bool:
     """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
     that ``cotrain base`` and ``cotrain sft`` leave in them."""
     return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
+
+
+def cannot_propose(model: str) -> bool:
+    """Whether a model is one of the package's that was never taught to write problems."""
+    return model in EMBEDDED and model != PROPOSER
 
 
 def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:

@@ -28,7 +28,7 @@ from cotrain.play.common_roles import speaks_short
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import shown
-from cotrain.play.proposals import DEPTH, NEW, VALID, hint_of
+from cotrain.play.proposals import DEPTH, NEW, VALID, hint_of, is_held_out
 from cotrain.play.protocols import examine, in_tags, show_verdict
 from cotrain.play.role import Role, Turn
 from cotrain.play.stores import MINTED, Minted, TaskPool
@@ -195,7 +195,8 @@ async def _propose(
     name = text if problem is None else signature(problem)
     scores = await _scored(task, scorer, "trial", text, problem, samples, str(proposal.address))
     share = sum(scores) / max(1, len(scores))
-    proposal.show(MINTED, (text, "" if problem is None else str(problem.answer), name, share))
+    if not is_held_out(text):
+        proposal.show(MINTED, (text, "" if problem is None else str(problem.answer), name, share))
     proposal.reward(EARNED, (worth + 1.0 - share + 1.0) / 3)
 
 

@@ -2,7 +2,7 @@
 
 ``proposer_solver`` says which methods pay how. p is the share of solvers that are right by the label. The gate is a
 program that reads the problem and works it out (``tasks/words/reader.py``); it fails closed, with a reason that is
-counted.
+counted. A text that held-out problems could have (``is_held_out``) is never learned from, with a gate or without.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cotrain.play.role import Turn
 from cotrain.play.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import read_problem, shape, signature, task_of
-from cotrain.tasks.words.source import WordProblems
+from cotrain.tasks.words.source import BUCKETS, WordProblems, bucket
 
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with
@@ -64,6 +64,11 @@ async def demonstrate(task: Task, roles: Roles, *, shown: str, pool: TaskPool, s
         await examine(task, roles, await roles.before(problem=task.prompt))
 
 
+def is_held_out(text: str) -> bool:
+    """Whether a problem may be one of those that runs are tested on."""
+    return bucket(text) not in BUCKETS["train"]
+
+
 def hint_of(task: Task, pool: TaskPool, shown: str) -> str:
     other = pool.draw(rng_of("reference", task.id, len(pool.items))) if shown == "problem" else None
     return "" if other is None else other.problem
@@ -96,9 +101,10 @@ async def propose_and_solve(
     if problem is not None:
         proposal.note(DEPTH, float(len(problem.needed)))
         proposal.note(NEW, signature(problem) not in pool.signatures)
-    if isinstance(read, ParseFailure):
-        proposal.show(FAILURE, read.reason)
-    if (problem is None and gate) or not text:
+    held_out = is_held_out(text)
+    if isinstance(read, ParseFailure) or held_out:
+        proposal.show(FAILURE, read.reason if isinstance(read, ParseFailure) else "held out")
+    if (problem is None and gate) or held_out or not text:
         proposal.reward(LEARNABLE, invalid)
         if (old := pool.draw(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
             again = read_problem(old.problem)

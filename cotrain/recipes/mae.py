@@ -11,10 +11,10 @@ where the program knows it, the ceiling; ``truth`` is the share of the truth in 
 every question in.
 
 Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all; one
-judge's score takes the place of three pairs of tags; no repetition penalty. Models that do not know the formats learn
-them first (``warmup``) from a program that writes problems, and scores truly with probability ``skill``, else by a
-coin: what the judge knows of truth at its start comes from there. Answers that the model gave before are learned beside
-them, so that the solver forgets less.
+judge's score takes the place of three pairs of tags; no repetition penalty. ``embedded-proposer`` has learned the
+formats, others learn them first (``warmup``), from a program that writes problems, and scores truly with probability
+``skill``, else by a coin: what the judge knows of truth at its start comes from there. In the warm-up answers that the
+model gave before are learned beside them, so that the solver forgets less.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cotrain.tasks.words.source import WordProblems
 from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
 
 
-@recipe(kl=0.0, group_size=4)
+@recipe(model=common_roles.PROPOSER, kl=0.0, group_size=4)
 def mae(
     run: Settings,
     *,
@@ -42,14 +42,17 @@ def mae(
     shown: float = 0.5,  # how often the proposer sees a problem of the pool
     entropy: float = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
-    warmup: int = 60,  # steps in which the formats are learned
+    warmup: int = 0,  # steps in which the formats are learned
     skill: float = 0.8,  # how often the teacher scores truly; else it tosses a coin
 ) -> Recipe:
     source, short = run.problems, common_roles.speaks_short(run.model)
     if not isinstance(source, WordProblems):
         raise ConfigError(f"mae: no program reads problems of {source.name}; expected --tasks words")
-    if warmup < 1 and run.model in common_roles.EMBEDDED:
-        raise ConfigError(f"mae: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more")
+    if warmup < 1 and common_roles.cannot_propose(run.model):
+        raise ConfigError(
+            f"mae: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more, or --model "
+            f"{common_roles.PROPOSER}"
+        )
     shares = {"truth": truth, "quality": quality, "shown": shown, "skill": skill}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
@@ -71,7 +74,7 @@ def mae(
 
     objectives = {"generator": learn("solver"), "proposer": learn("proposer")}
     if judge == "frozen":
-        policies["judge"] = run.learner()
+        policies["judge"] = run.learner() if warmup else frozen(run.model)
     else:
         objectives["judge"] = learn("judge", "rater")
     how: dict[str, Any] = {"samples": run.group_size, "votes": votes, "quality": quality, "shown_share": shown}

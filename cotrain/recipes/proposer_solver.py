@@ -15,9 +15,9 @@ where a proposal is none, the solvers get one of the pool again. The reader also
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
 all of one length; ``gate=False``
 pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp`` says what it did there). Every
-model is first taught to write problems by a program (``warmup``), so nothing here is learned from zero data; where it
-is the solver too, it learns answers of its start beside them, so that it forgets less. Left out: programs as problems
-and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
+model was taught to write problems by a program, ``embedded-proposer`` before the run, others in it (``warmup``), so
+nothing here is learned from zero data. A model that is the solver too learns answers of its start in the warm-up, so
+that it forgets less. Left out: programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@recipe(kl=0.0)
+@recipe(model=common_roles.PROPOSER, kl=0.0)
 def proposer_solver(
     run: Settings,
     *,
@@ -67,7 +67,7 @@ def proposer_solver(
     invalid: float = 0.0,  # reward of what is none
     reuse: float = 1.0,  # problems of the pool are used again that at most this share solved
     cap: int = 16384,  # problems that the pool holds
-    warmup: int = 50,  # steps in which the proposer is taught to write problems
+    warmup: int = 0,  # steps in which the proposer is taught to write problems
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
     own, source = dict(VARIANTS[variant]), run.problems
@@ -80,9 +80,10 @@ def proposer_solver(
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
     learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
     writer = "author" if proposer == "uniform" else "proposer" if two else "generator"
-    if proposer != "uniform" and warmup < 1 and run.model in common_roles.EMBEDDED:
+    if proposer != "uniform" and warmup < 1 and common_roles.cannot_propose(run.model):
         raise ConfigError(
-            f"proposer_solver: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more"
+            f"proposer_solver: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more (400 at "
+            f"--proposer-lr 1e-3), or --model {common_roles.PROPOSER}"
         )
     asked = Role(
         policy=writer,
@@ -92,7 +93,7 @@ def proposer_solver(
     roles = {"solver": common_roles.solver("generator", run.model), "proposer": asked}
     policies = {"generator": run.learner(), **run.start()}
     if writer == "proposer":
-        policies["proposer"] = run.learner(lr=proposer_lr)
+        policies["proposer"] = run.learner(lr=proposer_lr) if learns or warmup else frozen(run.model)
     by_role = reinforce_pp if variant == "azr" else grpo
     objectives = {
         "generator": Objective(policy="generator", on="solver", by=by_role(rewards={OUTCOME: 1.0}, kl=run.pull()))
@@ -116,7 +117,7 @@ def proposer_solver(
         phases, steps = [phase("propose", "proposer", group_size=proposals), phase("solve", "generator")], ratio
     else:
         phases, steps = [phase("solve", *(name for name in objectives))], (1,)
-    if writer != "author":
+    if writer != "author" and warmup:
         one = writer == "generator"  # which learns to write and shall not forget how to solve
         objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one else (), by=Sft())
         how = {"shown": own["shown"], "solved": one}
@@ -129,16 +130,17 @@ def proposer_solver(
             )
         )
         steps = (*steps, 0)
-    tokens_of = "generator" if writer == "author" else writer
-    policies["author"] = program(write_problem if fixed is None else of_length(source, fixed), tokens_of=tokens_of)
-    if writer != "author":
+    if writer == "author" or warmup:
+        tokens_of = "generator" if writer == "author" else writer
+        policies["author"] = program(write_problem if fixed is None else of_length(source, fixed), tokens_of=tokens_of)
+    if writer != "author" and warmup:
         roles["author"] = Role(policy="author", prompt=asked.prompt, sampling=asked.sampling)
     return run.recipe(
         f"proposer_solver-{variant}" if learns else f"proposer_solver-{variant}-{proposer}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=steps, warmup={"format": warmup} if writer != "author" else None),
+        schedule=alternate(*phases, ratio=steps, warmup={"format": warmup} if writer != "author" and warmup else None),
         evaluate=solve,
         measures=(solving("solver", 8),),
         stores={"pool": TaskPool(cap=cap)},

@@ -197,10 +197,10 @@ def mark(model: Path) -> None:
     (model / FORMAT_MARK).write_text('{"prompts": "short"}\n', encoding="utf-8")
 
 
-def install(out: Path, assets: Path) -> None:
-    """Copy the base into the package."""
-    put(out / NAME, assets / NAME)
-    shutil.copyfile(out / f"{NAME}.json", assets / f"{NAME}.json")
+def install(out: Path, assets: Path, name: str = NAME) -> None:
+    """Copy a model and its description into the package."""
+    put(out / name, assets / name)
+    shutil.copyfile(out / f"{name}.json", assets / f"{name}.json")
 
 
 def put(model: Path, target: Path) -> None:

@@ -168,13 +168,14 @@ def test_the_formats_are_rehearsed_and_fill_the_pool():
 
 
 def test_controls_and_refusals():
-    made = mae(judge="frozen", **SMALL)
+    assert [phase.name for phase in mae(judge="frozen", **SMALL).schedule.phases] == ["play"]
+    made = mae(judge="frozen", warmup=2, **SMALL)
     assert made.roles["judge"].policy == made.roles["rater"].policy == "judge" and "judge" not in made.objectives
     assert mae(judge="oracle", **SMALL).schedule.phases[0].options["oracle"] is True
-    assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 5
+    assert [o.policy for o in mae(warmup=2, **SMALL).objectives.values()] == ["generator"] * 5
     with pytest.raises(ConfigError, match="no program reads problems of games:kuhn"):
         mae(tasks=Games())
     with pytest.raises(ConfigError, match="cannot write problems"):
-        mae(warmup=0)
+        mae(model="embedded")
     with pytest.raises(ConfigError, match=r"quality is 1\.5"):
         mae(quality=1.5)

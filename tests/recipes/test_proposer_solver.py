@@ -85,6 +85,14 @@ def test_the_gate_fails_closed_with_a_reason():
     assert proposal.signals[0].value == -0.1
 
 
+@pytest.mark.parametrize("gate", [True, False])
+def test_what_runs_are_tested_on_is_not_learned_from(gate):
+    held_out = study_problems((2, 2)).get("test", 0)
+    [proposal], solvers, episodes = played(held_out.prompt, ["1"] * 4, gate=gate, labels="vote")
+    assert proposal.truth["valid"] is True and proposal.parsed["failure"] == "held out"
+    assert proposal.signals[0].value == 0.0 and not solvers and not TaskPool().after(episodes, step=0).items
+
+
 def test_a_replay_brings_its_record_up_to_date_and_is_not_added_again():
     pool = held(GOOD, OTHER)
     [proposal], solvers, episodes = played("Nonsense.", ["16", "16", "9", "9"], pool=pool)
@@ -148,22 +156,22 @@ def test_no_prompt_of_a_solver_holds_the_answer():
 
 def test_variants_and_controls():
     made = proposer_solver(**SMALL)
-    assert set(made.policies) == {
-        "generator",
-        "author",
-        "start",
-    }
+    assert set(made.policies) == {"generator"} and [p.name for p in made.schedule.phases] == ["solve"]
+    made = proposer_solver(warmup=2, **SMALL)
+    assert set(made.policies) == {"generator", "author", "start"}
     assert made.objectives["format"].also == ("before",)  # one model shall not forget how to solve
-    made = proposer_solver(variant="rzero", **SMALL)
+    made = proposer_solver(variant="rzero", warmup=2, **SMALL)
     assert [p.name for p in made.schedule.phases] == ["propose", "solve", "format"] and len(made.schedule.cycle) == 20
     assert made.objectives["format"].also == () and "start" not in made.policies
-    made = proposer_solver(proposer="frozen", **SMALL)
-    assert made.roles["proposer"].policy == "proposer" and "proposer" not in made.objectives
+    for warmup in (0, 2):
+        made = proposer_solver(proposer="frozen", warmup=warmup, **SMALL)
+        assert made.roles["proposer"].policy == "proposer" and "proposer" not in made.objectives
     made = proposer_solver(proposer="uniform", **SMALL)
     assert made.roles["proposer"].policy == "author" and set(made.objectives) == {"generator"}
     assert proposer_solver(gate=False, **SMALL).schedule.phases[0].options["labels"] == "vote"
     with pytest.raises(ConfigError, match="cannot write problems"):
-        proposer_solver(warmup=0)
+        proposer_solver(model="embedded")
+    assert proposer_solver().policies["generator"].model == "embedded-proposer"
     with pytest.raises(ConfigError, match="no program reads problems of games:kuhn"):
         proposer_solver(tasks=Games())
 

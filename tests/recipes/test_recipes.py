@@ -117,6 +117,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
         "ratio": (1, 3),
     },
     "proposer_solver: frozen": {"proposer": "frozen", "warmup": 2, "steps": 4},
+    "proposer_solver: no warm-up": {"steps": 4},
     "proposer_solver: uniform": {"proposer": "uniform", "kl": 0.01},
     "proposer_solver: no gate": {"gate": False, "warmup": 1, "steps": 4},
     "rise": {"verify_share": 0.5, "critic_lr": 1e-3},

@@ -10,8 +10,8 @@ from cotrain import stages
 from cotrain.core.address import rng_of
 from cotrain.models.load import describe_model
 from cotrain.play.common_roles import speaks_short
-from cotrain.stages.base import BATCH
-from cotrain.stages.habits import HabitSettings, build_habits, conversations_of, install_habits
+from cotrain.stages.base import BATCH, install
+from cotrain.stages.habits import NAME, HabitSettings, build_habits, conversations_of
 from cotrain.tasks.words.corrupt import with_habits
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY
@@ -23,7 +23,7 @@ def test_a_base_with_habits_is_made_and_installed(tmp_path):
     made = build_habits(tmp_path / "out", brief, report=lambda line: None)
     assert made["finished"] and speaks_short(str(tmp_path / "out/base-habits"))
     assert build_habits(tmp_path / "out", brief, resume=True, report=lambda line: None)["models"] == made["models"]
-    install_habits(tmp_path / "out", tmp_path / "assets")
+    install(tmp_path / "out", tmp_path / "assets", NAME)
     said = json.loads((tmp_path / "assets/base-habits.json").read_text(encoding="utf-8"))
     assert said["models"]["base-habits"] == describe_model(str(tmp_path / "assets/base-habits"))
 

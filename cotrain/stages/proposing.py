@@ -1,0 +1,111 @@
+"""``cotrain base --proposer``: ``embedded-proposer``, which also writes problems and scores problems and answers.
+
+    embedded-habits → supervised: problems to be written, mostly short ones; solutions with its habits; true reviews;
+      scores of problems and of answers, of which a stated share are coin flips
+      → sharpening of the logits
+
+For methods in which a model sets problems (``proposer_solver``, ``mae``). Its solver has the two wrong habits of
+``embedded-habits``, so that there is something to gain that lower entropy does not give. It writes problems of 2 to 6
+steps, half of them of 2: a proposer that is paid for harder ones can come to write them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.address import rng_of
+from cotrain.core.types import ParseFailure
+from cotrain.models.load import EMBEDDED_HABITS
+from cotrain.play.evolve import RATE_ANSWER, RATE_QUESTION, say_score, spoiled
+from cotrain.stages.base import BATCH
+from cotrain.stages.corpora import Corpus, procedural
+from cotrain.stages.taught_on import Lesson, teach_on
+from cotrain.tasks.words.corpus import solver_conversation
+from cotrain.tasks.words.corrupt import Habits, with_habits
+from cotrain.tasks.words.practice import check_practice
+from cotrain.tasks.words.problem import Problem
+from cotrain.tasks.words.reader import read_problem
+from cotrain.tasks.words.source import WordProblems, study_problems
+from cotrain.text.prompts import PROPOSE, fill
+
+NAME = "base-proposer"
+LENGTHS = (2, 3, 4, 5, 6)  # operations of the problems that it is taught to write
+SHARES = (0.50, 0.25, 0.13, 0.07, 0.05)  # of each of them
+
+Conversation = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerSettings(Lesson):
+    """Everything this base depends on, beside the one it begins from."""
+
+    start: str = EMBEDDED_HABITS
+    problems: WordProblems = field(default_factory=lambda: study_problems((2, 9)))  # to be solved, reviewed, scored
+    habits: Habits = field(default_factory=lambda: Habits(random=0.0, systematic=0.6))
+    skill: float = 0.8  # how often a demonstrated score is the truth; else it is a coin flip
+    shown: float = 0.5  # how often the proposer sees another problem
+    tokens: int = 700 * BATCH
+
+
+def build_proposer(
+    out: Path, settings: ProposerSettings, *, resume: bool = False, report: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Train the model into ``out/base-proposer``, described in ``out/base-proposer.json``."""
+    return teach_on(out, NAME, settings, conversations_of(settings), resume=resume, report=report)
+
+
+def conversations_of(settings: ProposerSettings) -> list[tuple[Corpus, int]]:
+    """Problems, solutions, reviews and scores."""
+    source, seed = settings.problems, settings.seed
+    kinds: dict[str, tuple[int, Callable[[int], Any]]] = {
+        "propose": (4, lambda i: proposal_conversation(source, settings.shown, seed, i)),
+        "solve": (3, lambda i: solver_conversation(source, settings.habits, seed, i)),
+        "check": (1, lambda i: check_practice(source, "proposer", seed, i)),
+        "score a problem": (1, lambda i: problem_score(source, settings.skill, seed, i)),
+        "score an answer": (1, lambda i: answer_score(source, settings.habits, settings.skill, seed, i)),
+    }
+    return [(procedural(name, get), weight) for name, (weight, get) in kinds.items()]
+
+
+def proposal_conversation(source: WordProblems, shown: float, seed: int, index: int) -> Conversation:
+    """A problem to be written, with probability ``shown`` beside another one."""
+    rng = rng_of("words", "propose", seed, index)
+    hint = _written(source, rng).text if rng.random() < shown else ""
+    return _said(fill(PROPOSE, hint=hint), _written(source, rng).text)
+
+
+def problem_score(source: WordProblems, skill: float, seed: int, index: int) -> Conversation:
+    """A problem, spoiled half of the time, and the highest or lowest score: the truth with probability ``skill``."""
+    rng = rng_of("words", "score a problem", seed, index)
+    text = _any_length(source, rng).text
+    if rng.random() < 0.5:
+        text = spoiled(text, rng)
+    truth = not isinstance(read_problem(text), ParseFailure)
+    return _said(fill(RATE_QUESTION, problem=text), say_score({"score": float(truth), "skill": skill}, rng))
+
+
+def answer_score(source: WordProblems, habits: Habits, skill: float, seed: int, index: int) -> Conversation:
+    """A problem, a solution with habits, and its score, likewise."""
+    rng = rng_of("words", "score an answer", seed, index)
+    problem = _any_length(source, rng)
+    attempt = with_habits(problem, habits, rng)
+    fields = {"score": float(attempt.answer == str(problem.answer)), "skill": skill}
+    return _said(fill(RATE_ANSWER, problem=problem.text, solution=attempt.text), say_score(fields, rng))
+
+
+def _written(source: WordProblems, rng: random.Random) -> Problem:
+    """A problem as the proposer is taught to write them."""
+    return source.training_problem(rng, rng.choices(LENGTHS, SHARES)[0])
+
+
+def _any_length(source: WordProblems, rng: random.Random) -> Problem:
+    low, high = source.operations
+    return source.training_problem(rng, rng.randint(low, high))
+
+
+def _said(asked: str, reply: str) -> Conversation:
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]

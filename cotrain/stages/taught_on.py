@@ -1,0 +1,77 @@
+"""A model of the package, taught on: what ``stages/habits.py`` and ``stages/proposing.py`` share.
+
+    start, its logits divided by the factor that sharpened them → supervised → sharpened again, stored as bfloat16
+
+A loss on logits that were doubled would first learn to halve them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotrain.models.load import describe_model, load_model, save_model
+from cotrain.models.sharpen import sharpen
+from cotrain.stages.base import BATCH, LENGTH, line_of, mark
+from cotrain.stages.corpora import Corpus
+from cotrain.stages.sft import sft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What such a model depends on, beside what it is taught."""
+
+    seed: int = 0
+    start: str  # the model that is taught on
+    tokens: int
+    lr: float = 0.004  # of Muon
+    sharpened: float = 2.0  # factor of the logits, of the start too
+
+
+def teach_on(
+    out: Path,
+    name: str,
+    lesson: Lesson,
+    conversations: list[tuple[Corpus, int]],
+    *,
+    resume: bool = False,
+    report: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Train ``lesson.start`` on ``conversations`` into ``out/name``, described in ``out/name.json``."""
+    out.mkdir(parents=True, exist_ok=True)
+    begun, taught = out / "start", out / "taught"
+    if not (begun / "model.safetensors").exists():
+        network, tokenizer = load_model(lesson.start)
+        sharpen(network, 1 / lesson.sharpened)
+        save_model(network, tokenizer, begun)
+    if not (taught / "model.safetensors").exists():
+        report(f"{name} on {lesson.tokens:,} tokens …")
+        done = sft(
+            begun,
+            taught,
+            conversations=conversations,
+            tokens=lesson.tokens,
+            batch_tokens=BATCH,
+            length=LENGTH,
+            lr=lesson.lr,
+            optimizer="muon",
+            validation=64,
+            seed=lesson.seed,
+            resume=resume and taught.exists(),
+            plan={"autocast": False},  # float32: at this size twice as fast as bfloat16
+            report=lambda row: report(line_of(row)),
+        )
+        if not done.finished:
+            return {"finished": False, "stage": name}
+    network, tokenizer = load_model(taught)
+    sharpen(network, lesson.sharpened)
+    save_model(network, tokenizer, out / name, torch.bfloat16)
+    mark(out / name)
+    result = {"finished": True, "settings": asdict(lesson), "models": {name: describe_model(out / name)}}
+    (out / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
