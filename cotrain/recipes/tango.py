@@ -56,8 +56,8 @@ def tango(
     critic, trained = verifier_model or run.model, verifier == "trained"
     if simultaneous and (not trained or votes > 1):
         raise ConfigError(
-            f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so leave "
-            "verifier at trained and votes at 1"
+            f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
+            "leave verifier at trained and votes at 1"
         )
     paid: dict[str, Any] = {"step_rewards": "none" if steps_judged_by == "nobody" else steps_judged_by}
     paid["oracle_noise"] = oracle_noise
