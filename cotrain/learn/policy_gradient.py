@@ -129,12 +129,14 @@ class PolicyGradient:
 
         baselines: Baselines = state.get("baselines", {})
         mixed = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-        flat = torch.ones(groups, dtype=torch.bool)
+        # whom a reward is compared with: those of its group, or without an estimator of groups all of the batch
+        compared, count = (pools, groups) if self.advantage else (torch.zeros_like(pools), min(groups, 1))
+        flat = torch.ones(count, dtype=torch.bool)
         for name, (channel, factor) in self._channels(rewards, weights).items():
             tokens, baselines = self._advantages(name, channel, samples, pools, baselines)
             metrics |= {f"advantage/{name}": _mean_size(tokens), f"mix/{name}": factor}
             if factor:
-                flat &= pool_is_flat(channel.values, pools[channel.owners], groups)
+                flat &= pool_is_flat(channel.values, compared[channel.owners], count)
                 for total, part in zip(mixed, tokens, strict=True):
                     total += factor * part
         if groups:

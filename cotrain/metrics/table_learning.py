@@ -19,7 +19,8 @@ CREDIT = (
     Metric(
         key="{objective}/zero_spread_groups", label="groups without spread", better=-1, healthy=(0, 0.6),
         tolerable=(0, 0.8),
-        meaning="share of groups in which all rewards are equal, so that they teach nothing",
+        meaning="share of groups in which all rewards are equal, so that they teach nothing; where rewards are not "
+            "compared within groups (REINFORCE++), 1 if those of the batch are all equal, else 0",
         advice="Most groups have equal rewards and teach nothing: change the difficulty of the problems, or use "
             "larger groups.",
     ),
@@ -124,7 +125,7 @@ LEARNING = (
     Metric(key="{policy}/{objective}/samples", unit=COUNT, meaning="traces that it learned from"),
     Metric(key="{policy}/{objective}/tokens", unit=COUNT, meaning="tokens that it learned from"),
     Metric(
-        key="{policy}/{objective}/surprisal", label="entropy by sampling (surprise at its own tokens), nats", unit=NATS,
+        key="{policy}/{objective}/surprisal", label="surprisal per token, nats", unit=NATS,
         healthy=(0.01, 1), tolerable=(0.003, 2), advice=EXPLORING,
         meaning="mean −log-probability of its own sampled tokens: an estimate of its entropy, over what is learned "
             "from",

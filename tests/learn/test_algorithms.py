@@ -57,7 +57,11 @@ def test_reinforce_plus_plus_steps_reach_every_token_before_they_are_whitened():
 def test_reinforce_plus_plus_uses_groups_without_spread():
     result = credit(reinforce_pp(rewards={OUTCOME: 1.0}), outcomes(1.0, 1.0, group="a") + outcomes(0.0, 0.0, group="b"))
     assert len(result.samples) == 4
-    assert result.metrics["zero_spread_groups"] == 1.0
+    assert result.metrics["zero_spread_groups"] == 0.0  # rewards of the batch are compared, and they differ
+    alone = credit(reinforce_pp(rewards={OUTCOME: 1.0}), outcomes(1.0, group="a") + outcomes(0.0, group="b"))
+    assert alone.metrics["zero_spread_groups"] == 0.0 and all(a != [0.0] * 4 for a in advantages(alone))
+    equal = credit(reinforce_pp(rewards={OUTCOME: 1.0}), outcomes(1.0, group="a") + outcomes(1.0, group="b"))
+    assert equal.metrics["zero_spread_groups"] == 1.0
 
 
 def test_running_baseline_of_each_role_by_hand():

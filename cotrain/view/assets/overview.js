@@ -112,6 +112,11 @@ function Earned({ document, common, colours }) {
       charts.push(html`<${Chart} ...${common} title=${html`What the <${Text} of=${role} /> earns, and what is true`}
         gap=${main >= 0 && truth === "accuracy" ? [main, lines.length] : null} lines=${[...lines, right]} />`);
     }
+    const noted = Object.keys(series).filter((name) => name.startsWith(`${role}/truth/`) && document.metrics[name]?.share);
+    if (noted.length) {
+      charts.push(html`<${Chart} ...${common} title=${html`What is true of the <${Text} of=${role} />'s turns`} note="noted, and paid to nobody"
+        lines=${noted.map((name, at) => ({ label: name.split("/").at(-1).replaceAll("_", " "), values: series[name], tone: tone(at), share: true }))} />`);
+    }
   }
   return html`<div class="charts">${charts}</div>`;
 }
@@ -143,9 +148,10 @@ function Health({ document, common, colours }) {
   return html`<div class="charts">${PANELS.map(([title, note, pattern]) => {
     const names = Object.keys(series).filter((name) => pattern.test(name));
     const many = new Set(names.map((name) => name.split("/").at(-1))).size > 1;
+    const own = names.map((name) => colours[document.metrics[name]?.who]), alike = new Set(own).size < own.length;
     const lines = names.map((name, at) => {
       const metric = document.metrics[name] ?? {};
-      return { label: many ? `${metric.who} ${metric.label}` : metric.who, values: series[name], share: metric.share, tone: many ? tone(at) : (colours[metric.who] ?? tone(at)) };
+      return { label: many ? `${metric.who} ${metric.label}` : metric.who, values: series[name], share: metric.share, tone: many || alike ? tone(at) : (own[at] ?? tone(at)) };
     });
     const healthy = many ? null : (document.metrics[names[0]]?.healthy ?? null);
     return html`<${Chart} ...${common} title=${title} note=${note} lines=${lines} healthy=${healthy} />`;
