@@ -114,7 +114,7 @@ function Earned({ document, common, colours }) {
     }
     const noted = Object.keys(series).filter((name) => name.startsWith(`${role}/truth/`) && document.metrics[name]?.share);
     if (noted.length) {
-      charts.push(html`<${Chart} ...${common} title=${html`What is true of the <${Text} of=${role} />'s turns`} note="noted, and paid to nobody"
+      charts.push(html`<${Chart} ...${common} title=${html`What is true of the <${Text} of=${role} />'s turns`} note="what the protocol noted as truth"
         lines=${noted.map((name, at) => ({ label: name.split("/").at(-1).replaceAll("_", " "), values: series[name], tone: tone(at), share: true }))} />`);
     }
   }
