@@ -39,6 +39,7 @@ EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0
 QUALITY = Note[float]("quality", float, "Q of a question, in [0, 1]")
 UNREADABLE = 0.5  # a score that cannot be read
 HIGHEST = 10
+SHORT = 20  # tokens of a score alone: to the embedded tokenizer the longest is 13, and its end one more
 _SCORE = re.compile(r"<score>(.*?)</score>", re.DOTALL)
 
 RATE_QUESTION = "{problem}\nScore the problem:"
@@ -93,7 +94,7 @@ def write_score(score: float) -> str:
 def rater(policy: str, model: str) -> Role:
     """Scores a question: field ``problem``."""
     short = speaks_short(model)
-    sampling = Sampling(max_tokens=8 if short else 256)
+    sampling = Sampling(max_tokens=SHORT if short else 256)
     return Role(
         policy=policy, prompt=RATE_QUESTION if short else RATE_QUESTION_FULL, parse=parse_score, sampling=sampling
     )
@@ -102,7 +103,7 @@ def rater(policy: str, model: str) -> Role:
 def judge(policy: str, model: str) -> Role:
     """Scores an answer: fields ``problem`` and ``solution``."""
     short = speaks_short(model)
-    sampling = Sampling(max_tokens=8 if short else 256)
+    sampling = Sampling(max_tokens=SHORT if short else 256)
     return Role(policy=policy, prompt=RATE_ANSWER if short else RATE_ANSWER_FULL, parse=parse_score, sampling=sampling)
 
 

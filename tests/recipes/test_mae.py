@@ -8,6 +8,7 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.loop.trainer import CoTrainer
+from cotrain.models.load import load_model
 from cotrain.play.common_roles import parse_solution
 from cotrain.play.evolve import evolve, is_question, parse_score, rehearse, say_score, spoiled, write_score
 from cotrain.play.executor import Executor
@@ -179,3 +180,10 @@ def test_controls_and_refusals():
         mae(model="embedded")
     with pytest.raises(ConfigError, match=r"quality is 1\.5"):
         mae(quality=1.5)
+
+
+def test_the_longest_score_fits_into_what_an_embedded_judge_may_say():
+    _, tokenizer = load_model("embedded-proposer")
+    longest = max(len(tokenizer.encode(write_score(s / 9), add_special_tokens=False)) for s in range(10))
+    for role in ("judge", "rater"):
+        assert mae().roles[role].sampling.max_tokens > longest
