@@ -307,7 +307,7 @@ def base(argv: Sequence[str]) -> int:
     """Make embedded-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
     parser = Parser(prog="cotrain base", description=base.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
-    parser.add_argument("--size", choices=("1M", "3M", "8M"), default="1M", help="parameters: 1M, 3M or 8M")
+    parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
     parser.add_argument("--tokens", type=whole(1), metavar="N", help="of practice (default: those of the shipped base)")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
     parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")

@@ -6,7 +6,8 @@ generator and what it can get away with. For frozen reward models Gao et al. (ar
 truth part; here the judge may learn on.
 
 Controls: ``verifier="frozen"`` does not train the verifier after its ``warmup`` (both arms begin the generator's
-training with the same judge), ``pay="truth"`` pays the graded answer with the same reviews played (the ceiling).
+training with the same judge), ``pay="truth"`` pays the graded answer with the same reviews played (the ceiling),
+``ratio`` trains the two in turn, each from episodes of its own.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def judged(
     verifier_format: float = 0.8,  # weight of a review that can be read
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
     warmup: int = 20,  # steps in which the verifier alone learns
+    ratio: tuple[int, int] | None = None,  # steps of generator and verifier, in turn; by default both learn at each
     reviews: int = 4,  # of a solution
     pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
     judge: judges.Format = "steps",  # the verifier's format
@@ -58,6 +60,8 @@ def judged(
     if reviews < 2:
         raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
     critic, learns = verifier_model or run.model, verifier == "trained"
+    if ratio and not learns:
+        raise ConfigError(f"judged: ratio is {ratio} and the verifier is frozen; leave ratio out, or train the verifier")
     readable = {FORMAT: format_reward} if format_reward else {}
     by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.pull())
     learn_to_judge = grpo(
@@ -72,8 +76,9 @@ def judged(
     def phase(name: str, *objectives: str) -> Phase:
         return Phase(name=name, protocol=solve_to_be_believed, objectives=objectives, options={"reviews": reviews})
 
-    phases = [phase("both", *("generator", "verifier")[: 1 + learns])]
-    phases += [phase("verifier", "verifier")] if warmup else []
+    together = ("generator",) if ratio or not learns else ("generator", "verifier")
+    phases = [phase("both" if not ratio else "generator", *together)]
+    phases += [phase("verifier", "verifier")] if warmup or ratio else []
     trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
     return run.recipe(
         "judged" if learns else "judged-frozen",
@@ -83,7 +88,7 @@ def judged(
             "verifier": judges.judge("verifier", critic, judge),
         },
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"verifier": warmup} if warmup else {}),
+        schedule=alternate(*phases, ratio=(ratio or (1, 0))[: len(phases)], warmup={"verifier": warmup} if warmup else {}),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
     )

@@ -42,6 +42,7 @@ NAME = "base-checker"
 LENGTH = 512  # tokens of a row: every conversation of practice fits
 BATCH = 8192  # tokens of one optimiser step
 SIZES = {
+    "0.3M": {"depth": 3, "width": 80, "heads": 4, "kv_heads": 2, "feed_forward": 240},
     "1M": {"depth": 4, "width": 128, "heads": 4, "kv_heads": 2, "feed_forward": 384},
     "3M": {"depth": 6, "width": 192, "heads": 6, "kv_heads": 3, "feed_forward": 576},
     "8M": {"depth": 10, "width": 256, "heads": 8, "kv_heads": 4, "feed_forward": 768},

@@ -319,3 +319,11 @@ def test_a_frozen_judge_learns_in_its_warmup_alone():
     assert made.schedule.phase_at(1).objectives == ("generator", "verifier")
     with pytest.raises(ConfigError, match="reviews is 1"):
         judged(reviews=1)
+
+
+def test_judge_and_judged_learn_in_turn_where_a_ratio_says_so():
+    made = judged(ratio=(2, 1), warmup=1)
+    learning = [made.schedule.phase_at(step).objectives for step in range(7)]
+    assert learning == [("verifier",)] + 2 * [("generator",), ("generator",), ("verifier",)]
+    with pytest.raises(ConfigError, match="ratio is .1, 1. and the verifier is frozen"):
+        judged(ratio=(1, 1), verifier="frozen")

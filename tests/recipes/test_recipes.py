@@ -92,6 +92,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "dsm: roles": {"warmup": 1, "reviews": 3, "steps": 3, "ratio": (1, 1)},
     "dsm: no meta-verifier": {"analysis": "asked", "meta": False, "warmup": 1, "labels": "answer"},
     "judged": {"warmup": 1, "verifier_lr": 1e-3},
+    "judged: in turn": {"ratio": (1, 1), "warmup": 0},
     "judged: frozen": {"verifier": "frozen", "warmup": 1},
     "judged: truth": {"pay": "truth", "warmup": 0, "balance": False, "kl": 0.01},
     "mae": {"warmup": 3, "steps": 5},
