@@ -61,7 +61,7 @@ def judged(
         raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")
     critic, learns = verifier_model or run.model, verifier == "trained"
     if ratio and not learns:
-        raise ConfigError(f"judged: ratio is {ratio} and the verifier is frozen; leave ratio out, or train the verifier")
+        raise ConfigError(f"judged: ratio is {ratio} and verifier=frozen; leave ratio out, or train the verifier")
     readable = {FORMAT: format_reward} if format_reward else {}
     by = grpo(rewards={BELIEVED if pay == "verdict" else OUTCOME: 1.0} | readable, kl=run.pull())
     learn_to_judge = grpo(
@@ -80,6 +80,7 @@ def judged(
     phases = [phase("both" if not ratio else "generator", *together)]
     phases += [phase("verifier", "verifier")] if warmup or ratio else []
     trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
+    shares = (ratio or (1, 0))[: len(phases)]
     return run.recipe(
         "judged" if learns else "judged-frozen",
         policies={"generator": run.learner(), "verifier": trained, **run.start()},
@@ -88,7 +89,7 @@ def judged(
             "verifier": judges.judge("verifier", critic, judge),
         },
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(ratio or (1, 0))[: len(phases)], warmup={"verifier": warmup} if warmup else {}),
+        schedule=alternate(*phases, ratio=shares, warmup={"verifier": warmup} if warmup else {}),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
     )
