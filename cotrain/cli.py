@@ -15,6 +15,7 @@ from cotrain.commands.reading import chat, check, doctor, evaluate, export, list
 from cotrain.commands.running import demo, resume, run
 from cotrain.core import streams
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
+from cotrain.core.threads import wait_briefly
 from cotrain.core.verbosity import set_level, shows_all
 
 USAGE = """\
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     argv = list(argv)
     set_level(None)
+    wait_briefly()
     from cotrain.commands import stages
     from cotrain.serve import command as server
 

@@ -17,6 +17,14 @@ def usual_threads() -> int:
     return int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
 
 
+def wait_briefly() -> None:
+    """Before torch is imported: a thread of GNU OpenMP that waits for another one looks 1,000 times, then sleeps. By
+    default it looks 300,000 times, for milliseconds, in which that other one may have no processor. What the user set,
+    here or as OMP_WAIT_POLICY, stays."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def busy_elsewhere(seconds: float = 0.1) -> float:
     """Processors that other programs keep busy, looked at for so many seconds in which this one sleeps; the load of
     the last minute where the kernel does not tell."""
@@ -37,12 +45,12 @@ def spent() -> tuple[int, int]:
 
 def settled_threads(given: int | None) -> int:
     """``--threads``, else the usual ones. Says so where there are several and other programs leave too few processors:
-    a thread that waits for another one spins, and where that other one has no processor it spins for long."""
+    a thread then waits for another one that has no processor."""
     count, cores = given or usual_threads(), os.cpu_count() or 1
     if count > 1 and shows_notes() and (busy := busy_elsewhere()) > cores - count + 0.5:
         print(
             f"note: other programs use {busy:.1f} of {cores} processors, and {count} threads that wait for each other "
-            "are then many times slower than one: --threads 1",
+            "are then slower than one: --threads 1",
             file=sys.stderr,
         )
     return count

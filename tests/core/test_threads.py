@@ -1,10 +1,13 @@
 """How many threads a command takes when it is not told."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from cotrain.core import threads
+from cotrain.cli import main
 from cotrain.core.threads import settled_threads, usual_threads
 
 
@@ -33,6 +36,25 @@ def test_more_threads_than_others_leave_processors_are_advised_against(given, bu
     assert settled_threads(given) == (given or 3)
     said = capsys.readouterr()
     assert ("--threads 1" in said.err) is told and said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_a_command_bounds_how_long_threads_spin_unless_the_user_says_otherwise(given, spins, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what the command sets is taken back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--version"]) == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+def test_torch_is_imported_by_no_command_line_before_that():
+    code = "import sys, cotrain.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_busy_processors_are_those_that_were_not_idle_meanwhile(monkeypatch):
