@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import batch_figures
 import crossed
+import what_changed
 
 
 def runs(folder: Path, figures: dict[int, list[float | None]]) -> Path:
@@ -86,3 +87,29 @@ def test_two_judges_on_the_same_solutions(tmp_path: Path, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         crossed.main([str(path) for path in files])
     assert ended.value.code == 2 and "has no generators" in capsys.readouterr().err
+
+
+def test_what_training_changed_is_read_from_runs_and_their_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, end in ((0, 0.5), (1, 0.6), (2, 0.7)):
+        run = tmp_path / f"study/all/arm/seed-{seed}"
+        run.mkdir(parents=True)
+        rows = [{"step": i, "solver/entropy": 1.0 - 0.1 * i, "solver/entropy/right": 9.0} for i in range(6)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (run / "summary.json").write_text(json.dumps({"after": {"generator/update_sparsity": {"value": 0.25}}}))
+        for name, value in (("-step-0", 0.25), ("", end)):
+            figures = {f"solver/pass@{k}": {"value": value, "n": 4} for k in (1, 2)}
+            (run / f"eval-test{name}-2-samples.json").write_text(json.dumps({"figures": figures}))
+    arm = str(tmp_path / "study/all/arm")
+    what_changed.main([arm, "--problems", "4", "--samples", "2", "--batches", "2"])
+    said = capsys.readouterr().out
+    assert "| study: arm | generator | 0.250 [0.250, 0.250] |" in said
+    assert "| study: arm | solver | 0.950 | 0.550 | -0.400 [-0.400, -0.400] |" in said
+    assert "| study: arm | pass@2 | 0.250 | 0.600 [0.352, 0.848] | +0.350 [0.102, 0.598] |" in said
+    with pytest.raises(SystemExit):
+        what_changed.main([arm, "--problems", "5", "--samples", "2"])
+    assert "is of other problems than 5" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        what_changed.main([str(tmp_path / "nowhere")])
+    assert "no finished seed-N" in capsys.readouterr().err
