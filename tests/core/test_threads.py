@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cotrain.core import threads
 from cotrain.cli import main
+from cotrain.core import threads
 from cotrain.core.threads import settled_threads, usual_threads
 
 
