@@ -44,7 +44,7 @@ def stop_at_first_token(began: float, words: list[str]) -> None:
 
 
 def main() -> None:
-    given = side(__doc__.splitlines()[0]).parse_args()
+    given = side(__doc__.splitlines()[0], model=False).parse_args()
     seconds = []
     for _ in range(given.warmup + given.steps):
         with tempfile.TemporaryDirectory() as directory:

@@ -17,7 +17,7 @@ from cotrain.recipes.tango import tango
 
 
 def main() -> None:
-    parser = side(__doc__.splitlines()[0])
+    parser = side(__doc__.splitlines()[0], model=False)
     parser.add_argument("--recipe", choices=("grpo", "tango"), required=True)
     given = parser.parse_args()
     work, device = work_of(given), given.device

@@ -73,10 +73,10 @@ def word(token: int) -> str:
     return f"w{token}"
 
 
-def side(description: str) -> argparse.ArgumentParser:
-    """The flags that every side understands."""
+def side(description: str, *, model: bool = True) -> argparse.ArgumentParser:
+    """The flags that every side understands; ``model``: it cannot do without one."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--model", metavar="DIR", help="model directory written by models.py")
+    parser.add_argument("--model", required=model, metavar="DIR", help="model directory written by models.py")
     parser.add_argument("--tasks", type=int, default=32, help="prompts a step")
     parser.add_argument("--group", type=int, default=8, help="answers a prompt")
     parser.add_argument("--prompt", type=int, default=48, help="tokens of a prompt")
