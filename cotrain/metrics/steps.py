@@ -220,10 +220,22 @@ def truth_notes(traces: Sequence[Trace]) -> Figures:
 
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
     """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
-    reviews. Positive when the solver is believed more than it deserves. None when nothing was judged."""
-    total = review_counts([t for e in episodes for t in e.traces if t.parent is not None])
+    reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts on
+    other reviews or on questions do not count."""
+    total = review_counts([t for e in episodes for t in _reviews_of_solutions(e.traces)])
     gap = float(GAP(sums_of(total))) if total else math.nan
     return None if math.isnan(gap) else gap
+
+
+def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
+    """Turns about another one, without those about a turn of this episode that is itself a verdict or no answer."""
+    by_id = {str(trace.address): trace for trace in traces}
+    found = []
+    for trace in traces:
+        about = by_id.get(trace.parent or "", trace)
+        if trace.parent is not None and (about is trace or (CORRECT.of(about) is not None and not FINAL.on(about))):
+            found.append(trace)
+    return found
 
 
 def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:

@@ -151,6 +151,17 @@ def test_the_gap_counts_readable_reviews_alone():
     assert reward_gap([replace(episode, traces=(trace(correct=True),))]) is None
 
 
+def test_verdicts_on_reviews_and_on_questions_are_not_in_the_gap():
+    solution = trace(correct=False)
+    said = trace("verifier", parent=str(solution.address), parsed={"final": True}, correct=False)
+    on_review = trace("meta", parent=str(said.address), parsed={"final": False}, correct=True)
+    question = trace("proposer")
+    on_question = trace("rater", parent=str(question.address), parsed={"final": False}, correct=True)
+    episode = Episode(step=0, task=0, member=0, task_id="t", traces=(solution, said, on_review, question, on_question))
+    assert reward_gap([episode]) == 1.0
+    assert reward_gap([replace(episode, traces=(question, on_question))]) is None
+
+
 def test_keys_of_credit_and_learning_do_not_meet_those_of_a_role():
     assert credit_keys("verifier", {"traces": 2.0, "reward/x": 0.5, "groups": 1.0}, {"zero_spread": 3}, 2) == {
         "verifier/credit/samples": 2,
