@@ -34,12 +34,24 @@ def seeds_of(arm: Path) -> list[Path]:
     return found
 
 
+def opened(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON file of a run. Raises DataError for one that cannot be read or lacks a key."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}; expected what a finished run or cotrain eval wrote") from None
+    for key in keys:
+        if not isinstance(found, dict) or key not in found:
+            raise DataError(f"{path} has no {key!r}; expected what a finished run or cotrain eval wrote")
+    return dict(found)
+
+
 def passing(run: Path, step: int | None, problems: int, samples: int) -> dict[str, float]:
     """pass@k of a run's solver by key, at the start (step 0) or the end (None)."""
     written = run / f"eval-test{'' if step is None else f'-step-{step}'}-{samples}-samples.json"
     if written.is_file():
-        figures = json.loads(written.read_text(encoding="utf-8"))["figures"]
-        if figures[f"solver/pass@{samples}"]["n"] != problems:
+        figures = opened(written, "figures")["figures"]
+        if figures.get(f"solver/pass@{samples}", {}).get("n") != problems:
             raise DataError(
                 f"{written} is of other problems than {problems}; move it away, or give --problems as there"
             )
@@ -92,7 +104,7 @@ def unchanged(arms: Mapping[str, Sequence[Path]]) -> list[str]:
     for arm, runs in arms.items():
         found: dict[str, list[float]] = {}
         for run in runs:
-            after: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))["after"]
+            after: dict[str, Any] = opened(run / "summary.json", "after")["after"]
             for key, one in after.items():
                 if key.endswith(SPARSITY):
                     found.setdefault(key.removesuffix(SPARSITY), []).append(one["value"])

@@ -113,3 +113,15 @@ def test_what_training_changed_is_read_from_runs_and_their_evaluations(
     with pytest.raises(SystemExit):
         what_changed.main([str(tmp_path / "nowhere")])
     assert "no finished seed-N" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "what"), [("{bad", "Expecting property name"), ("{}", "has no 'after'")])
+def test_a_summary_that_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, what: str
+) -> None:
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "summary.json").write_text(text)
+    with pytest.raises(SystemExit):
+        what_changed.main([str(tmp_path)])
+    said = capsys.readouterr().err
+    assert what in said and "expected what a finished run" in said
