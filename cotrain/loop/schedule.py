@@ -115,7 +115,9 @@ def single(
 def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:
     """Each phase for its number of steps in ``ratio``, in turn; before that, warm-up phases by name."""
     if len(ratio) != len(phases) or any(r < 0 for r in ratio) or not any(ratio):
-        raise ConfigError(f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases")
+        raise ConfigError(
+            f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases, not all 0"
+        )
     early = [(name, length) for name, length in (warmup or {}).items() if length < 0]
     if early:
         raise ConfigError(f"schedule: warmup of phase {early[0][0]!r} is {early[0][1]}, expected at least 0 steps")

@@ -228,14 +228,14 @@ def reward_gap(episodes: Sequence[Episode]) -> float | None:
 
 
 def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
-    """Turns about another one, without those about a turn of this episode that is itself a verdict or no answer."""
+    """Turns of one episode about a graded answer, and those about a turn that is not among these. Left out are turns
+    about a verdict, and about what has no answer, as a question."""
     by_id = {str(trace.address): trace for trace in traces}
-    found = []
-    for trace in traces:
-        about = by_id.get(trace.parent or "", trace)
-        if trace.parent is not None and (about is trace or (CORRECT.of(about) is not None and not FINAL.on(about))):
-            found.append(trace)
-    return found
+
+    def counts(about: Trace) -> bool:
+        return CORRECT.of(about) is not None and not FINAL.on(about)
+
+    return [t for t in traces if t.parent is not None and (t.parent not in by_id or counts(by_id[t.parent]))]
 
 
 def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
