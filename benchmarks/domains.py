@@ -1,6 +1,6 @@
 """A model and data for the study of domains: arithmetic of reasoning-gym and short programs, beside word problems.
 
-    python benchmarks/domains.py --out runs/domains [--tokens 6000000] [--lessons 4000] [--programs 2000]
+    python benchmarks/domains.py --out runs/domains [--tokens 2400000] [--lessons 4000] [--programs 2000]
     cotrain study domains
 
 ``embedded`` has never seen a puzzle of reasoning-gym nor a program. Here it is taught by worked solutions of training
@@ -32,8 +32,8 @@ from cotrain.core.types import Task, TaskSource
 from cotrain.stages.base import mark
 from cotrain.stages.corpora import corpus_file
 from cotrain.stages.sft import sft
-from cotrain.tasks.gym import GymTasks
 from cotrain.tasks.programs import ProgramTasks
+from cotrain.tasks.sources import task_source
 from cotrain.text.parsers import write_solution
 from cotrain.text.prompts import SOLVE, fill
 
@@ -76,7 +76,11 @@ def euclid(task: Task) -> str:
     return write_solution(steps, str(found))
 
 
-GYM: dict[str, Worked] = {"chain_sum": chain_sum, "products": products, "gcd": euclid}
+GYM: dict[str, Worked] = {  # with numbers that a model of a million parameters can learn to work with
+    "gym:chain_sum:max_terms=3,max_digits=2": chain_sum,
+    "gym:products:max_digits=2": products,
+    "gym:gcd:max_value=100": euclid,
+}
 
 
 KINDS: tuple[tuple[str, str, Callable[[Any, int, int], int]], ...] = (  # what it does, its line, and the same here
@@ -136,7 +140,7 @@ def write(out: Path, *, count: int, programs: int) -> Path:
     tasks = out / "programs.jsonl"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in program_rows(programs)), encoding="utf-8")
     short = ProgramTasks("mbpp", tasks)
-    made = [row for name, worked in GYM.items() for row in lessons(GymTasks(name), worked, count)]
+    made = [row for name, worked in GYM.items() for row in lessons(task_source(name), worked, count)]
     made += lessons(short, program, count)
     made += lessons(study_problems((2, 4)), lambda task: str(task.solution), count)
     short.close()
@@ -149,7 +153,7 @@ def write(out: Path, *, count: int, programs: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=6_000_000)
+    parser.add_argument("--tokens", type=int, default=2_400_000)
     parser.add_argument("--lessons", type=int, default=4000, help="of each domain")
     parser.add_argument("--programs", type=int, default=2000)
     given = parser.parse_args()

@@ -5,6 +5,7 @@ A source describes itself as ``{"kind": …, "settings": {…}}``; ``settings`` 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ NAMES = (
     *SCHEMAS,
     *PROGRAMS,
     "gym:NAME",
+    "gym:NAME:SETTING=VALUE,...",
     "verifiers:NAME",
     "openenv:URL",
     "path/to/file.py:CLASS",
@@ -32,8 +34,8 @@ NAMES = (
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "world", "gym:NAME",
-    "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "world", "gym:NAME" (with
+    settings of its data set "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox
     "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without arguments.
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
@@ -64,7 +66,30 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         )
     if own:
         return _own(spec, {})
-    return from_description({"kind": kind, "settings": {named[kind]: name} if kind in named else {}})
+    settings = {named[kind]: name} if kind in named else {}
+    if kind == "gym" and ":" in name:
+        settings = _gym_settings(spec)
+    return from_description({"kind": kind, "settings": settings})
+
+
+def _gym_settings(spec: str) -> dict[str, Any]:
+    """``gym:NAME:SETTING=VALUE,...``: a value is a number, true or false where it reads as one, else text."""
+    dataset, _, rest = spec.removeprefix("gym:").partition(":")
+    settings: dict[str, Any] = {}
+    for part in rest.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.isidentifier() and equals and value):
+            raise ConfigError(
+                f"tasks {spec!r}: expected SETTING=VALUE, such as 'gym:{dataset}:max_terms=3,max_digits=2', and found "
+                f"{part!r}"
+            )
+        if name in settings:
+            raise ConfigError(f"tasks {spec!r}: {name} is given twice; leave one out")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return {"dataset": dataset, "settings": settings}
 
 
 def problems(

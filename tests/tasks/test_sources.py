@@ -27,6 +27,24 @@ def test_wrong_names_and_data():
         task_source("gym")
 
 
+def test_settings_of_reasoning_gym_in_the_name():
+    pytest.importorskip("reasoning_gym")
+    source = task_source("gym:chain_sum:max_terms=2,max_digits=1")
+    assert source.describe()["settings"]["settings"] == {"max_terms": 2, "max_digits": 1}
+    assert from_description(source.describe()).get("test", 3) == source.get("test", 3)
+    assert all(len(source.get("train", index).prompt.split("problem: ")[1]) <= len("9 - 9 =") for index in range(20))
+    with pytest.raises(ConfigError, match="refuses the settings {'max_trems': 2}"):
+        task_source("gym:chain_sum:max_trems=2")
+
+
+@pytest.mark.parametrize("spec", ["max_terms", "max_terms=", "=2", "max_terms=2,", "max_terms=2,min_terms"])
+def test_settings_that_are_none(spec):
+    with pytest.raises(ConfigError, match="expected SETTING=VALUE"):
+        task_source(f"gym:chain_sum:{spec}")
+    with pytest.raises(ConfigError, match="max_terms is given twice"):
+        task_source("gym:chain_sum:max_terms=2,max_terms=3")
+
+
 @pytest.mark.parametrize("spec", ["words", "jsonl"])
 def test_descriptions_build_the_same_source(tmp_path, spec):
     path = tmp_path / "a.jsonl"
