@@ -1,19 +1,20 @@
 """A model and data for the study of domains: arithmetic of reasoning-gym and short programs, beside word problems.
 
-    python benchmarks/domains.py --out runs/domains [--tokens 2400000] [--lessons 4000] [--programs 2000]
+    python benchmarks/domains.py --out runs/domains [--tokens 5000000] [--lessons 3000] [--programs 2000] [--taught 250]
     cotrain study domains
 
-``embedded`` has never seen a puzzle of reasoning-gym nor a program. Here it is taught by worked solutions of training
-problems (its own word problems among them): partial sums (``chain_sum``), partial products (``products``), Euclid's
-steps (``gcd``), and functions of one line. Written to --out:
+``embedded`` has never seen a puzzle of reasoning-gym nor a program. Here it is taught by solutions of training problems
+(its own word problems among them): partial sums (``chain_sum``), partial products (``products``), Euclid's steps
+(``gcd``), and functions of one line; and by true reviews of such solutions, half of them with a slip in one step.
+Written to --out:
 
     programs.jsonl   the programs' problems in MBPP's format, for ``--tasks mbpp --data``
     lessons.jsonl    conversations, as a run will ask and read them
     taught           the model
 
-Needs ``pip install 'cotrain[gym]'``. After 1.2M tokens it was greedily right (48 test problems each) in 0.60 of the
-word problems, 0.58 of the programs, 0.13 of ``gcd``, 0.04 of ``products`` and 0.00 of ``chain_sum``, whose numbers have
-up to four digits; after 6M nobody has looked. AdamW at 1e-3 taught no program in 2M tokens.
+Needs ``pip install 'cotrain[gym]'``, and a quarter of an hour on a free core. Taught by solutions alone it writes no
+review that can be read, not even of a word problem; 1,600 lessons of programs leave nothing to learn there (0.96
+greedy). AdamW at 1e-3 taught no program in 2M tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterator
-from math import gcd
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,45 +34,57 @@ from cotrain.stages.corpora import corpus_file
 from cotrain.stages.sft import sft
 from cotrain.tasks.programs import ProgramTasks
 from cotrain.tasks.sources import task_source
-from cotrain.text.parsers import write_solution
-from cotrain.text.prompts import SOLVE, fill
+from cotrain.tasks.words.practice import check_practice
+from cotrain.text.parsers import Solution, tagged_solution, write_review, write_solution
+from cotrain.text.prompts import REVIEW, SOLVE, fill
 
-Worked = Callable[[Task], str]  # a solution in the solver's format
+Slip = Callable[[int, int], int]  # what is written as the result of step k instead of the right one
+Worked = Callable[[Task, Slip], str]  # a solution in the solver's format; its later steps follow from what is written
 
 
-def chain_sum(task: Task) -> str:
+def exact(step: int, result: int) -> int:
+    """The slip that is none."""
+    return result
+
+
+def chain_sum(task: Task, slip: Slip = exact) -> str:
     """``87 - 68 - 66``: one step for each sign."""
     terms = re.findall(r"([+-]?)\s*(\d+)", task.prompt.partition(":")[2])
     total, steps = int(terms[0][1]), []
     for sign, number in terms[1:]:
-        after = total + int(number) if sign == "+" else total - int(number)
+        after = slip(len(steps), total + int(number) if sign == "+" else total - int(number))
         steps.append(f"{total} {sign} {number} = {after}")
         total = after
     return write_solution(steps or [str(total)], str(total))
 
 
-def products(task: Task) -> str:
+def products(task: Task, slip: Slip = exact) -> str:
     """``98 * 84``: one step for each digit of the second factor that is not 0, then their sums."""
     one, other = map(int, re.findall(r"\d+", task.prompt)[:2])
-    parts = [int(digit) * 10**place for place, digit in enumerate(reversed(str(other))) if digit != "0"][::-1]
-    steps = [f"{one} * {part} = {one * part}" for part in parts]
-    total = one * parts[0] if parts else 0
+    digits = [int(digit) * 10**place for place, digit in enumerate(reversed(str(other))) if digit != "0"][::-1] or [0]
+    parts = [slip(step, one * digit) for step, digit in enumerate(digits)]
+    steps = [f"{one} * {digit} = {part}" for digit, part in zip(digits, parts, strict=True)]
+    total = parts[0]
     for part in parts[1:]:
-        steps.append(f"{total} + {one * part} = {total + one * part}")
-        total += one * part
-    return write_solution(steps or [f"{one} * 0 = 0"], str(total))
+        after = slip(len(steps), total + part)
+        steps.append(f"{total} + {part} = {after}")
+        total = after
+    return write_solution(steps, str(total))
 
 
-def euclid(task: Task) -> str:
-    """``519, 333``: remainders, from the first pair on."""
-    numbers, steps = list(map(int, re.findall(r"\d+", task.prompt.partition(":")[2]))), []
+def euclid(task: Task, slip: Slip = exact) -> str:
+    """``519, 333``: remainders, from the first pair on. A slip that is no remainder is not made."""
+    numbers, steps = list(map(int, re.findall(r"\d+", task.prompt.partition(":")[2]))), list[str]()
     found = numbers[0]
     for number in numbers[1:]:
         large, small = max(found, number), min(found, number)
         while small:
-            steps.append(f"{large} % {small} = {large % small}")
-            large, small = small, large % small
-        found = gcd(found, number)
+            rest = large % small
+            said = slip(len(steps), rest)
+            rest = said if 0 <= said < small else rest
+            steps.append(f"{large} % {small} = {rest}")
+            large, small = small, rest
+        found = large
     return write_solution(steps, str(found))
 
 
@@ -117,32 +129,90 @@ def program_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
         }
 
 
-def program(task: Task) -> str:
-    return write_solution([str(task.prompt).splitlines()[0]], f"```python\n{task.answer}\n```")
+def program(task: Task, slip: Slip = exact) -> str:
+    """The problem's first line, and the function; a slip is another number in its line."""
+    head, line = str(task.answer).split("\n", 1)
+    numbers = list(re.finditer(r"\d+", line))
+    for k, found in reversed(list(enumerate(numbers))):
+        line = line[: found.start()] + str(slip(k, int(found.group()))) + line[found.end() :]
+    return write_solution([str(task.prompt).splitlines()[0]], f"```python\n{head}\n{line}\n```")
 
 
 def lessons(source: TaskSource, worked: Worked, count: int) -> Iterator[dict[str, Any]]:
-    """Conversations on training problems, in the words of a run's solver. Raises ValueError for a solution whose answer
-    the source calls wrong."""
-    size = source.size("train")
-    for index in range(count if size is None else min(count, size)):
+    """Solutions of training problems, in the words of a run's solver. Raises ValueError for one whose answer the source
+    calls wrong."""
+    for index in range(available(source, count)):
         task = source.get("train", index)
-        said = worked(task)
+        said = worked(task, exact)
         if index < 20 and not task.grade(said).value:
             raise ValueError(f"{source.name}: the solution {said!r} of {task.prompt!r} is graded as wrong")
-        asked = {"role": "user", "content": fill(SOLVE, problem=task.prompt)}
-        yield {"messages": [asked, {"role": "assistant", "content": said}]}
+        yield conversation(fill(SOLVE, problem=task.prompt), said)
 
 
-def write(out: Path, *, count: int, programs: int) -> Path:
+def reviews(source: TaskSource, worked: Worked, count: int) -> Iterator[dict[str, Any]]:
+    """True reviews of solutions of later training problems, half of them with a slip in one step: each step is written
+    as it should be, and is called right up to the slip. A solution that is right in spite of a slip is left out."""
+    for index in range(available(source, count), available(source, 2 * count)):
+        task = source.get("train", index)
+        rng = Random(f"review {task.id}")
+        right = tagged_solution(worked(task, exact))
+        assert isinstance(right, Solution)
+        said = worked(task, slip_at(rng.randrange(len(right.steps)), rng)) if rng.random() < 0.5 else right_text(right)
+        shown = tagged_solution(said)
+        assert isinstance(shown, Solution)
+        correct = said == right_text(right)
+        if not correct and task.grade(said).value:
+            continue
+        should = [step.text for step in right.steps]
+        same = [step.text == known for step, known in zip(shown.steps, should, strict=False)]
+        verdicts = [all(same[: k + 1]) and k < len(same) for k in range(len(shown.steps))]
+        if worked is program:  # its one step is the problem's text
+            should = [str(task.answer).splitlines()[-1].strip()]
+        derivations = (should + should[-1:] * len(verdicts))[: len(verdicts)]
+        asked = fill(REVIEW, problem=task.prompt, solution=said)
+        yield conversation(asked, write_review(derivations, verdicts, correct))
+
+
+def slip_at(at: int, rng: Random) -> Slip:
+    """Step ``at`` is off by a little, and keeps its sign."""
+    off = rng.choice((-10, -3, -2, -1, 1, 2, 3, 10))
+
+    def slip(step: int, result: int) -> int:
+        if step != at:
+            return result
+        return result - off if (result + off < 0) != (result < 0) else result + off
+
+    return slip
+
+
+def right_text(solution: Solution) -> str:
+    return write_solution([step.text for step in solution.steps], solution.answer)
+
+
+def conversation(asked: str, said: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
+
+
+def available(source: TaskSource, count: int) -> int:
+    size = source.size("train")
+    return count if size is None else min(count, size)
+
+
+def write(out: Path, *, count: int, programs: int, taught: int) -> Path:
     """``programs.jsonl`` and ``lessons.jsonl``; returns the latter."""
     out.mkdir(parents=True, exist_ok=True)
     tasks = out / "programs.jsonl"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in program_rows(programs)), encoding="utf-8")
-    short = ProgramTasks("mbpp", tasks)
-    made = [row for name, worked in GYM.items() for row in lessons(task_source(name), worked, count)]
-    made += lessons(short, program, count)
-    made += lessons(study_problems((2, 4)), lambda task: str(task.solution), count)
+    short, words = ProgramTasks("mbpp", tasks), study_problems((2, 4))
+    made = [
+        row
+        for kind in (lessons, reviews)
+        for name, worked in GYM.items()
+        for row in kind(task_source(name), worked, count)
+    ]
+    made += [row for kind in (lessons, reviews) for row in kind(short, program, taught)]
+    made += lessons(words, lambda task, slip: str(task.solution), count)
+    made += [{"messages": check_practice(words, "domains", 0, index)} for index in range(count)]
     short.close()
     Random("order").shuffle(made)
     file = out / "lessons.jsonl"
@@ -153,11 +223,12 @@ def write(out: Path, *, count: int, programs: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=2_400_000)
-    parser.add_argument("--lessons", type=int, default=4000, help="of each domain")
-    parser.add_argument("--programs", type=int, default=2000)
+    parser.add_argument("--tokens", type=int, default=5_000_000)
+    parser.add_argument("--lessons", type=int, default=3000, help="solutions and as many reviews, of each domain")
+    parser.add_argument("--programs", type=int, default=2000, help="problems")
+    parser.add_argument("--taught", type=int, default=250, help="solutions and as many reviews, of programs")
     given = parser.parse_args()
-    file = write(given.out, count=given.lessons, programs=given.programs)
+    file = write(given.out, count=given.lessons, programs=given.programs, taught=given.taught)
     how: dict[str, Any] = {"optimizer": "muon", "lr": 0.01, "tokens": given.tokens, "report": print}  # as the base was
     sft("embedded", given.out / "taught", conversations=[(corpus_file(str(file)), 1)], **how)
     mark(given.out / "taught")
