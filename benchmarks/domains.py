@@ -50,7 +50,7 @@ def exact(step: int, result: int) -> int:
 def chain_sum(task: Task, slip: Slip = exact) -> str:
     """``87 - 68 - 66``: one step for each sign."""
     terms = re.findall(r"([+-]?)\s*(\d+)", task.prompt.partition(":")[2])
-    total, steps = int(terms[0][1]), []
+    total, steps = int(terms[0][1]), list[str]()
     for sign, number in terms[1:]:
         after = slip(len(steps), total + int(number) if sign == "+" else total - int(number))
         steps.append(f"{total} {sign} {number} = {after}")

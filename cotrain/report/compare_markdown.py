@@ -65,9 +65,9 @@ def section(title: str, cells: Cells) -> list[str]:
     return [f"## {title}", "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])]
 
 
-def text(label: object) -> str:
-    """A label as Markdown shows it literally, in a table too."""
-    shown = terminal(open_label(str(label)), 200)
+def text(label: object, limit: int = 200) -> str:
+    """A label as Markdown shows it literally, in a table too; of ``limit`` characters at most."""
+    shown = terminal(open_label(str(label)), limit)
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", shown)
 
 

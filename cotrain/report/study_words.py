@@ -12,12 +12,14 @@ from cotrain.report.compare_markdown import section, text
 from cotrain.report.compare_overview import Cells
 from cotrain.report.compare_table import is_share
 from cotrain.report.compare_words import UNITS, amount
+from cotrain.report.escape import MAX_CHARS
 from cotrain.report.guide import interval, number
 
 
 def study_markdown(study: Mapping[str, Any]) -> str:
     """``table.md``, to be committed."""
-    parts = [f"# {text(study['hypothesis'])}", "\n".join(f"- {text(line)}" for line in standing(study))]
+    parts = [f"# {text(study['study'].removesuffix('.toml'))}", f"Expected: {text(study['hypothesis'], MAX_CHARS)}"]
+    parts.append("\n".join(f"- {text(line)}" for line in standing(study)))
     parts += section(f"{text(study['measure'])}, start → end, on test problems", figures(study))
     parts += section("Verdicts", verdicts(study)) + section("What it cost, means over seeds", costs(study))
     parts += section("Alarms", alarms(study))

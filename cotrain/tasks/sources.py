@@ -35,8 +35,9 @@ NAMES = (
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
     """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "world", "gym:NAME" (with
-    settings of its data set "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox
-    "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without arguments.
+    settings of its data set "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data
+    "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a
+    class of the user's own that is made without arguments.
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
     one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.

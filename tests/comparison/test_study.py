@@ -343,3 +343,11 @@ def test_a_study_that_is_killed_goes_on(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (first / "summary.json").stat().st_mtime_ns == made and "the gate holds" in done.stdout
     assert list(json.loads((tmp_path / "out" / "study.json").read_text())["parts"]) == ["2 steps"]
+
+
+def test_a_long_hypothesis_is_told_in_full(tmp_path):
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    said = study_markdown(run_study(study, say=lambda line: None) | {"hypothesis": "Steps help. " * 100})
+    assert said.startswith("# mine\n\nExpected: Steps help. ") and said.count("Steps help.") == 100
