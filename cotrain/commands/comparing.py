@@ -12,7 +12,7 @@ from cotrain.commands.common import add_answers, add_device, asking_of, device_o
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.verbosity import progress
-from cotrain.report.compare_words import AXES
+from cotrain.report.compare_words import EQUAL
 
 
 def compare(argv: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def compare(argv: Sequence[str]) -> int:
     )
     size = parser.add_argument_group("length")
     size.add_argument("--batches", type=whole(1), metavar="N", help="steps over which decays run (default: 60)")
-    size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(AXES)}")
+    size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(EQUAL)}")
     size.add_argument(
         "--budget", type=real(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
     )
@@ -61,9 +61,11 @@ def compare(argv: Sequence[str]) -> int:
     from cotrain import api
 
     batches, budget = given.batches, given.budget
-    if given.equal == "batches" and budget is not None:
+    if given.equal in ("batches", "updates") and budget is not None:
         if batches is not None or budget != int(budget):
-            raise ConfigError("cotrain compare: with --equal batches give one whole number, --batches or --budget")
+            raise ConfigError(
+                f"cotrain compare: with --equal {given.equal} give one whole number, --batches or --budget"
+            )
         batches, budget = int(budget), None
 
     def work() -> dict[str, Any]:

@@ -8,6 +8,8 @@ Four costs are measured: batches of problems (each step counts, also one from wh
 tokens, floating-point operations (``loop/flops.py``) and seconds of training. One of them is made equal::
 
     --equal batches              every run lasts so many steps
+    --equal updates              every run lasts until its leading policy has had ``--batches`` batches to learn from,
+                                 whatever others learned before or in between
     --equal flops --budget 1e15  every run ends with the step in which it has spent so many
     --equal flops                every run lasts ``--batches``; the arm that has then spent most is the dearest, and the
                                  runs of the others go on until they have spent as much as its runs on average
@@ -42,7 +44,7 @@ from cotrain.report.compare_markdown import comparison_markdown
 from cotrain.report.compare_reach import json_of, levels
 from cotrain.report.compare_svg import curves_svg, differences_svg
 from cotrain.report.compare_table import comparison_table, runs_of
-from cotrain.report.compare_words import AXES
+from cotrain.report.compare_words import AXES, EQUAL
 from cotrain.report.training_svg import training_svg
 from cotrain.tasks.sources import problems
 from cotrain.view.report_together import write_comparison
@@ -58,7 +60,7 @@ class Plan:
     seeds: int  # runs of each arm
     out: Path
     batches: int = 60  # steps over which decays run, and of every run that nothing else ends
-    equal: str = "flops"  # one of AXES
+    equal: str = "flops"  # one of EQUAL
     budget: float | None = None  # of ``equal``; None: what the dearest arm spends in ``batches``
     first_seed: int = 0  # seeds are first_seed … first_seed + seeds − 1; other seeds have other test problems
     rates: tuple[float, ...] = ()  # learning rates, of which each arm takes its best; (): those of the recipes
@@ -88,12 +90,12 @@ class Plan:
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
             if any(x is not None and not 0.0 < x < math.inf for x in numbers):
                 raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0")
-        if self.equal not in AXES:
-            raise UnknownName("cost to be made equal", self.equal, AXES)
-        if self.equal == "batches" and self.budget not in (None, self.batches):
+        if self.equal not in EQUAL:
+            raise UnknownName("cost to be made equal", self.equal, EQUAL)
+        if self.equal in ("batches", "updates") and self.budget not in (None, self.batches):
             raise ConfigError(
-                f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal=batches give "
-                "one of them"
+                f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal={self.equal} "
+                "give one of them"
             )
         if self.lenient and self.data is None:
             raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
@@ -129,6 +131,8 @@ class Plan:
     @property
     def ends(self) -> dict[str, float]:
         """What ends a run of the first wave."""
+        if self.equal == "updates":
+            return {"steps": ENDLESS, "updates": self.batches}
         if self.equal == "batches" or self.budget is None:
             return {"steps": self.batches}
         return self.until(self.budget)

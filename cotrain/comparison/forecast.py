@@ -38,7 +38,9 @@ def _words(plan: Plan, recipe: Recipe) -> str:
     counts, evaluation = phases(plan, recipe), recipe.evaluation
     each = ", ".join(f"{count} {name} × {wide[name]} episodes" for name, count in counts.items())
     ends = (
-        "" if plan.budget is None or plan.equal == "batches" else f", or until {plan.budget:g} {plan.equal} are spent"
+        ""
+        if plan.budget is None or plan.equal in ("batches", "updates")
+        else f", or until {plan.budget:g} {plan.equal} are spent"
     )
     most = {
         policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], plan.batches)

@@ -66,32 +66,35 @@ def choose_rates(
         for arm in arms
     }
     by_label = {arm.label: arm for arm in arms}
-    once = (*MEASURED, f"evaluate_every={ENDLESS}")  # and at the end
 
     def trial(place: Place) -> list[str]:
-        further = (*once, *with_rate(recipes[place.label], place.rate))
+        recipe = recipes[place.label]
+        once = () if recipe.evaluation.best else (f"evaluate_every={ENDLESS}",)  # and at the end
+        further = (*MEASURED, *once, *with_rate(recipe, place.rate))
         return command(by_label[place.label], place.seed, places[place], further)
 
     run_equally(plan, places, trial, workers, say)
     found = {}
     for arm in arms:
-        ends = {rate: [_last(places[Place(arm.label, seed, rate)]) for seed in seeds] for rate in grid}
+        best = recipes[arm.label].evaluation.best
+        ends = {rate: [_end(places[Place(arm.label, seed, rate)], best) for seed in seeds] for rate in grid}
         measure = plan.measure or _usual({key for runs in ends.values() for run in runs for key in run})
         scores = [[rate, _mean([run.get(measure, math.nan) for run in ends[rate]])] for rate in grid]
         if any(math.isnan(score) for _, score in scores):
             known = sorted({key for runs in ends.values() for run in runs for key in run})
             raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, known)
-        best = max(scores, key=lambda pair: (pair[1], -pair[0]))[0]
-        edge = len(grid) > 1 and best in (grid[0], grid[-1])
-        found[arm.label] = {"measure": measure, "scores": scores, "chosen": best, "edge": edge}
-        say(f"{arm.label}: learning rate {best:g}" + (", at the edge of the grid" if edge else ""))
+        chosen = max(scores, key=lambda pair: (pair[1], -pair[0]))[0]
+        edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
+        found[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
+        say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))
     return found
 
 
-def _last(folder: Path) -> dict[str, float]:
-    """The figures of the last evaluation on validation problems."""
+def _end(folder: Path, best: str) -> dict[str, float]:
+    """The figures of the last evaluation on validation problems, or of that which is ``best`` in this figure."""
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("kind") == "evaluation"]
-    return {key.removeprefix("eval/"): value for key, value in rows[-1].items() if key.startswith("eval/")}
+    end = max(rows, key=lambda row: row[f"eval/{best}"]) if best else rows[-1]
+    return {key.removeprefix("eval/"): value for key, value in end.items() if key.startswith("eval/")}
 
 
 def _usual(keys: set[str]) -> str:

@@ -35,10 +35,11 @@ def run_equally(
     workers: int,
     say: Callable[[str], None],
 ) -> Dearest | None:
-    """Make the runs of ``places``; ``command`` begins one or goes on with it. Without a budget, and unless batches are
-    equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else None."""
+    """Make the runs of ``places``; ``command`` begins one or goes on with it. Without a budget, and unless batches or
+    updates are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
+    None."""
     work([(folder, command(place)) for place, folder in places.items() if not is_done(folder)], workers, say)
-    if plan.equal == "batches" or plan.budget is not None:
+    if plan.equal in ("batches", "updates") or plan.budget is not None:
         return None
     dearest, short = still_short(plan, places)
     for place in short:

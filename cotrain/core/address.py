@@ -31,6 +31,19 @@ def rng_of(*parts: Part) -> random.Random:
     return random.Random(seed_of(*parts))
 
 
+def permuted_index(place: int, size: int, key: int) -> int:
+    """A permutation of ``range(size)`` by cycle walking over a four-round Feistel network; constant memory."""
+    half = max(1, (size - 1).bit_length() + 1) // 2 + 1
+    mask = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & mask
+        for turn in range(4):
+            left, right = right, left ^ (seed_of(key, turn, right) & mask)
+        place = (left << half) | right
+        if place < size:
+            return place
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Address:
     """Where in a run one call to a role happened. Sorting by address is the order of everything that is summed."""

@@ -82,6 +82,7 @@ class Task:
     difficulty: float  # number of operations for procedural problems, 0 where unknown
     grader: Grader = field(repr=False, compare=False)
     paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and grader hold for them too
+    labelled: bool = True  # may its truth be paid or taught? If not, it is for metrics alone
 
     def grade(self, text: str) -> Grade:
         return self.grader.grade(self, text)

@@ -111,15 +111,16 @@ def save(
     *,
     keep: int = 2,
     keep_every: int = 0,
+    kept: Collection[int] = (),
     files: Files = REAL_FILES,
 ) -> Path:
     """Save checkpoint ``step``: ``tensors`` (any device, any strides) as NAME.safetensors, or in parts, and
     ``documents`` as NAME.json.
 
     When it returns, the new checkpoint is durable and was read back, checkpoints of later steps (a future that was
-    given up) are gone, and so are older ones beyond the ``keep`` newest that verify, but not those of steps that
-    ``keep_every`` divides, if it is not 0. Older ones that cannot be deleted stay, and the next save tries again. One
-    writer at a time (see ``cotrain.disk.lock``).
+    given up) are gone, and so are older ones beyond the ``keep`` newest that verify, but not those of steps in ``kept``
+    or that ``keep_every`` divides, if it is not 0. Older ones that cannot be deleted stay, and the next save tries
+    again. One writer at a time (see ``cotrain.disk.lock``).
 
     Raises DiskError (``.full`` when it is for want of space), leaving the old checkpoints as they were; StateError for
     a document that JSON would not give back as it was, or a name that is not a plain file name.
@@ -160,7 +161,7 @@ def save(
         )
     discard_after(directory, step, files=files)
     with suppress(OSError):  # the save has succeeded; what resists is tried again by the next one
-        _retire(directory, step, keep, keep_every, files)
+        _retire(directory, step, keep, keep_every, kept, files)
     return directory / name
 
 
@@ -346,12 +347,14 @@ def _discard(directory: Path, name: str, files: Files) -> None:
         files.remove(trash)
 
 
-def _retire(directory: Path, step: int, keep: int, keep_every: int, files: Files) -> None:
+def _retire(directory: Path, step: int, keep: int, keep_every: int, stay: Collection[int], files: Files) -> None:
     """Delete what ``keep`` verified checkpoints make superfluous, see ``save``. A damaged one goes when that many newer
     ones are known to be good, so that a passing read error deletes nothing that might still be needed."""
     good = 0
     for path in _candidates(directory, files):
-        kept = keep_every > 0 and _step_of(path) % keep_every == 0 and not path.name.startswith(REPLACED)
+        of_step = _step_of(path)
+        asked = of_step in stay or (keep_every > 0 and of_step % keep_every == 0)
+        kept = asked and not path.name.startswith(REPLACED)
         if (good >= keep and not kept) or path.name == f"{REPLACED}{step_name(step)}":
             _discard(directory, path.name, files)
         elif good < keep and (path.name == step_name(step) or isinstance(verify(path, files=files), Checkpoint)):

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from cotrain.core.address import seed_of
+from cotrain.core.address import permuted_index, seed_of
 from cotrain.core.types import Task, TaskSource
 
 
-def train_task(source: TaskSource, seed: int, stream: str, position: int) -> Task:
+def train_task(source: TaskSource, seed: int, stream: str, position: int, split: str = "train") -> Task:
     """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one is gone
     through in a new order each epoch, by a Feistel walk that needs no list."""
-    size = source.size("train")
+    size = source.size(split)
     if size is None:
-        return source.get("train", seed_of("draw", seed, stream, position) % 2**40)
+        return source.get(split, seed_of("draw", seed, stream, position) % 2**40)
     epoch, place = divmod(position, size)
-    return source.get("train", permuted(place, size, seed_of("epoch", seed, stream, epoch)))
-
-
-def permuted(place: int, size: int, key: int) -> int:
-    """A permutation of ``range(size)`` by cycle walking over a four-round Feistel network; constant memory."""
-    half = max(1, (size - 1).bit_length() + 1) // 2 + 1
-    mask = (1 << half) - 1
-    while True:
-        left, right = place >> half, place & mask
-        for turn in range(4):
-            left, right = right, left ^ (seed_of(key, turn, right) & mask)
-        place = (left << half) | right
-        if place < size:
-            return place
+    return source.get(split, permuted_index(place, size, seed_of("epoch", seed, stream, epoch)))

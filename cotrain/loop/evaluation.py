@@ -46,6 +46,8 @@ class Evaluation:
     # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
     implied: tuple[Implied, ...] = ()  # reward models that never speak
+    best: str = ""  # early stopping: the end is the state that was highest in this figure on the validation split, such
+    # as solver/greedy; "": the last one
 
 
 def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.loop.directory import RunDirectory
@@ -67,3 +68,20 @@ def last_measured(directory: RunDirectory) -> int:
     return max(
         (int(row["step"]) + 1 for row in rows_of(directory.metrics) if row.get("kind") == "evaluation"), default=-1
     )
+
+
+def best_step(directory: RunDirectory, figure: str) -> int | None:
+    """How many steps were finished at the evaluation that is highest in ``figure``, of equals the earliest; None where
+    no figure is named, or nothing was measured yet. Raises ConfigError for a figure that is not measured."""
+    if not figure:
+        return None
+    best: tuple[float, int] | None = None
+    for row in rows_of(directory.metrics):
+        if row.get("kind") != "evaluation":
+            continue
+        if (value := row.get(f"eval/{figure}")) is None:
+            there = [key.removeprefix("eval/") for key in row if key.startswith("eval/")]
+            raise ConfigError(f"evaluation.best: {unknown_message('figure', figure, there)}")
+        if best is None or value > best[0]:
+            best = float(value), int(row["step"]) + 1
+    return None if best is None else best[1]

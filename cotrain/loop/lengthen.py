@@ -20,7 +20,7 @@ from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory
 
-BUDGETS = ("tokens", "flops", "seconds")
+BUDGETS = ("tokens", "flops", "seconds", "updates")
 
 
 def lengthen(out: Path | str, steps: int) -> None:

@@ -19,6 +19,7 @@ from cotrain.loop.policies import Policy, Program
 from cotrain.loop.schedule import Schedule
 from cotrain.play.role import Role
 from cotrain.play.stores import Store
+from cotrain.tasks.labelled import refuse_unlabelled
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
@@ -70,7 +71,9 @@ class Recipe:
     tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
     flops: float | None = None  # the same with operations (``loop/flops.py``)
     seconds: float | None = None  # the same with seconds of training, evaluations left out
-    evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none
+    updates: int | None = None  # the same with steps at which the leading objective is due
+    evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none. Where
+    # ``updates`` end the run, these are counted
     description: str = ""
     origin: Origin | None = field(default=None, compare=False)
 
@@ -103,6 +106,7 @@ def check(recipe: Recipe) -> None:
         ("tasks_per_step", recipe.tasks_per_step, 1),
         ("group_size", recipe.group_size, 1),
         ("tokens", 1 if recipe.tokens is None else recipe.tokens, 1),
+        ("updates", 1 if recipe.updates is None else recipe.updates, 1),
         ("horizon", 1 if recipe.horizon is None else recipe.horizon, 1),
         ("evaluate_every", recipe.evaluate_every, 0),
         ("evaluation.tasks", evaluation.tasks, 1),
@@ -111,6 +115,11 @@ def check(recipe: Recipe) -> None:
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    if evaluation.best and not recipe.evaluate_every:
+        raise ConfigError(
+            f"recipe {recipe.name!r}: evaluation.best is {evaluation.best!r} and evaluate_every is 0; expected steps "
+            "between evaluations, of which the best one is taken"
+        )
     for label in ("flops", "seconds"):
         most = getattr(recipe, label)
         if most is not None and not 0.0 < most < math.inf:
@@ -159,6 +168,8 @@ def check(recipe: Recipe) -> None:
         if not recipe.policies[policy].stays:
             raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
     for phase in recipe.schedule.phases:
+        if phase.unlabelled:
+            refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:

@@ -36,7 +36,7 @@ from cotrain.loop.directory import (
     told,
     weights_hash,
 )
-from cotrain.loop.figures import curve_row, end_figures, final_figures, last_measured, rows_of
+from cotrain.loop.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
 from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
@@ -288,6 +288,15 @@ def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, obse
     _save(directory, trainer, seal.Record(directory))
 
 
+def _take_back(directory: RunDirectory, trainer: CoTrainer, step: int, observer: Observer) -> None:
+    """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
+    if step == trainer.finished:
+        return
+    tensors, documents = seal.at(directory, step).load()
+    trainer.load(documents["state"], tensors, documents.get(AHEAD))
+    observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
+
+
 def _saved_step(directory: RunDirectory) -> int:
     checkpoint = transaction.latest(directory.checkpoints)
     return -1 if checkpoint is None else checkpoint.step
@@ -301,7 +310,15 @@ def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> N
     documents = {"state": trainer.state(), seal.RECORD: record.json(), **more}
     saved: Any = directory.read("recipe.json")
     keep_every = int(saved.get("keep_every", 0))
-    transaction.save(directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every)
+    best = best_step(directory, trainer.recipe.evaluation.best)
+    transaction.save(
+        directory.checkpoints,
+        trainer.finished,
+        tensors,
+        documents,
+        keep_every=keep_every,
+        kept=[] if best is None else [best],
+    )
 
 
 def _work(
@@ -327,12 +344,15 @@ def _work(
     with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
         while True:
             step = trainer.finished - 1  # the last finished one, -1 at the start
-            due = recipe.evaluate_every and (trainer.finished % recipe.evaluate_every == 0 or trainer.done)
-            if due and measured < step + 1:
+            if trainer.due() and measured < step + 1:
                 row = curve_row(trainer, step=step)
                 room(metrics.append, row)
                 observer.update(row)
                 measured = step + 1
+                if best_step(directory, recipe.evaluation.best) == measured and measured > _saved_step(directory):
+                    metrics.sync()
+                    ledger.sync()
+                    room(_save, directory, trainer, record)
             if trainer.done:
                 break
             if (
@@ -360,17 +380,25 @@ def _work(
             guard.add(result.row)
     for alarm in monitor.end():
         observer.message(alarm.line())
-    room(_save, directory, trainer, record)
+    if trainer.finished > _saved_step(directory):
+        room(_save, directory, trainer, record)
+    spent = {
+        "steps": trainer.finished,
+        "tokens": trainer.tokens,
+        "flops": trainer.flops,
+        "updates": dict(trainer.policies.updates),
+    }
+    chosen = best_step(directory, recipe.evaluation.best)
+    if chosen is not None:
+        spent["chosen"] = chosen
+        _take_back(directory, trainer, chosen, observer)
     observer.message("measuring the end on held-out problems …")
     after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
     _name_set_aside(trainer, told_of, observer)
     summary = {
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "steps": trainer.finished,
-        "tokens": trainer.tokens,
-        "flops": trainer.flops,
-        "updates": trainer.policies.updates,
+        **spent,
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},

@@ -27,6 +27,7 @@ class Phase:
     group_size: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
     stores: tuple[str, ...] = ()  # stores of the recipe that the protocol is passed, by these names
+    unlabelled: float = 0.0  # share of its problems that are drawn from those without labels (``--labelled``)
     in_turn: tuple[str, ...] = ()  # the same objectives, if each is to learn before the next one looks at the traces
 
 
@@ -46,6 +47,8 @@ class Schedule:
         if idle:
             raise ConfigError(f"phase {idle[0]!r} trains nobody; give it an objective or leave it out")
         for phase in self.phases:
+            if not 0.0 <= phase.unlabelled <= 1.0:
+                raise ConfigError(f"phase {phase.name!r}: unlabelled is {phase.unlabelled}, expected a share in [0, 1]")
             if phase.in_turn and sorted(phase.in_turn) != sorted(phase.objectives):
                 raise ConfigError(
                     f"phase {phase.name!r}: in_turn {phase.in_turn} must name its objectives {phase.objectives}, "

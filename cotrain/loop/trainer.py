@@ -42,6 +42,7 @@ from cotrain.play.idle_loop import IdleLoop
 from cotrain.play.role import Role
 from cotrain.play.stores import Store
 from cotrain.tasks.grading import grade_outside
+from cotrain.tasks.labelled import UNLABELLED
 
 Watch = Callable[[int], Callable[[], None]]  # (episodes of a play) → what is called when one of them is over
 STATE = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
@@ -148,9 +149,24 @@ class CoTrainer:
     @property
     def done(self) -> bool:
         """Are all steps done, or one of the budgets spent?"""
-        made, spent = self.recipe, (self.tokens, self.flops, self.seconds)
-        budgets = zip((made.tokens, made.flops, made.seconds), spent, strict=True)
+        made, spent = self.recipe, (self.tokens, self.flops, self.seconds, self.lead)
+        budgets = zip((made.tokens, made.flops, made.seconds, made.updates), spent, strict=True)
         return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
+
+    @property
+    def lead(self) -> int:
+        """Steps so far at which the leading objective was due."""
+        return self.recipe.schedule.planned([self.recipe.leading], self.finished)
+
+    def due(self) -> bool:
+        """Are validation problems to be measured now?"""
+        every = self.recipe.evaluate_every
+        if not every or not self.finished or self.done:
+            return bool(every)
+        if self.recipe.updates is None:
+            return self.finished % every == 0
+        before = self.recipe.schedule.planned([self.recipe.leading], self.finished - 1)
+        return self.lead > before and self.lead % every == 0
 
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish. Raises Interrupted before the update."""
@@ -272,8 +288,13 @@ class CoTrainer:
         """The step's problems: the same for all recipes with one seed, see ``Schedule.draw``."""
         count = phase.tasks or self.recipe.tasks_per_step
         stream, earlier = self.recipe.schedule.draw(step, self.recipe.leading)
-        first = earlier * count
-        return [train_task(self.recipe.tasks, self.seed, stream, first + i) for i in range(count)]
+        others = round(count * phase.unlabelled)
+        counts = {"train": count - others, UNLABELLED: others}
+        return [
+            train_task(self.recipe.tasks, self.seed, stream, earlier * n + i, split)
+            for split, n in counts.items()
+            for i in range(n)
+        ]
 
     def _by(self, name: str) -> Algorithm:
         return self.recipe.objectives[name].by

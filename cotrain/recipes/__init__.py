@@ -40,6 +40,7 @@ SHIPPED = (  # module and function have one name
     "rise",
     "self_rewarding",
     "self_verify",
+    "semi_supervised",
     "spin",
     "spiral",
     "ssp",

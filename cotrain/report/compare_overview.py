@@ -169,7 +169,9 @@ def about(compare: Mapping[str, Any]) -> list[str]:
     """What a page says of the whole comparison, a sentence each."""
     equal, budget = compare.get("equal"), compare.get("budget")
     said = []
-    if equal == "batches":
+    if equal == "updates":
+        said.append(f"Every run lasts until its generator has had {compare.get('batches')} batches to learn from.")
+    elif equal == "batches":
         said.append(f"Every run lasts {compare.get('batches')} batches.")
     elif equal in UNITS and isinstance(budget, int | float):
         whose = (

@@ -15,6 +15,7 @@ from cotrain.metrics.table import meaning
 from cotrain.report.guide import between, number, points
 
 AXES = ("batches", "tokens", "flops", "seconds")  # costs: what can be made equal, and what a curve can be read over
+EQUAL = (*AXES, "updates")  # "updates": the leading policy of each arm has as many batches to learn from
 UNITS = {"batches": "batches", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
 AT = {axis: f"after {{}} {unit}" for axis, unit in UNITS.items()} | {"end": "at the end of each run"}
 

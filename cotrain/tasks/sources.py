@@ -6,6 +6,7 @@ A source describes itself as ``{"kind": …, "settings": {…}}``; ``settings`` 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ PROGRAMS = ("mbpp", "humaneval")
 KINDS = ("words", "games", "halves", "world", "variants", "jsonl", "gym", "programs", "verifiers", "openenv")
 NAMES = (
     "words",
+    "words:LOW-HIGH",
     "games:NAME",
     "halves",
     "world",
@@ -97,12 +99,14 @@ def problems(
     tasks: str | None, data: str | None, operations: Sequence[int] | None = None, lenient: bool = False
 ) -> TaskSource:
     """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
-    else the word problems that the embedded models are studied on. Raises ConfigError and UnknownName as
-    ``task_source`` does."""
+    else the word problems that the embedded models are studied on; "words:2-4" are those of two to four steps. Raises
+    ConfigError and UnknownName as ``task_source`` does."""
     from cotrain.tasks.words.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")
     plain = spec == "words" and data is None and not lenient
+    if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
+        plain, operations = data is None and not lenient, (int(steps[1]), int(steps[2]))
     source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient)
     if operations is None:
         return source

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from cotrain import api
+from cotrain.core.address import permuted_index
 from cotrain.core.errors import RunDirectoryError
 from cotrain.core.signals import OUTCOME
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.loop import run as loop
-from cotrain.loop.drawing import permuted
 from cotrain.loop.policies import critic, ema, snapshot, trainable
 from cotrain.loop.recipe import Objective
 from cotrain.loop.run import Interrupted
@@ -341,8 +341,8 @@ def test_a_budget_of_tokens_ends_a_run():
 
 def test_a_permutation_visits_every_place_once():
     for size in (1, 2, 7, 64, 1000):
-        assert sorted(permuted(i, size, 5) for i in range(size)) == list(range(size))
-    assert [permuted(i, 50, 1) for i in range(50)] != [permuted(i, 50, 2) for i in range(50)]
+        assert sorted(permuted_index(i, size, 5) for i in range(size)) == list(range(size))
+    assert [permuted_index(i, 50, 1) for i in range(50)] != [permuted_index(i, 50, 2) for i in range(50)]
 
 
 def test_the_environment_is_not_written_into_a_run(whole):

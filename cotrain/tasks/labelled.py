@@ -1,0 +1,124 @@
+"""Problems of which only some have a truth that may be paid or taught: ``--labelled``.
+
+    "16"                 sixteen training problems, other ones for each seed
+    "10%"                a tenth of a finite set
+    "words:2-3"          all training problems of a second source, and none of the first: labels on easier problems, or
+    "easy.jsonl"         in another domain, as ``--tasks`` and ``--data`` name them
+
+Split "train" then holds the labelled problems alone, so that a method which knows nothing of labels learns from these.
+The other training problems are in the split "unlabelled", for phases that ask for them (``Phase.unlabelled``); their
+``Task.labelled`` is False, and what graders say of their answers is for metrics. Validation problems are of the
+labelled kind, since a checkpoint may be chosen by them; all other splits are those of the first source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cotrain.core.address import permuted_index, seed_of
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Task, TaskSource
+
+UNLABELLED = "unlabelled"  # the split of training problems without a truth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyLabelled:
+    """``targets``, of which ``count`` training problems are labelled; none where ``easier`` has the labelled ones."""
+
+    targets: TaskSource
+    count: int = 0
+    easier: TaskSource | None = None
+    seed: int = 0  # which problems are labelled
+    name: str = field(default="labelled", init=False)
+
+    def get(self, split: str, index: int) -> Task:
+        """The same task for the same (split, index), always. Raises IndexError past ``size``, UnknownName for a
+        split."""
+        size = self.size(split)
+        if size is not None and not 0 <= index < size:
+            raise IndexError(f"labelled: index {index} of split {split!r}, which has {size} problems")
+        if self.easier is not None:
+            if split in ("train", "validation"):
+                task = self.easier.get(split, index)
+                return replace(task, id=f"labelled-{task.id}")  # both sources may have one name
+            if split == UNLABELLED:
+                return replace(self.targets.get("train", index), labelled=False)
+            return self.targets.get(split, index)
+        if split == "train":
+            return self.targets.get("train", self._place(index))
+        if split == UNLABELLED:
+            whole = self.targets.size("train")
+            place = index if whole is None else self._place(self.count + index)
+            return replace(self.targets.get("train", place), labelled=False)
+        return self.targets.get(split, index)
+
+    def _place(self, index: int) -> int:
+        """Where the ``index``-th training problem stands in ``targets``, in an order of the seed's own."""
+        whole = self.targets.size("train")
+        if whole is None:
+            return seed_of("labelled", self.seed, index) % 2**40
+        return permuted_index(index, whole, seed_of("labelled", self.seed))
+
+    def size(self, split: str) -> int | None:
+        """Number of tasks in a split, None where it is endless. Raises UnknownName."""
+        of_labels = self.easier or self.targets
+        if split == "train":
+            return self.count if self.easier is None else self.easier.size("train")
+        if split == UNLABELLED:
+            whole = self.targets.size("train")
+            return None if whole is None else whole - self.count
+        return (of_labels if split == "validation" else self.targets).size(split)
+
+    @property
+    def quarantine(self) -> Any:
+        """Rows that the first source set aside, if it reads any."""
+        return getattr(self.targets, "quarantine", None)
+
+    def describe(self) -> dict[str, Any]:
+        """For recipe.json; a run is built again from its arguments."""
+        settings: dict[str, Any] = {"targets": self.targets.describe(), "count": self.count, "seed": self.seed}
+        if self.easier is not None:
+            settings["easier"] = self.easier.describe()
+        return {"kind": self.name, "settings": settings}
+
+
+def with_labels(targets: TaskSource, labelled: str, seed: int) -> PartlyLabelled:
+    """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
+    number, share = labelled.strip(), labelled.strip().endswith("%")
+    try:
+        value = float(number.rstrip("%"))
+    except ValueError:
+        from cotrain.tasks.sources import problems
+
+        file = number.endswith((".jsonl", ".json", ".csv", ".parquet"))
+        easier = problems("jsonl" if file else number, number if file else None)
+        return PartlyLabelled(targets=targets, easier=easier, seed=seed)
+    whole = targets.size("train")
+    if share:
+        if whole is None:
+            raise ConfigError(
+                f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16"
+            )
+        value = round(whole * value / 100)
+    if value != int(value) or value < 1 or (whole is not None and value >= whole):
+        most = "" if whole is None else f" and fewer than the {whole} training problems"
+        raise ConfigError(
+            f"labelled is {labelled!r}; expected a number of at least 1{most}, a share such as 10%, or a source such "
+            "as words:2-3"
+        )
+    return PartlyLabelled(targets=targets, count=int(value), seed=seed)
+
+
+def refuse_unlabelled(source: TaskSource, where: str) -> None:
+    """Raise ConfigError where there are no problems without labels, and ``where`` wants some."""
+    try:
+        left = source.size(UNLABELLED)
+    except UnknownName:
+        left = 0
+    if left == 0:
+        raise ConfigError(
+            f"{where} plays problems without labels, and all of {source.name!r} have one; say which have one with "
+            "--labelled, such as --labelled 16"
+        )
