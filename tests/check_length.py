@@ -1,9 +1,9 @@
-"""A file is an essay: no source file may grow past 400 lines. Run by ``make check``."""
+"""A file is an essay: no source file may grow past 600 lines. Run by ``make check``."""
 
 import sys
 from pathlib import Path
 
-LIMIT = 400
+LIMIT = 600
 root = Path(__file__).resolve().parent.parent
 long = [
     f"{path.relative_to(root)}: {count} lines (at most {LIMIT}: split it)"

@@ -306,8 +306,8 @@ def _watched(
     from cotrain.report.live import Live
     from cotrain.report.trackers import Mirrors
 
-    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.steps}
-    ends = {name: getattr(recipe, name) for name in ("steps", "tokens", "flops", "seconds")}
+    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.length}
+    ends = {"steps": recipe.length} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
     try:
         with Live(ends, spent=_spent(Path(out))) as live, Mirrors(live, out, trackers, about=about) as watch:
             for note in notes:

@@ -85,6 +85,14 @@ class Recipe:
         """The objective whose steps draw the same problems in all methods: the first one."""
         return next(iter(self.objectives))
 
+    @property
+    def length(self) -> int:
+        """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
+        if self.updates is None:
+            return self.steps
+        lead = (n for n in range(1, self.steps) if self.schedule.planned([self.leading], n) == self.updates)
+        return next(lead, self.steps)
+
     def anew(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
         return self.schedule.anew(step, {name: objective.policy for name, objective in self.objectives.items()})

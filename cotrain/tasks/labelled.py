@@ -13,7 +13,9 @@ labelled kind, since a checkpoint may be chosen by them; all other splits are th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from cotrain.core.address import permuted_index, seed_of
@@ -86,29 +88,28 @@ class PartlyLabelled:
 
 def with_labels(targets: TaskSource, labelled: str, seed: int) -> PartlyLabelled:
     """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
-    number, share = labelled.strip(), labelled.strip().endswith("%")
-    try:
-        value = float(number.rstrip("%"))
-    except ValueError:
+    given = labelled.strip()
+    if not re.fullmatch(r"-?[\d.]+%?", given):
         from cotrain.tasks.sources import problems
 
-        file = number.endswith((".jsonl", ".json", ".csv", ".parquet"))
-        easier = problems("jsonl" if file else number, number if file else None)
+        file = given.endswith((".jsonl", ".json", ".csv", ".parquet"))
+        easier = problems("jsonl" if file else given, given if file else None)
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
     whole = targets.size("train")
-    if share:
-        if whole is None:
-            raise ConfigError(
-                f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16"
-            )
-        value = round(whole * value / 100)
-    if value != int(value) or value < 1 or (whole is not None and value >= whole):
+    if given.endswith("%") and whole is None:
+        raise ConfigError(
+            f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16"
+        )
+    count = Fraction(given.rstrip("%")) if re.fullmatch(r"\d+(\.\d+)?%?", given) else Fraction(0)
+    if whole is not None and given.endswith("%"):
+        count = Fraction(round(whole * count / 100))
+    if count.denominator != 1 or count < 1 or (whole is not None and count >= whole):
         most = "" if whole is None else f" and fewer than the {whole} training problems"
         raise ConfigError(
             f"labelled is {labelled!r}; expected a number of at least 1{most}, a share such as 10%, or a source such "
             "as words:2-3"
         )
-    return PartlyLabelled(targets=targets, count=int(value), seed=seed)
+    return PartlyLabelled(targets=targets, count=int(count), seed=seed)
 
 
 def refuse_unlabelled(source: TaskSource, where: str) -> None:

@@ -40,6 +40,7 @@ from cotrain.recipes.magrpo import magrpo
 from cotrain.recipes.marti import marti
 from cotrain.recipes.proposer_solver import proposer_solver
 from cotrain.recipes.self_rewarding import self_rewarding
+from cotrain.recipes.semi_supervised import semi_supervised
 from cotrain.recipes.spin import spin
 from cotrain.recipes.spiral import spiral
 from cotrain.recipes.ssp import ssp
@@ -73,6 +74,12 @@ def briefly(recipe):
     return replace(recipe, evaluation=replace(recipe.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
 
 
+def stopped_early(recipe):
+    """The end is the best of the evaluations."""
+    short = briefly(recipe)
+    return replace(short, evaluation=replace(short.evaluation, best="solver/pass@1", curve_tasks=2))
+
+
 def alternating(tasks):
     """Tango as COMMAND runs it."""
     made = tango(steps=4, warmup=1, ratio=(2, 1), reviews=3, evaluate_every=3, tasks=tasks, **SMALL)
@@ -104,6 +111,9 @@ CASTS = {
     "debate-rlaif": lambda tasks: briefly(debate(game="solve", rlaif=True, steps=3, warmup=1, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
     "three": lambda tasks: briefly(generator_verifier_critic(steps=3, verifier_by="dpo", tasks=tasks, **SMALL)),
+    "semi-supervised": lambda tasks: stopped_early(
+        semi_supervised(rest="both", labelled="4", steps=5, warmup=1, evaluate_every=2, tasks=tasks, **SMALL)
+    ),
     "split": lambda tasks: briefly(two_agents_split(steps=3, finishes=2, tasks=tasks, **SMALL)),
     "mae": lambda tasks: briefly(mae(steps=4, warmup=2, tasks=tasks, **SMALL)),
     "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),

@@ -1,0 +1,59 @@
+"""Early stopping: the end of a run is the state that was best on validation problems; and runs of so many updates."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cotrain import api
+from cotrain.core.errors import ConfigError
+from cotrain.loop import run as loop
+from cotrain.recipes.grpo import grpo
+from cotrain.recipes.tango import tango
+from tests.helpers import EASY, TINY
+
+SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 8, "tasks": EASY}
+
+
+def stopped_early(steps, lr, **more):
+    made = grpo(steps=steps, evaluate_every=1, lr=lr, kl=0.0, **SMALL)
+    evaluation = replace(made.evaluation, best="solver/pass@1", curve_tasks=8, group_size=2, greedy=False, splits=())
+    return replace(made, evaluation=evaluation, **more)
+
+
+def curve(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"] + 1: row["eval/solver/pass@1"] for row in rows if row.get("kind") == "evaluation"}
+
+
+@pytest.mark.whole
+def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
+    out = tmp_path / "run"
+    done = loop.start(stopped_early(6, 0.03), out, checkpoint_every=1)  # a rate that ruins the model
+    points = curve(out)
+    best = min(step for step, value in points.items() if value == max(points.values()))
+    assert best < 6 and points[6] < points[best], points
+    assert done.summary["chosen"] == best and done.summary["steps"] == 6
+    again = api.evaluate(out, split="test", tasks=8, step=best)["figures"]["solver/pass@1"]["value"]
+    assert done.summary["after"]["solver/pass@1"]["value"] == again
+    kept = sorted(path.name for path in (out / "checkpoints").iterdir() if path.name.startswith("step-"))
+    assert len(kept) == 3, kept  # the two newest and the best
+
+
+def test_a_figure_that_is_not_measured_is_named(tmp_path):
+    made = stopped_early(1, 1e-3)
+    made = replace(made, evaluation=replace(made.evaluation, best="solver/gredy"))
+    with pytest.raises(ConfigError, match="solver/gredy"):
+        loop.start(made, tmp_path / "run")
+
+
+def test_it_wants_points_to_choose_from():
+    with pytest.raises(ConfigError, match="evaluate_every is 0"):
+        replace(stopped_early(2, 1e-3), evaluate_every=0)
+
+
+def test_a_run_of_so_many_updates_of_its_leading_policy():
+    made = replace(tango(steps=99, warmup=3, ratio=(2, 1), reviews=2, **SMALL), updates=4)
+    phases = [made.schedule.phase_at(step).name for step in range(made.length)]
+    leading = [name for name in phases if made.leading in {p.name: p.objectives for p in made.schedule.phases}[name]]
+    assert len(leading) == 4 and phases[-1] == leading[-1]

@@ -1,0 +1,116 @@
+"""Who is paid by whom where labels are few, and that no reward reads a truth that nobody is told."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Grade
+from cotrain.loop.trainer import CoTrainer
+from cotrain.play.executor import Executor
+from cotrain.recipes.semi_supervised import PAY, heaviest, semi_supervised, solve_with_few_labels
+from cotrain.tasks.words.source import WordProblems
+from tests.helpers import EASY, TINY, CharRenderer
+from tests.recipes.test_label_free import RIGHT, ROLES, WRONG, Dictated, Exact, solved
+
+SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
+
+
+def pay(rest, answers, *, labelled=False, reviews=()):
+    """What four answers to a problem earn whose gold answer is 3."""
+    engine = Dictated({"solver": solved(*answers), "verifier": list(reviews)})
+    player = Executor(engine, {"a": CharRenderer()}, {n: ROLES[n] for n in ("solver", "verifier")}, 0)
+    task = replace(WordProblems().get("train", 0), answer="3", grader=Exact(), labelled=labelled)
+    options = {"group": len(answers), "rest": rest, "reviews": 2}
+    (episode,) = player.play(solve_with_few_labels, [task], step=0, group_size=1, **options)
+    solver = [trace for trace in episode.traces if trace.role == "solver"]
+    return [next((s.value for s in t.signals if s.name == PAY.name), None) for t in solver]
+
+
+def test_a_labelled_problem_pays_the_truth_whoever_pays_the_others():
+    for rest in ("none", "vote", "frozen", "learning", "both", "truth"):
+        assert pay(rest, ["3", "4", "4", ""], labelled=True) == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_majority_pays_where_there_is_no_label():
+    assert pay("vote", ["3", "4", "4", ""]) == [0.0, 1.0, 1.0, 0.0]
+
+
+def test_the_verifier_pays_its_share_of_readable_reviews():
+    reviews = [RIGHT, WRONG, RIGHT, RIGHT, "mumble", "mumble"]
+    assert pay("learning", ["3", "4", "5", ""], reviews=reviews) == [0.5, 1.0, None, 0.0]
+    assert pay("frozen", ["3", "4", "5", ""], reviews=reviews) == [0.5, 1.0, None, 0.0]
+
+
+def test_a_vote_that_the_verifier_weighs():
+    # "4" is said twice and believed half as much as "3" is once
+    reviews = [RIGHT, RIGHT, WRONG, RIGHT, WRONG, WRONG, WRONG, WRONG]
+    assert pay("both", ["3", "4", "4", "5"], reviews=reviews) == [1.0, 0.0, 0.0, 0.0]
+    assert pay("both", ["3", "4", "4", "5"], reviews=[WRONG] * 8) == [0.0] * 4  # nothing is believed, nothing elected
+    assert heaviest([], []) is None
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """Word problems whose grader says the opposite of the truth."""
+
+    source: WordProblems
+    name: str = "inverted"
+
+    def get(self, split, index):
+        return replace(self.source.get(split, index), grader=self)
+
+    def grade(self, task, text):
+        return Grade(value=not self.source.get(*task.id.split("/")[1:2], int(task.id.split("/")[2])).grade(text).value)
+
+    def grade_steps(self, task, steps):
+        return None
+
+    def size(self, split):
+        return self.source.size(split)
+
+    def describe(self):
+        return {"kind": self.name, "settings": {}}
+
+
+def weights(rest, tasks):
+    made = semi_supervised(rest=rest, labelled="words:2-2", tasks=tasks, steps=4, warmup=1, **SMALL)
+    trainer = CoTrainer(made)
+    torch.manual_seed(0)
+    noted = [e for _ in range(4) for e in trainer.step().episodes]
+    tensors = trainer.policies.saved()
+    trainer.close()
+    return {f"{p}/{k}": t for p, of in tensors.items() for k, t in of.items()}, noted
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("rest", ["none", "vote", "frozen", "learning", "both"])
+def test_no_reward_reads_the_truth_of_a_problem_without_a_label(rest):
+    torch.set_num_threads(1)
+    true, _ = weights(rest, EASY)
+    false, _ = weights(rest, Inverted(EASY))
+    assert true.keys() == false.keys() and all(torch.equal(true[k], false[k]) for k in true)
+
+
+@pytest.mark.whole
+def test_the_ceiling_reads_it():
+    true, _ = weights("truth", EASY)
+    false, _ = weights("truth", Inverted(EASY))
+    assert not all(torch.equal(true[k], false[k]) for k in true)
+
+
+def test_half_of_a_batch_has_no_label_and_the_control_has_none_such():
+    for rest, counts in (("vote", 2), ("none", 0)):
+        made = semi_supervised(rest=rest, labelled="3", **SMALL)
+        trainer = CoTrainer(made)
+        tasks = trainer.draw(made.schedule.phase_at(0), 0)
+        trainer.close()
+        assert [task.labelled for task in tasks].count(False) == counts
+
+
+def test_it_wants_labels_and_two_reviews():
+    with pytest.raises(ConfigError, match="--labelled"):
+        semi_supervised(rest="vote", **SMALL)
+    with pytest.raises(ConfigError, match="reviews is 1"):
+        semi_supervised(labelled="3", reviews=1, **SMALL)
