@@ -86,7 +86,7 @@ async def teach_the_verifier(task: Task, roles: Roles, *, group: int, reviews: i
             reward_review(turn, CORRECT.known(solution))
 
 
-@recipe
+@recipe(labelled="16")
 def semi_supervised(
     run: Settings,
     *,

@@ -111,6 +111,6 @@ def test_half_of_a_batch_has_no_label_and_the_control_has_none_such():
 
 def test_it_wants_labels_and_two_reviews():
     with pytest.raises(ConfigError, match="--labelled"):
-        semi_supervised(rest="vote", **SMALL)
+        semi_supervised(rest="vote", labelled=None, **SMALL)
     with pytest.raises(ConfigError, match="reviews is 1"):
         semi_supervised(labelled="3", reviews=1, **SMALL)
