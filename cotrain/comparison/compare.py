@@ -112,7 +112,7 @@ class Plan:
     @property
     def long(self) -> tuple[str, ...]:
         """The same with the length of a run of the first wave."""
-        return (*self.common, f"steps={int(self.ends['steps'])}")
+        return (f"evaluate_every={self.evaluate_every}", *self.common, f"steps={int(self.ends['steps'])}")
 
     @property
     def given(self) -> dict[str, Any]:
