@@ -53,7 +53,7 @@ class Settings:
     steps: int = 100  # how long the run is
     seed: int = 0  # of all draws
     tasks: TaskSource | None = None  # the problems; None: word problems
-    labelled: str | int | None = None  # which training problems have labels: 16, 10%, words:2-3, easy.jsonl; all by default
+    labelled: str | int | None = None  # training problems with labels: 16, 10%, words:2-3, easy.jsonl; by default all
     tasks_per_step: int = 16  # problems drawn at each step
     group_size: int = 8  # solutions of a problem, which are compared with each other
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
