@@ -5,30 +5,155 @@
 
     cotrain.run(tango(steps=160), out="runs/mine")
 
-The verbs are those of ``cotrain.api``; what a method is written with is in ``cotrain.method``, and is imported from
-here too: ``from cotrain import Role, Signal, grpo``. Importing this package is cheap; torch and transformers are loaded
-with the first name that needs them.
+The verbs are those of ``cotrain.api``. What a method is written with is imported from here too: ``from cotrain import
+Role, Signal, grpo``. Importing this package is cheap: each name is imported from its module when it is first asked for.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from cotrain.api import compare, evaluate, report, resume, run  # noqa: F401
-    from cotrain.method import *  # noqa: F403
+if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds the two lists against each other
+    # fmt: off
+    from cotrain.api import compare as compare
+    from cotrain.api import evaluate as evaluate
+    from cotrain.api import report as report
+    from cotrain.api import resume as resume
+    from cotrain.api import run as run
+    from cotrain.core.address import rng_of as rng_of
+    from cotrain.core.arguments import at_least as at_least
+    from cotrain.core.errors import ConfigError as ConfigError
+    from cotrain.core.notes import ANSWER as ANSWER
+    from cotrain.core.notes import CORRECT as CORRECT
+    from cotrain.core.notes import FAILURE as FAILURE
+    from cotrain.core.notes import FINAL as FINAL
+    from cotrain.core.notes import JUDGED as JUDGED
+    from cotrain.core.notes import LABEL_RIGHT as LABEL_RIGHT
+    from cotrain.core.notes import REWARD_RIGHT as REWARD_RIGHT
+    from cotrain.core.notes import SCORE as SCORE
+    from cotrain.core.notes import STEP_OK as STEP_OK
+    from cotrain.core.notes import Finding as Finding
+    from cotrain.core.notes import Note as Note
+    from cotrain.core.signals import AGREEMENT as AGREEMENT
+    from cotrain.core.signals import FORMAT as FORMAT
+    from cotrain.core.signals import LABEL as LABEL
+    from cotrain.core.signals import MATCH as MATCH
+    from cotrain.core.signals import OUTCOME as OUTCOME
+    from cotrain.core.signals import STEP as STEP
+    from cotrain.core.signals import TRUTH as TRUTH
+    from cotrain.core.signals import Signal as Signal
+    from cotrain.core.signals import gives as gives
+    from cotrain.core.types import Grade as Grade
+    from cotrain.core.types import ParseFailure as ParseFailure
+    from cotrain.core.types import Sampling as Sampling
+    from cotrain.core.types import StepVerdicts as StepVerdicts
+    from cotrain.core.types import Task as Task
+    from cotrain.core.types import TaskSource as TaskSource
+    from cotrain.learn.after import After as After
+    from cotrain.learn.after import TrainWithPromptOf as TrainWithPromptOf
+    from cotrain.learn.after import drop_flat_groups as drop_flat_groups
+    from cotrain.learn.algorithms import BY_NAME as BY_NAME
+    from cotrain.learn.algorithms import Clipped as Clipped
+    from cotrain.learn.algorithms import Kl as Kl
+    from cotrain.learn.algorithms import dr_grpo as dr_grpo
+    from cotrain.learn.algorithms import grpo as grpo
+    from cotrain.learn.algorithms import maxrl as maxrl
+    from cotrain.learn.algorithms import pull_to as pull_to
+    from cotrain.learn.algorithms import reinforce as reinforce
+    from cotrain.learn.algorithms import reinforce_pp as reinforce_pp
+    from cotrain.learn.algorithms import rloo as rloo
+    from cotrain.learn.balance import ClassBalance as ClassBalance
+    from cotrain.learn.mixing import decay as decay
+    from cotrain.learn.ppo import Ppo as Ppo
+    from cotrain.learn.ppo import ValueRegression as ValueRegression
+    from cotrain.learn.sft import Sft as Sft
+    from cotrain.loop.evaluation import Evaluation as Evaluation
+    from cotrain.loop.implied import Implied as Implied
+    from cotrain.loop.policies import Policy as Policy
+    from cotrain.loop.policies import adapter as adapter
+    from cotrain.loop.policies import critic as critic
+    from cotrain.loop.policies import ema as ema
+    from cotrain.loop.policies import frozen as frozen
+    from cotrain.loop.policies import program as program
+    from cotrain.loop.policies import reward_model as reward_model
+    from cotrain.loop.policies import snapshot as snapshot
+    from cotrain.loop.policies import trainable as trainable
+    from cotrain.loop.recipe import Objective as Objective
+    from cotrain.loop.recipe import Recipe as Recipe
+    from cotrain.loop.remote import remote as remote
+    from cotrain.loop.schedule import Phase as Phase
+    from cotrain.loop.schedule import alternate as alternate
+    from cotrain.loop.schedule import single as single
+    from cotrain.loop.settings import Settings as Settings
+    from cotrain.loop.settings import recipe as recipe
+    from cotrain.metrics.heldout import judged_by as judged_by
+    from cotrain.metrics.heldout import noting as noting
+    from cotrain.metrics.heldout import selecting as selecting
+    from cotrain.metrics.heldout import solving as solving
+    from cotrain.metrics.heldout import verifying as verifying
+    from cotrain.play import common_roles as common_roles
+    from cotrain.play import judges as judges
+    from cotrain.play.executor import Roles as Roles
+    from cotrain.play.idle_loop import together as together
+    from cotrain.play.protocols import REVIEWED as REVIEWED
+    from cotrain.play.protocols import SOLVED as SOLVED
+    from cotrain.play.protocols import attempts as attempts
+    from cotrain.play.protocols import closed as closed
+    from cotrain.play.protocols import examine as examine
+    from cotrain.play.protocols import review as review
+    from cotrain.play.protocols import review_all as review_all
+    from cotrain.play.protocols import reward_review as reward_review
+    from cotrain.play.protocols import solve as solve
+    from cotrain.play.protocols import solve_then_verify as solve_then_verify
+    from cotrain.play.role import Role as Role
+    from cotrain.play.role import Turn as Turn
+    from cotrain.tasks.words.source import study_problems as study_problems
+    from cotrain.tasks.words.source import word_problems as word_problems
+    # fmt: on
 
 __version__ = "0.1.0"
-VERBS = ("compare", "evaluate", "report", "resume", "run")
+NAMES = {  # module → the names that it has here
+    "api": "compare evaluate report resume run",
+    "core.address": "rng_of",
+    "core.arguments": "at_least",
+    "core.errors": "ConfigError",
+    "core.notes": "ANSWER CORRECT FAILURE FINAL Finding JUDGED LABEL_RIGHT Note REWARD_RIGHT SCORE STEP_OK",
+    "core.signals": "AGREEMENT FORMAT LABEL MATCH OUTCOME STEP Signal TRUTH gives",
+    "core.types": "Grade ParseFailure Sampling StepVerdicts Task TaskSource",
+    "learn.after": "After TrainWithPromptOf drop_flat_groups",
+    "learn.algorithms": "BY_NAME Clipped Kl dr_grpo grpo maxrl pull_to reinforce reinforce_pp rloo",
+    "learn.balance": "ClassBalance",
+    "learn.mixing": "decay",
+    "learn.ppo": "Ppo ValueRegression",
+    "learn.sft": "Sft",
+    "loop.evaluation": "Evaluation",
+    "loop.implied": "Implied",
+    "loop.policies": "Policy adapter critic ema frozen program reward_model snapshot trainable",
+    "loop.recipe": "Objective Recipe",
+    "loop.remote": "remote",
+    "loop.schedule": "Phase alternate single",
+    "loop.settings": "Settings recipe",
+    "metrics.heldout": "judged_by noting selecting solving verifying",
+    "play": "common_roles judges",
+    "play.executor": "Roles",
+    "play.idle_loop": "together",
+    "play.protocols": "REVIEWED SOLVED attempts closed examine review review_all reward_review solve solve_then_verify",
+    "play.role": "Role Turn",
+    "tasks.words.source": "study_problems word_problems",
+}
+MODULES = ("common_roles", "judges")  # names that are modules
+PLACES = {name: f"cotrain.{module}" for module, names in NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name in VERBS:
-        return getattr(import_module("cotrain.api"), name)
-    if not name.startswith("_") and find_spec(f"cotrain.{name}") is None:  # a module of its own is Python's to import
-        method = import_module("cotrain.method")
-        if name in method.__all__:
-            return getattr(method, name)
-    raise AttributeError(f"module 'cotrain' has no attribute {name!r}")
+    if name not in PLACES:
+        raise AttributeError(f"module 'cotrain' has no attribute {name!r}")
+    module = name in MODULES
+    value = import_module(f"{PLACES[name]}.{name}") if module else getattr(import_module(PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PLACES})

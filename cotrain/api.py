@@ -21,7 +21,6 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
-from cotrain.loop.verdicts import verdicts_for
 from cotrain.loop.whereabouts import refuse_lost
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import rank
@@ -29,8 +28,6 @@ from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import make
-from cotrain.recipes.grpo import grpo
-from cotrain.tasks.sources import from_description
 from cotrain.view.report import write_report
 
 
@@ -113,6 +110,8 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
 
 def _argument(value: Any) -> Any:
     if isinstance(value, Mapping) and "tasks" in value:
+        from cotrain.tasks.sources import from_description
+
         return from_description(value["tasks"], value.get("class"))
     return tuple(value) if isinstance(value, list) else value
 
@@ -162,6 +161,8 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
         return rebuild(where)
+    from cotrain.recipes.grpo import grpo
+
     model = str(where)
     recipe = grpo(model=model, kl=0.0)
     roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
@@ -178,6 +179,8 @@ def opened(where: Path | str, how: Asking = AS_IT_IS, *, device: str = "cpu") ->
         kept = recipe.roles["solver"].answer if "solver" in recipe.roles else None
         named = replace(how, answer=how.answer or kept)
         recipe = override(recipe, answers_for(recipe, named, device=device, say=print, look=False)[0])
+    from cotrain.loop.verdicts import verdicts_for
+
     recipe = override(recipe, verdicts_for(recipe, how, device=device, say=print, look=False))
     return trained(where, recipe=recipe, device=device)
 

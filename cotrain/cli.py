@@ -9,10 +9,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from cotrain.commands.common import quiet
-from cotrain.commands.comparing import compare, study
-from cotrain.commands.reading import chat, check, doctor, evaluate, export, list_recipes, report
-from cotrain.commands.running import demo, resume, run
 from cotrain.core import streams
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 from cotrain.core.threads import wait_briefly
@@ -68,7 +64,34 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     ),
 }
 
-Command = Callable[[Sequence[str]], int]
+COMMANDS = {  # command → where its function is, which is imported when it is called
+    "demo": "commands.running:demo",
+    "list": "commands.reading:list_recipes",
+    "run": "commands.running:run",
+    "resume": "commands.running:resume",
+    "eval": "commands.reading:evaluate",
+    "check": "commands.reading:check",
+    "compare": "commands.comparing:compare",
+    "study": "commands.comparing:study",
+    "report": "commands.reading:report",
+    "view": "view.command:view",
+    "top": "view.top:top",
+    "why": "view.why:why",
+    "diff": "view.diff:diff",
+    "attack": "commands.attacking:attack",
+    "xplay": "commands.attacking:xplay",
+    "chat": "commands.reading:chat",
+    "serve": "serve.command:serve",
+    "export": "commands.reading:export",
+    "push": "push:command",
+    "convert": "models.nanochat:command",
+    "doctor": "commands.reading:doctor",
+    "tokenizer": "commands.stages:tokenizer",
+    "pretrain": "commands.stages:pretrain",
+    "sft": "commands.stages:sft",
+    "base": "commands.stages:base",
+}
+LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be quiet before they are imported
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,36 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(argv)
     set_level(None)
     wait_briefly()
-    from cotrain.commands import stages
-    from cotrain.serve import command as server
-
-    commands: dict[str, Command] = {
-        "demo": demo,
-        "list": list_recipes,
-        "run": run,
-        "resume": resume,
-        "eval": evaluate,
-        "check": check,
-        "compare": compare,
-        "study": study,
-        "report": report,
-        "view": _later("cotrain.view.command", "view"),
-        "top": _later("cotrain.view.top", "top"),
-        "why": _later("cotrain.view.why", "why"),
-        "diff": _later("cotrain.view.diff", "diff"),
-        "attack": _later("cotrain.commands.attacking", "attack", models=True),
-        "xplay": _later("cotrain.commands.attacking", "xplay", models=True),
-        "chat": chat,
-        "serve": server.serve,
-        "export": export,
-        "push": _later("cotrain.push", models=True),
-        "convert": _later("cotrain.models.nanochat", models=True),
-        "doctor": doctor,
-        "tokenizer": stages.tokenizer,
-        "pretrain": stages.pretrain,
-        "sft": stages.sft,
-        "base": stages.base,
-    }
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0
@@ -118,9 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cotrain {__version__}")
         return 0
     try:
-        if argv[0] not in commands:
-            raise ConfigError(unknown_message("command", argv[0], commands))
-        return commands[argv[0]](argv[1:])
+        if argv[0] not in COMMANDS:
+            raise ConfigError(unknown_message("command", argv[0], COMMANDS))
+        return find_command(argv[0])(argv[1:])
     except CotrainError as error:
         if shows_all():
             traceback.print_exc()
@@ -141,16 +134,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _later(module: str, name: str = "command", *, models: bool = False) -> Command:
-    """A function of a module that is imported when it is called; ``models``: it loads some."""
+def find_command(name: str) -> Callable[[Sequence[str]], int]:
+    """The function of a command: it takes the words behind the name, and returns the exit code."""
+    if name in LOUD:
+        from cotrain.commands.common import quiet
 
-    def command(argv: Sequence[str]) -> int:
-        if models:
-            quiet()
-        found: Command = getattr(importlib.import_module(module), name)
-        return found(argv)
-
-    return command
+        quiet()
+    module, _, function = COMMANDS[name].partition(":")
+    found: Callable[[Sequence[str]], int] = getattr(importlib.import_module(f"cotrain.{module}"), function)
+    return found
 
 
 if __name__ == "__main__":

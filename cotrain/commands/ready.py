@@ -6,10 +6,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cotrain.backend.several import Several
 from cotrain.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cotrain.backend.several import Several
 
 
 def split_of(backend: Several, recipe: Any, cluster: Any) -> Any:

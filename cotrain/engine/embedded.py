@@ -29,7 +29,6 @@ from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import Copies
-from cotrain.engine.graphs import StaticScheduler, recorder_for
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import Scheduler
 from cotrain.engine.scoring import ScoringScheduler
@@ -213,7 +212,11 @@ class _Lanes:
 
     def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
         self._fixed = fixed
-        self._recorder = recorder_for(device) if fixed and recorded else None
+        self._recorder = None
+        if fixed and recorded:
+            from cotrain.engine.graphs import recorder_for
+
+            self._recorder = recorder_for(device)
         self._copies: dict[tuple[int, torch.dtype], Copies] = {}
 
     def __call__(
@@ -231,6 +234,8 @@ class _Lanes:
         )
         if not self._fixed:
             return plain()
+        from cotrain.engine.graphs import StaticScheduler
+
         try:
             return StaticScheduler(
                 policy,

@@ -29,19 +29,16 @@ from cotrain.core.notes import (
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, gives
 from cotrain.core.types import Span, Task
 from cotrain.functional.aggregate import aggregate
-from cotrain.play.calls import tagged, use_tools
 from cotrain.play.conversation import Conversation
 from cotrain.play.executor import RoleHandle, Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import confidence, shown
-from cotrain.play.python_tool import python
 from cotrain.play.role import Turn
 from cotrain.text.parsers import Solution
 
 CLOSING = "</step>"
 Tool = Literal["none", "python"]
 TOOLS: tuple[str, ...] = get_args(Tool)
-PROGRAMS = tagged("verify", "ran")  # how GenPRM writes them
 SOLVED = (OUTCOME.to("solver"), FORMAT.to("solver"), STEP.to("solver"))
 REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
 
@@ -164,9 +161,13 @@ async def review_all(
 
 
 async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
+    from cotrain.play.calls import tagged, use_tools
+    from cotrain.play.python_tool import python
+
+    programs = tagged("verify", "ran")  # how GenPRM writes them
     chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
     tools = {"python": python}
-    return await together([use_tools(chat, tools, form=PROGRAMS, mark=fields["nonce"]) for chat in chats])
+    return await together([use_tools(chat, tools, form=programs, mark=fields["nonce"]) for chat in chats])
 
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import Declared, Signal
 from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
-from cotrain.text.free_verdicts import check_verdict, free_review
 from cotrain.text.material import guarded
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
@@ -69,8 +68,12 @@ class Role:
                 f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
             )
 
+        if self.verdict == TAGS:
+            return
+        from cotrain.text.free_verdicts import check_verdict
+
         check_verdict(self.verdict)
-        if self.verdict != TAGS and (not self.words or "review" in fields_of(self.prompt)):
+        if not self.words or "review" in fields_of(self.prompt):
             raise ConfigError(
                 f"a role of policy {self.policy!r}: verdict {self.verdict!r} is for roles that judge solutions in "
                 "steps; leave it out"
@@ -86,6 +89,8 @@ class Role:
         if self.free:
             return free_solution(text, self.answer, self.steps)
         if self.verdict != TAGS:
+            from cotrain.text.free_verdicts import free_review
+
             return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
         return None if self.parse is None else self.parse(text, fields)
 

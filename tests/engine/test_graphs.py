@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from cotrain.core.types import Sampling
-from cotrain.engine import embedded
+from cotrain.engine import graphs
 from cotrain.engine.copies import Copies
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.graphs import LOOK, Held, StaticScheduler
@@ -64,7 +64,7 @@ def record(run):
 
 @pytest.fixture(autouse=True)
 def taped(monkeypatch):
-    monkeypatch.setattr(embedded, "recorder_for", lambda device: record)
+    monkeypatch.setattr(graphs, "recorder_for", lambda device: record)
 
 
 def static(models, **options):
@@ -189,7 +189,7 @@ def test_a_failed_recording_is_told_once_and_changes_no_answer(monkeypatch):
         run()
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    monkeypatch.setattr(embedded, "recorder_for", lambda device: refuse)
+    monkeypatch.setattr(graphs, "recorder_for", lambda device: refuse)
     model = tiny_model()
     with pytest.warns(
         RuntimeWarning, match=r"policy 'a': .*not permitted when stream is capturing\); they run"

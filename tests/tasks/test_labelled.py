@@ -63,7 +63,7 @@ def test_labels_in_a_file_of_their_own(file):
 
 @pytest.mark.parametrize("labelled", ["0", "-3", "2.5", "60", "100%", "0%", "nan"])
 def test_numbers_that_cannot_be(file, labelled):
-    with pytest.raises((ConfigError, UnknownName), match="labelled|task source"):
+    with pytest.raises((ConfigError, UnknownName), match=r"labelled|task source"):
         with_labels(problems("jsonl", file), labelled, seed=0)
 
 

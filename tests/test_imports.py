@@ -1,0 +1,60 @@
+"""What is imported: by the package itself, by a command, and by a run."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cotrain
+
+ROOT = Path(cotrain.__file__).parent
+MOST = {"files": 212, "lines": 29_600}  # that a run of GRPO imports; lower them with every cut
+RUN = (
+    *("run", "grpo", "--steps", "1", "--kl", "0", "--tasks-per-step", "2", "--group-size", "2", "--threads", "1"),
+    *("--evaluation-tasks", "2", "--set", "evaluation.splits=[]"),
+)
+SAY = """
+import sys
+from cotrain.cli import main
+code = main(sys.argv[1:])
+files = {getattr(m, "__file__", None) for n, m in sys.modules.items() if n.partition(".")[0] == "cotrain"}
+print("\\n".join(sorted(f for f in files if f)))
+sys.exit(code)
+"""
+
+
+def imported_by(*words: str) -> list[Path]:
+    """Files of the package that a command imports."""
+    done = subprocess.run([sys.executable, "-c", SAY, *words], capture_output=True, text=True, check=True)
+    return [Path(line) for line in done.stdout.splitlines() if line.startswith(str(ROOT))]
+
+
+@pytest.mark.whole
+def test_a_run_of_grpo_imports_what_it_needs(tmp_path):
+    files = imported_by(*RUN, "--out", str(tmp_path / "run"))
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert len(files) <= MOST["files"] and lines <= MOST["lines"], (len(files), lines)
+    idle = ("backend/several.py", "engine/vllm_engine.py", "engine/graphs.py", "tasks/programs.py", "learn/sharded.py")
+    assert not [name for name in idle if ROOT / name in files]
+
+
+def test_help_imports_next_to_nothing():
+    assert len(imported_by("--help")) <= 12
+
+
+def test_importing_the_package_loads_no_torch():
+    code = "import sys, cotrain; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_public_name_is_there_and_type_checkers_see_the_same():
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {(a.asname or a.name, node.module) for node in block.body for a in getattr(node, "names", ())}
+    assert seen == set(cotrain.PLACES.items())
+    assert all(getattr(cotrain, name) is not None for name in cotrain.PLACES)
+    assert set(cotrain.PLACES) <= set(dir(cotrain))
+    with pytest.raises(AttributeError, match=r"no attribute .grop."):
+        cotrain.grop  # noqa: B018
