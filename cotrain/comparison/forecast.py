@@ -9,6 +9,7 @@ how much the models say, and how far arms go on until they have spent what the d
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from cotrain.comparison.compare import Plan
 from cotrain.comparison.study import runs_of_study
@@ -25,9 +26,16 @@ def forecast(study: Study) -> list[str]:
     return [*runs_of_study(study), *arms]
 
 
+def length_of(plan: Plan, recipe: Recipe) -> int:
+    """Batches of one run of the plan, of whatever phase."""
+    if plan.equal != "updates":
+        return plan.batches
+    return replace(recipe, updates=plan.batches).length
+
+
 def phases(plan: Plan, recipe: Recipe) -> dict[str, int]:
-    """How many of the plan's batches are of each phase."""
-    return dict(Counter(recipe.schedule.phase_at(step).name for step in range(plan.batches)))
+    """How many of a run's batches are of each phase."""
+    return dict(Counter(recipe.schedule.phase_at(step).name for step in range(length_of(plan, recipe))))
 
 
 def _words(plan: Plan, recipe: Recipe) -> str:
@@ -35,7 +43,7 @@ def _words(plan: Plan, recipe: Recipe) -> str:
         phase.name: (phase.tasks or recipe.tasks_per_step) * (phase.group_size or recipe.group_size)
         for phase in recipe.schedule.phases
     }
-    counts, evaluation = phases(plan, recipe), recipe.evaluation
+    counts, evaluation, length = phases(plan, recipe), recipe.evaluation, length_of(plan, recipe)
     each = ", ".join(f"{count} {name} × {wide[name]} episodes" for name, count in counts.items())
     ends = (
         ""
@@ -43,12 +51,12 @@ def _words(plan: Plan, recipe: Recipe) -> str:
         else f", or until {plan.budget:g} {plan.equal} are spent"
     )
     most = {
-        policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], plan.batches)
+        policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], length)
         for policy in sorted({objective.policy for objective in recipe.objectives.values()})
     }
     learn = ", ".join(f"{policy} {count}" for policy, count in most.items())
     points = "" if not plan.evaluate_every else f", {plan.batches // plan.evaluate_every + 1} points of its curve"
     return (
-        f"{plan.batches} batches ({each}){ends}; updates at most: {learn}; {evaluation.tasks} test problems × "
+        f"{length} batches ({each}){ends}; updates at most: {learn}; {evaluation.tasks} test problems × "
         f"{evaluation.group_size} before and after{points}"
     )

@@ -5,6 +5,7 @@ A recipe is a frozen value returned by an ordinary function decorated with ``@re
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,8 +91,8 @@ class Recipe:
         """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
         if self.updates is None:
             return self.steps
-        lead = (n for n in range(1, self.steps) if self.schedule.planned([self.leading], n) == self.updates)
-        return next(lead, self.steps)
+        due = (step for step in range(self.steps) if self.leading in self.schedule.phase_at(step).objectives)
+        return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
 
     def anew(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
