@@ -17,7 +17,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.comparison.compare import claim
-from cotrain.comparison.forecast import phases
+from cotrain.comparison.forecast import length_of, phases
 from cotrain.comparison.shipped import FOLDER, shipped, study_path
 from cotrain.comparison.study import run_study, runs_of_study
 from cotrain.comparison.study_file import Study, committed, read_study
@@ -305,7 +305,7 @@ def test_every_objective_of_every_arm_learns_within_the_batches(path, prepared):
         for label, recipe in plan.recipes(plan.arms).items():
             played, cycle = phases(plan, recipe), set(recipe.schedule.cycle)
             for name in recipe.objectives:
-                assert recipe.schedule.planned([name], plan.batches), (label, name)
+                assert recipe.schedule.planned([name], length_of(plan, recipe)), (label, name)
             assert cycle <= set(played), f"{label}: of {cycle} only {played} is played"
 
 
