@@ -17,18 +17,21 @@ Left out: several correct gold answers, tolerances, units that need converting.
 from __future__ import annotations
 
 import asyncio
+import functools
 import queue
 import re
 import threading
 from collections.abc import Sequence
-from decimal import Decimal
+from fractions import Fraction
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.tasks.cells import Kind
 from cotrain.tasks.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.tasks.sizes import too_large
+from cotrain.text.notation import has_adjacent_numbers, plain_signs, write_tex
 from cotrain.text.parsers import final_answer, last_boxed
+from cotrain.text.quantities import PERCENT, Quantity, is_base, parse_quantity, ratio
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify
@@ -37,6 +40,8 @@ DEADLINE_S = 2.0  # CPU time of a grade
 FIRST = 16  # part of the deadline for the first try of a comparison of mathematics
 TRIES = 3  # full deadlines that fail before there must be savings for another
 SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
+APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
+READ = 1024  # answers that are kept as they were read
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
 
@@ -83,9 +88,10 @@ class GradingPool:
         Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once
         a worker is free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
         """
-        if (quick := quick_grade(gold, answer_text)) is not None:
-            return quick
-        gold, answer = _core(gold), _core(answer_text)
+        compared = _compare(gold, answer_text)
+        if isinstance(compared, Grade):
+            return compared
+        gold, answer = compared
         if len(answer) > LONG + 10 * len(gold) or too_large(answer):
             return Grade(value=None, reason="too large")
         return self.ask(gold, answer)
@@ -200,50 +206,122 @@ async def grade_outside(task: Task, text: str) -> Grade:
 def vote_key(answer: str) -> str:
     """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and
     spaces."""
-    number = plain_number(core := _core(answer))
-    return "".join(core.split()).casefold() if number is None else str(number[0].normalize() + 0)
+    read = Quantity(tex=answer) if len(answer) > MAX_ANSWER else read_answer(answer)
+    if read.value is None:
+        return _SPACES.sub("", read.tex).casefold()
+    top, bottom = read.value.as_integer_ratio()
+    bottom *= 100 if read.unit is PERCENT and abs(read.value) < 1 else 1
+    return f"{top:x}/{bottom:x}" if bottom > 1 else f"{top:x}"
 
 
 def quick_grade(gold: str, answer: str) -> Grade | None:
     """The grade where it needs no algebra: blank, overlong or equal texts, plain numbers, plain words; else None.
 
-    Numbers are compared exactly as decimals, without currency signs, thousands separators and trailing zeros.
-    "%" is dropped only if the numbers are then equal and not below 1, and a unit only where the other side has none.
+    Numbers are compared exactly, without currency signs, thousands separators and trailing zeros. "%" is dropped only
+    if the numbers are then equal and not below 1, and a unit only where the other side has none.
     """
-    gold, answer = _core(gold), _core(answer)
-    if not gold:
+    compared = _compare(gold, answer)
+    return compared if isinstance(compared, Grade) else None
+
+
+def _compare(gold: str, answer: str) -> Grade | tuple[str, str]:
+    """The grade, or what math-verify has to compare."""
+    gold, answer = gold.strip(), answer.strip()
+    if len(answer) > MAX_ANSWER and gold != answer:
+        return Grade(value=False)
+    right, said = read_answer(gold), read_answer(answer)
+    if not right.tex:
         return Grade(value=None, reason="gold not readable")
-    if not answer:
+    if not said.tex:
         return Grade(value=False)
-    if gold == answer:
+    if right == said:
         return Grade(value=True)
-    if len(answer) > MAX_ANSWER or not _balanced(answer):
+    if not _balanced(said.tex) or has_adjacent_numbers(said.tex):
         return Grade(value=False)
-    if _is_words(gold) and _is_words(answer):
-        return Grade(value=gold.casefold().split() == answer.casefold().split())
-    if (number := plain_number(gold)) is None or (other := plain_number(answer)) is None:
-        return None
-    (value, unit), (other_value, other_unit) = number, other
-    if unit != other_unit and unit and other_unit:  # two units: perhaps the same quantity
-        return None if value == other_value or _MEASURES.issuperset((unit, other_unit)) else Grade(value=False)
-    if value == other_value and (abs(value) >= 1 or not value or (unit == "%") == (other_unit == "%")):
-        return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
-    return None if "%" in (unit, other_unit) and unit != other_unit else Grade(value=False)
+    if has_adjacent_numbers(right.tex):
+        return Grade(value=None, reason="gold not readable")
+    if _is_words(right.tex) and _is_words(said.tex):
+        return Grade(value=right.tex.casefold().split() == said.tex.casefold().split())
+    if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(said.tex)):
+        return Grade(value=choice[1] == right.tex)
+    if said.unit is not None and is_base(said.unit) and (right.unit is None or not is_base(right.unit)):
+        return Grade(value=False)  # 12 is 12 in base ten
+    if (right.letter or said.letter) and (right.value is None or said.value is None):
+        return _with_letter(right), _with_letter(said)  # 6 m is 6 metres, and six times m
+    percent = [side.unit is PERCENT for side in (right, said)]
+    by = Fraction(1)
+    if right.unit is not None and said.unit is not None:
+        found = ratio(said.unit, right.unit)
+        if found is None:
+            return Grade(value=False)
+        by = found
+    if right.value is not None and said.value is not None:
+        value, other = right.value, said.value if by == 1 else Fraction(said.value) * by
+        if value == other and (abs(value) >= 1 or not value or percent[0] == percent[1]):
+            return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
+        if percent[0] != percent[1]:
+            value, other = (Fraction(n) / 100 if p else n for n, p in zip((value, other), percent, strict=True))
+        if value == other:
+            return Grade(value=True)
+        fraction = isinstance(value, Fraction), isinstance(other, Fraction)
+        if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(other)) > APART:
+            return Grade(value=False)  # a rounded decimal may be near enough to a fraction
+    return right.tex, said.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({said.tex})"
 
 
-def _core(text: str) -> str:
-    r"""An answer without its wrapping: ``\boxed{…}``, ``$…$``, ``\(…\)``, ``\text{…}``, a full stop."""
+def _with_letter(read: Quantity) -> str:
+    """An expression whose letter behind a space is a variable."""
+    return f"{read.tex[:-1].rstrip()} {{{read.letter}}}" if read.letter else read.tex
+
+
+@functools.lru_cache(maxsize=READ)
+def read_answer(text: str) -> Quantity:
+    """An answer in one notation (``notation.py``), without its wrapping, with its unit and number apart."""
+    text = write_tex(_unwrap(plain_signs(text)))
+    text = " ".join(_unwrap(text).split())
+    if choice := _BRACKETED.fullmatch(text):
+        text = choice[1]
+    return parse_quantity(text)
+
+
+def _unwrap(text: str) -> str:
+    r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
+    ``\approx``, a full stop."""
     text = text.strip()
     if "\\boxed{" in text:
         text = (last_boxed(text) or text).strip()
-    text = text.removesuffix(".").rstrip().replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
-    for left, right in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}")):
-        inside = text[len(left) : -len(right)]
-        if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inside:
-            if left == "\\text{" and not _balanced(inside):
-                continue
-            text = inside.strip()
+    before = None
+    while text != before:
+        before = text
+        if not text.endswith(".."):
+            text = text.rstrip(".,;: \n\\")
+        text = _BOLD.sub(r"\1", _PREFIX.sub("", text))
+        if text.count("$") - text.count("\\$") in (2, 4, 6, 8, 10, 12, 14, 16):
+            text = _DOLLAR.sub("", text).strip()
+        for left, right in _AROUND:
+            inside = text[len(left) : -len(right)].strip()
+            if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
+                if left[-1] == "{" and not _balanced(inside):
+                    continue
+                if left not in inside or left[-1] == "{":
+                    text = inside
     return text
+
+
+_AROUND = (
+    *((f"\\{name}{{", "}") for name in ("text", "mathbf", "textbf", "underline", "fbox", "mathrm", "textit", "emph")),
+    *((f"\\{name}{{", "}") for name in ("boldsymbol", "bm", "mathit", "textrm", "mbox", "textnormal", "ensuremath")),
+    *(("\\(", "\\)"), ("\\[", "\\]"), ("`", "`"), ('"', '"'), ("{", "}"), ("__", "__"), ("***", "***"), ("*", "*"), ("_", "_")),
+)
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
+_PREFIX = re.compile(
+    r"^(?:=|\\(?:approx|simeq|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])|\\(?:text)?color\s*\{[^{}]*\}|~|(?i:about|approximately|roughly|around)\s"
+    r"|(?i:(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?\s*:?))\s*"
+)
+_BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
+_CHOICE, _CHOSEN = re.compile(r"[A-J]"), re.compile(r"\(?([A-J])(?:\)|[.:](?=\s))\s*\S")
+_SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 
 
 def _balanced(text: str) -> bool:
@@ -262,51 +340,3 @@ def _is_words(text: str) -> bool:
     """Whether a text is ordinary words ("Monday"), and not mathematics such as ``xy``."""
     words = text.split()
     return all(word.isalpha() for word in words) and any(len(word) > 3 for word in words)
-
-
-# Words behind a number that change its value, or that are no unit.
-_VALUE_WORDS = """hundred thousand million billion trillion dozen half halves third thirds quarter quarters percent per
-mod and or not sin cos tan log exp sqrt factorial squared cubed times plus minus over"""
-_NO_UNITS = frozenset(_VALUE_WORDS.split())
-# Units that convert into others.
-_MEASURE_WORDS = """% mm cm dm km meter meters metre metres inch inches foot feet yard yards mile miles sec second
-seconds min minute minutes hour hours day days week weeks month months year years gram grams kilogram kilograms kg ton
-tons ounce ounces pound pounds lbs liter liters litre litres ml milliliter milliliters cup cups pint pints quart quarts
-gallon gallons cent cents dollar dollars penny pennies nickel nickels dime dimes degree degrees radian radians dozens
-kilometers kilometres centimeters centimetres"""
-_MEASURES = frozenset(_MEASURE_WORDS.split())
-_SCIENTIFIC = re.compile(r"\s*\\(?:times|cdot)\s*10\^(?:\{\s*(-?\d{1,3})\s*\}|(\d))")
-
-
-def plain_number(text: str) -> tuple[Decimal, str] | None:
-    """A plain number and its unit: "-$1,234.50" → (-1234.5, ""), "50\\%" → (50, "%"), "9 (apples)" → (9, "apples")."""
-    text = text.replace("\\!", "").replace("{,}", ",").replace("−", "-")
-    sign = "-" if text.startswith("-") else ""
-    text = text.removeprefix("-") if sign else text.removeprefix("+")
-    text = text.removeprefix("\\").lstrip("$€£").lstrip()
-    end = next((i for i, char in enumerate(text) if char not in "0123456789.,"), len(text))
-    digits, rest = text[:end], text[end:]
-    whole, point, fraction = digits.partition(".")
-    head, *groups = whole.split(",")
-    if groups and (not 1 <= len(head) <= 3 or any(len(group) != 3 for group in groups)):
-        return None
-    if not (whole or fraction) or not (fraction + "0").isdigit():
-        return None
-    power = _SCIENTIFIC.match(rest)
-    unit = _unit(rest if power is None else rest[power.end() :])
-    if unit is None:
-        return None
-    exponent = "" if power is None else f"e{power[1] or power[2]}"
-    return Decimal(sign + whole.replace(",", "") + point + fraction + exponent), unit
-
-
-def _unit(rest: str) -> str | None:
-    """What stands behind a number, if that is nothing, a per cent sign or one to three words; else None."""
-    if rest.strip() in ("", "%", "\\%"):
-        return rest.strip().removeprefix("\\")
-    if not rest[0].isspace():
-        return None
-    words = rest.replace("(", " ").replace(")", " ").casefold().split()
-    if not 1 <= len(words) <= 3 or not all(word.isalpha() and word not in _NO_UNITS for word in words):
-        return None
-    return " ".join(words) if len(words[0]) > 2 else None

@@ -18,7 +18,7 @@ from typing import Any
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, StepVerdicts, Task
-from cotrain.tasks.grading import plain_number
+from cotrain.tasks.grading import read_answer
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
 
@@ -89,8 +89,8 @@ class GymTasks:
         gold, answer = task.answer.strip(), final_answer(text)
         if answer is None or answer == gold:
             return Grade(value=answer is not None)
-        number, other = plain_number(gold), plain_number(answer)
-        return Grade(value=number is not None and other is not None and number[0] == other[0])
+        number = read_answer(gold).value
+        return Grade(value=number is not None and number == read_answer(answer).value)
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         """None: reasoning-gym has no oracle for steps."""

@@ -13,29 +13,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cotrain.tasks.grade_worker import LEAST_PATIENCE_S, Judging, Verdict
 
-_BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\d)\s*(\\[a-zA-Z]+|\d)(?![a-zA-Z{])")  # \frac\pi 2
-
-_NO_MIXED = re.compile(r"(\d)\s*((?:\\left\s*)?\(\s*\\frac)")  # 2 (\frac{11}{2}) is 11; math-verify reads 2 + 11/2
-
-_THOUSANDS = re.compile(
-    r"(\d)(?:,\\!|\{,\})(?=\d{3})"
-)  # 20,\!000, which is read by itself but not inside of a fraction
-_POINT = re.compile(r"(\d)\.(?=/)")  # -1./3
-_UNIT = re.compile(r"(?<=[\d})])\s+[a-zA-Z]+$")  # one word behind a number
-_WORDS = re.compile(r"\\(?:text|mbox|mathrm|textrm|textbf|textnormal|operatorname)\s*\{[^{}]*\}")
-_QUANTITY = re.compile(
-    r"\\(?:(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp)(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])"
-)
-_ALONE = re.compile(
-    r"(?<=[^\s,;:(\[{] )([abcf-hj-zA-Z])(?![a-zA-Z{}_])"
-)  # no e, i or d, which are read as something else
-_SETS = re.compile(  # where {a} is read as a set
-    r"\\(?:(?:in|cup|cap|setminus|subset\w*|to|int|mid)(?![a-zA-Z])|text\s*\{\s*(?:or|and)\s*\})"
-)
+_TINY = re.compile(r"(?<![\d.])0*\.(0{4}\d{1,60})(?!\d)")  # math-verify rounds decimals to six places
 
 READ = 256  # gold answers that are kept as they were read: a group's answers have one
 
@@ -67,18 +50,6 @@ def load_mathematics() -> Judging:
     return Judging(judge=judge, read=read, least_patience_s=LEAST_PATIENCE_S, lessons=LESSONS)
 
 
-def guarded(text: str) -> str:
-    """``text`` with braces around variables behind a space, which math-verify drops as units: ``a + b + c``, ``x^{2}
-    h``, ``\\sin t``. A single letter behind a number alone stays a unit."""
-    text = " ".join(text.split())
-    if not _ALONE.search(text) or _SETS.search(text):
-        return text
-    before, equals, last = text.rpartition("=")
-    if _QUANTITY.search(_WORDS.sub("", _UNIT.sub("", last))):
-        last = _ALONE.sub(r"{\1}", last)
-    return before + equals + last
-
-
 def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]]:
     """Import math-verify (slow) and return what reads a gold answer, for ``judge`` to find, and the comparison. Raises
     ImportError when it is not installed."""
@@ -88,11 +59,12 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
 
     guards.install()
     latex.install()
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
+    # "6 t" is no 6, which its list of units has; units are read in text/quantities.py
+    plain = replace(LatexExtractionConfig().normalization_config, units=False)
+    config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain)]
 
     def read(text: str) -> list[Any]:
-        text = guarded(_POINT.sub(r"\1", _THOUSANDS.sub(r"\1", text)))
-        text = _NO_MIXED.sub(r"\1 \\cdot \2", _BARE_FRACTION.sub(r"\\frac{\1}{\2}", text))
+        text = _TINY.sub(lambda found: f"\\frac{{{int(found[1])}}}{{1{'0' * len(found[1])}}}", text)
         return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
 
     @functools.lru_cache(maxsize=READ)

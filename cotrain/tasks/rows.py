@@ -26,12 +26,14 @@ import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.tasks.parquet import ENDING, parquet_rows
+from cotrain.text.notation import without_separators
 from cotrain.text.parsers import write_solution
 
 PACKED, PACKED_LEAST = (
@@ -204,7 +206,7 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
     work, mark, gold = given.rpartition("####")
     if not mark:
         return Row(question=asked, answer=given.strip(), solution=None, paraphrases=paraphrases)
-    gold = gold.strip().replace(",", "")
+    gold = without_separators(gold.strip())
     if not gold:
         raise DataError(f"{where}, field {column!r}: nothing after the last '####'; expected the final answer there")
     lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
@@ -272,8 +274,10 @@ def without_calculator(line: str) -> str:
 
 def text_of(value: Any, where: str, *, numbers: bool) -> str:
     """A text that is not blank, or with ``numbers`` a number as text. Raises DataError that begins with ``where``."""
-    if numbers and (type(value) is int or (isinstance(value, float) and math.isfinite(value))):
+    if numbers and type(value) is int:
         return str(value)
+    if numbers and isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(repr(value)):f}"  # 0.00001, where str says 1e-05
     if not isinstance(value, str):
         raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")
     if not value.strip():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 
-DEEP = 100  # brackets within one another
+DEEP = 100  # brackets, or powers, within one another
 POWER = 100_000.0  # decimal digits of a power that is still computed
 FACTORIAL = 20_000.0  # the argument of a factorial
 TERMS = 100_000.0  # of a sum or product
@@ -43,6 +43,7 @@ class _Reading:
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens, self._at, self.large = tokens, 0, False
+        self._depth = 0  # of powers, in brackets or not: each is a call of its own
         while self._at < len(tokens):
             self._group()
             self._at += 1  # a bracket that closes nothing
@@ -71,6 +72,9 @@ class _Reading:
 
     def _power(self, counted: bool = False) -> float | None:
         """A number or group with its powers and factorials, from the right: 9^9^9 is 9^(9^9)."""
+        self._depth += 1
+        if self._depth > DEEP:
+            self.large, self._at = True, len(self._tokens)  # the rest is not read
         value = self._atom()
         while not counted and self._at < len(self._tokens) and self._tokens[self._at] in ("^", "!"):
             if self._tokens[self._at] == "!":
@@ -86,6 +90,7 @@ class _Reading:
                 digits = exponent * math.log10(value) if value > 1 else 0.0
                 self.large |= digits > POWER
                 value = 10.0**digits if digits < 300 else math.inf
+        self._depth -= 1
         return value
 
     def _atom(self) -> float | None:

@@ -1,0 +1,319 @@
+r"""One notation for answers: whatever an answer is written in, ``write_tex`` writes it in TeX that has one reading.
+
+::
+
+    √2, x², ½, （1，2）, －5, 0.3̅       signs of Unicode              \sqrt{2}, x^{2}, \frac{1}{2}, (1,2), -5, \frac{1}{3}
+    2*pi*r, x**2, sqrt(2), exp(2)     plain text                    2\cdot \pi \cdot r, x^{2}, \sqrt{2}, e^{2}
+    \frac12, \sqrt[3]2, x^10          arguments without braces      \frac{1}{2}, \sqrt[3]{2}, x^{10}
+    10\,000, 9{,}500, 12 345          groups of three digits        10000, 9500, 12345
+    1e-05, 6.02e23                    a power of ten                0.00001, 602000000000000000000000
+    2 1/2, 2\frac12                   mixed numbers                 \frac{5}{2}
+    0.\overline{3}, 0.1(6)            repeating decimals            \frac{1}{3}, \frac{1}{6}
+
+Two numbers beside each other that are neither a group of digits nor a mixed number have no reading
+(``has_adjacent_numbers``). All patterns take a time that is linear in the text, since it is a model's.
+
+Left out: decimal commas, numbers in words, calligraphic letters that NFKC knows no plain letter for.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from fractions import Fraction
+
+_TABLE = {
+    "-": "−–—‐‑‒―➖˗⁃",
+    "/": "÷∕⁄",
+    ":": "∶",
+    "|": "∣｜",
+    ",": "、",
+    ".": "。",
+    "'": "′‘’",
+    "''": "″",
+    '"': "“”„«»",
+    "[": "【",
+    "]": "】",
+    "\\{": "｛",
+    "\\}": "｝",
+    "^\\circ ": "°º˚",
+    "\\cdot ": "·⋅∙•∗",
+    "\\times ": "×✕✖⨯",
+    "\\infty ": "∞",
+    "\\le ": "≤⩽≦",
+    "\\ge ": "≥⩾≧",
+    "\\ne ": "≠",
+    "\\approx ": "≈≃≅",
+    "\\pm ": "±",
+    "\\mp ": "∓",
+    "\\in ": "∈",
+    "\\notin ": "∉",
+    "\\cup ": "∪",
+    "\\cap ": "∩",
+    "\\emptyset ": "∅⌀",
+    "\\subset ": "⊂",
+    "\\subseteq ": "⊆",
+    "\\setminus ": "∖",
+    "\\mathbb{R}": "ℝ",
+    "\\mathbb{Z}": "ℤ",
+    "\\mathbb{N}": "ℕ",
+    "\\mathbb{Q}": "ℚ",
+    "\\mathbb{C}": "ℂ",
+    "\\sum ": "∑",
+    "\\prod ": "∏",
+    "\\int ": "∫",
+    "\\partial ": "∂",
+    "\\lfloor ": "⌊",
+    "\\rfloor ": "⌋",
+    "\\lceil ": "⌈",
+    "\\rceil ": "⌉",
+    "\\langle ": "⟨〈",
+    "\\rangle ": "⟩〉",
+    "\\to ": "→",
+    "\\hbar ": "ħ",
+    "\\epsilon ": "ϵ",
+    "\\theta ": "ϑ",
+    "\\phi ": "ϕ",
+}
+_SIGNS = {sign: tex for tex, signs in _TABLE.items() for sign in signs}
+_GREEK = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi
+omega"""
+_SCRIPTS = {
+    mark: ("".join(signs), str.maketrans(signs, plain))
+    for mark, signs, plain in (("^", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣ", "0123456789+-()nix"), ("_", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ", "0123456789+-()nx"))
+}
+_ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
+_ROOT = re.compile(r"(?:(?:^|(?<=[-+*/(,=\s]))([²³⁴⁵⁶⁷⁸⁹]))?([√∛∜])\s*(\d+(?:\.\d+)?)?")
+_OVERLINED = re.compile(r"\d[\u0304\u0305\u0307](?:\d[\u0304\u0305\u0307]?)*")
+_MARKS = str.maketrans("", "", "\u0304\u0305\u0307")
+
+
+def plain_signs(text: str) -> str:
+    """Unicode's signs, digits and letters as TeX and ASCII have them: "√2", "x²", "½", "５", "–5", "∞", "90°". Signs that
+    are not seen (zero-width spaces) are dropped."""
+    if text.isascii():
+        return text
+    text = _OVERLINED.sub(_overlined, text)
+    text = _ROOT.sub(_rooted, text)
+    for mark, (signs, plain) in _SCRIPTS.items():
+        text = re.sub(f"[{signs}]+", lambda found, m=mark, p=plain: f"{m}{{{found[0].translate(p)}}}", text)  # type: ignore[misc]
+    return "".join(map(_plain_sign, text))
+
+
+def _overlined(found: re.Match[str]) -> str:
+    """From the first to the last digit with a line or dot above: 0.1̇42857̇ repeats 142857."""
+    marked = max(found[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
+    return f"\\overline{{{found[0][:marked].translate(_MARKS)}}}{found[0][marked:]}"
+
+
+def _rooted(found: re.Match[str]) -> str:
+    root = f"\\sqrt[{found[1].translate(_SCRIPTS['^'][1])}]" if found[1] and found[2] == "√" else _ROOTS[found[2]]
+    return root + (f"{{{found[3]}}}" if found[3] else " ")
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain_sign(char: str) -> str:
+    if char.isascii():
+        return char
+    if char in _SIGNS:
+        return _SIGNS[char]
+    kind = unicodedata.category(char)
+    if kind == "Cf":
+        return ""
+    if kind == "Nd":
+        return str(unicodedata.decimal(char))
+    if unicodedata.decomposition(char).startswith("<fraction>"):
+        top, _, bottom = unicodedata.normalize("NFKC", char).partition("⁄")
+        return f"\\frac{{{top}}}{{{bottom}}}" if bottom else char
+    name = unicodedata.name(char, "").split()
+    if name[:1] == ["GREEK"] and len(name) == 4 and name[2] == "LETTER" and name[3].lower() in _TEX_LETTERS:
+        return f"\\{name[3].lower() if name[1] == 'SMALL' else name[3].capitalize()} "
+    plain = unicodedata.normalize("NFKC", char)
+    return plain if plain == char else "".join(map(_plain_sign, plain))
+
+
+_TEX_LETTERS = frozenset(_GREEK.split())
+
+
+# -- plain text
+
+_FUNCTIONS = """sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan ln log lg gcd min max"""
+_COMMANDS = {word: word for word in (_FUNCTIONS + " " + _GREEK).split()}
+_COMMANDS |= {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "infinity": "infty", "inf": "infty", "oo": "infty"}
+_COMMANDS |= {"log2": "log_{2}", "log10": "log_{10}", "sqrt": "sqrt", "cbrt": "sqrt[3]", "exp": "exp", "abs": "abs"}
+_COMMANDS |= {"floor": "floor", "ceil": "ceil", "union": "cup"}
+_WORD = re.compile(
+    r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[a-zA-Z]+"  # as they are
+    r"|(?<![a-zA-Z])(?:(?:np|math|sympy)\.)?(log2|log10|[a-zA-Z]{2,})(?![a-zA-Z])"
+)
+_POWER = re.compile(r"(?<![\^_{\\*])\*\*(?!\*)")
+_TIMES = re.compile(r"(?<![\^_{\\*])\*(?![*}])")
+_RELATIONS = (("<=", "\\le "), (">=", "\\ge "), ("!=", "\\ne "), ("+/-", "\\pm "), ("+-", "\\pm "), ("->", "\\to "))
+_BY_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+_UNION = re.compile(r"([\])])\s*U\s*(?=[\[(])")
+_CALL = re.compile(r"\\?(?<![a-zA-Z])(sqrt(?:\[\d+\])?|exp|abs|floor|ceil)\s*[({]|(\^)\s*\(")
+_OPEN_CLOSE = {
+    "exp": ("e^{", "}"),
+    "abs": ("|", "|"),
+    "floor": ("\\lfloor ", "\\rfloor "),
+    "ceil": ("\\lceil ", "\\rceil "),
+    "^": ("^{", "}"),
+}
+
+
+def _write_commands(text: str) -> str:
+    text = _BY_TEN.sub(r" \\times ", text)
+    text = _WORD.sub(lambda found: f"\\{_COMMANDS[w]} " if (w := found[1]) in _COMMANDS else found[0], text)
+    for plain, tex in _RELATIONS:
+        text = text.replace(plain, tex)
+    return _write_calls(_UNION.sub(r"\1 \\cup ", _TIMES.sub(r"\\cdot ", _POWER.sub("^", text))))
+
+
+def _write_calls(text: str) -> str:
+    r"""``\sqrt (x+1)``, ``\exp (2)``, ``x^(1/2)`` with their arguments in braces or bars."""
+    calls = list(_CALL.finditer(text))
+    if not calls:
+        return text
+    closings, open_ = {}, []
+    for at, char in enumerate(text):
+        if char in "({":
+            open_.append(at)
+        elif char in ")}" and open_ and text[open_[-1]] == ("(" if char == ")" else "{"):
+            closings[open_.pop()] = at
+    changes = {}
+    for call in calls:
+        name, last = call[1] or call[2], call.end() - 1
+        if last in closings and not (name.startswith("sqrt") and text[last] == "{"):
+            before, after = _OPEN_CLOSE.get(name) or (f"\\{name}{{", "}")
+            changes[call.start()] = (call.end(), before)
+            changes[closings[last]] = (closings[last] + 1, after)
+    parts, at = [], 0
+    for start in sorted(changes):
+        end, written = changes[start]
+        parts += [text[at:start], written]
+        at = end
+    return "".join(parts) + text[at:]
+
+
+# -- TeX
+
+_LAYOUT = re.compile(
+    r"\\(?:left|right)\s*\.|\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
+)
+_BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|q?quad(?![a-zA-Z]))|(?<!\\)~|&nbsp;")
+_GROUPED = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\{ \})(?=\d{3}(?!\d))")  # separators that say that they are
+_IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
+_ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
+_NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+_BARE = (
+    (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*({_ARGUMENT})"), r"\\\1{\2}{\3}"),
+    (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),
+    (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),
+    (re.compile(r"\\sqrt\s*(\[[^\[\]]{1,9}\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+(?![a-zA-Z\[{]))"), r"\\sqrt\1{\2}"),
+    (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?)"), r"^{\1}"),
+    (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),
+    (re.compile(r"_\s*(\d+)"), r"_{\1}"),
+)
+_PRODUCT = re.compile(r"(?<=[\d)])\s*(?=\(\s*[-\d\\(])|(?<=\))\s*(?=\d)")  # math-verify adds integers beside each other
+_LISTED = re.compile(r"\\text\s*\{\s*(,)?\s*(?:and|or)\s*\}")
+
+
+def _write_arguments(text: str) -> str:
+    for pattern, braces in _BARE:
+        text = pattern.sub(braces, text)
+    return text
+
+
+# -- numbers
+
+_PLAIN = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,2}\d{3})+)(?! {0,2}\d)")
+_DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
+_E_NOTATION = re.compile(r"(?<![a-zA-Z\d.,_])(\d+\.?\d*|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
+_REPEATING = re.compile(
+    r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))"
+    r"|\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d+)\))"
+)
+_GOES_ON = re.compile(r"(?<![\d.,])(\d{0,9})\.(\d{0,6}?)(\d{1,9}?)\3+(?:\.\.\.|\\[lc]?dots)")
+_MIXED = re.compile(
+    r"(?<![\d./^_a-zA-Z])(\d+)(?:\s*\\frac\{(\d+)\}\{(\d+)\}| +(\d+)/(\d+)(?![\d.]))(?!\s*[\d/^!])"
+)
+_ADJACENT = re.compile(
+    r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)"
+)
+_POINT = re.compile(r"(?<=\d)\.(?=\s*[/)}])")  # -1./3
+_COMMA_GROUP = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+LONGEST = 60  # digits of a number that is written as a fraction
+
+
+def has_adjacent_numbers(tex: str) -> bool:
+    r"""Whether two numbers stand beside each other without a sign, as in ``5 7`` and ``\frac{1}{2} \frac{1}{3}``, in a
+    text of ``write_tex``."""
+    return _ADJACENT.search(tex) is not None
+
+
+def without_separators(text: str) -> str:
+    """A text without the commas of groups of three digits: "1,234,567.5" → "1234567.5". Lists, pairs and intervals keep
+    theirs: "3,11,33", "(1,2)", "[100,200)"."""
+    if "," not in text or any(sign in text for sign in "([{"):
+        return text
+    return _COMMA_GROUP.sub(lambda found: found[0].replace(",", ""), text)
+
+
+def write_tex(text: str) -> str:
+    """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
+    text = plain_signs(text)
+    if _PLAIN.fullmatch(text):
+        return text
+    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
+    text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
+    text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
+    text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
+    if any(char.isdigit() for char in text):
+        text = _write_numbers(text)
+    return _PRODUCT.sub(r" \\cdot ", text).strip()
+
+
+def _write_numbers(text: str) -> str:
+    text = without_separators(_POINT.sub("", text))
+    text = _BY_THREES.sub(lambda found: found[1].replace(" ", ""), text)
+    text = _DECIMALS.sub(lambda found: found[0].replace(" ", ""), text)
+    text = _E_NOTATION.sub(_power_of_ten, text)
+    text = _GOES_ON.sub(lambda found: _repeating(found[0], found[1], found[2], found[3]), text)
+    text = _REPEATING.sub(_repeating_decimal, text)
+    return _MIXED.sub(_mixed, text)
+
+
+def _power_of_ten(found: re.Match[str]) -> str:
+    """In full digits, or in braces where there would be too many."""
+    mantissa, exponent = found[1], int(found[2])
+    if abs(exponent) > LONGEST:
+        return f"{{{mantissa} \\times 10^{{{exponent}}}}}"
+    whole, _, digits = mantissa.partition(".")
+    at = len(whole) + exponent
+    figures = (whole + digits).rjust(len(whole + digits) - min(at, 0), "0").ljust(at, "0")
+    at = max(at, 0)
+    written = (figures[:at].lstrip("0") or "0") + "." + figures[at:]
+    return written.rstrip("0").rstrip(".") if digits or exponent < 0 else written.rstrip(".")
+
+
+def _repeating_decimal(found: re.Match[str]) -> str:
+    dotted = "".join(part or "" for part in found.groups()[4:9])
+    return _repeating(found[0], found[1], found[2], found[3] or found[4] or dotted or found[10])
+
+
+def _repeating(written: str, whole: str, before: str, again: str) -> str:
+    if len(whole) + len(before) + len(again) > LONGEST:
+        return written
+    bottom = 10 ** len(before) * (10 ** len(again) - 1)
+    value = Fraction(int((whole + before + again) or "0") - int((whole + before) or "0"), bottom)
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _mixed(found: re.Match[str]) -> str:
+    whole, top, bottom = found[1], found[2] or found[4], found[3] or found[5]
+    if len(whole) + len(top) + len(bottom) > LONGEST or not 0 < int(top) < int(bottom):
+        return found[0]
+    return f"\\frac{{{int(whole) * int(bottom) + int(top)}}}{{{bottom}}}"
