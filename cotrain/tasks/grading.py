@@ -41,6 +41,7 @@ FIRST = 16  # part of the deadline for the first try of a comparison of mathemat
 TRIES = 3  # full deadlines that fail before there must be savings for another
 SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
 APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
+LAYERS = 8  # of wrapping around an answer
 READ = 1024  # answers that are kept as they were read
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
@@ -290,8 +291,7 @@ def _unwrap(text: str) -> str:
     text = text.strip()
     if "\\boxed{" in text:
         text = (last_boxed(text) or text).strip()
-    before = None
-    while text != before:
+    for _ in range(LAYERS):
         before = text
         if not text.endswith(".."):
             text = text.rstrip(".,;: \n\\")
@@ -305,6 +305,8 @@ def _unwrap(text: str) -> str:
                     continue
                 if left not in inside or left[-1] == "{":
                     text = inside
+        if text == before:
+            break
     return text
 
 

@@ -7,6 +7,7 @@ are refused where they are read as a question or an answer.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,18 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         with ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH):
+                narrow = {field.name for field in batch.schema if str(field.type) == "float"}
                 for row in batch.to_pylist():
                     number += 1
+                    row |= {name: _written(row[name]) for name in narrow if row[name] is not None}
                     yield number, {name: value for name, value in row.items() if value is not None}
     except (ArrowException, OSError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         place = f"{path}, after row {number}" if number else str(path)
         raise DataError(f"{place}: cannot be read ({first}); expected a parquet file") from error
+
+
+def _written(value: float) -> float:
+    """A number of 32 bits as it was written, 0.1, and not as 64 bits have it, 0.10000000149011612."""
+    tries = (float(f"{value:.{digits}g}") for digits in range(6, 10))
+    return next((one for one in tries if struct.pack("f", one) == struct.pack("f", value)), value)

@@ -276,8 +276,8 @@ def text_of(value: Any, where: str, *, numbers: bool) -> str:
     """A text that is not blank, or with ``numbers`` a number as text. Raises DataError that begins with ``where``."""
     if numbers and type(value) is int:
         return str(value)
-    if numbers and isinstance(value, float) and math.isfinite(value):
-        return f"{Decimal(repr(value)):f}"  # 0.00001, where str says 1e-05
+    if numbers and isinstance(value, float | Decimal) and math.isfinite(value):
+        return f"{Decimal(str(value)):f}"  # 0.00001, where str says 1e-05
     if not isinstance(value, str):
         raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")
     if not value.strip():
@@ -297,7 +297,7 @@ def whole_text(value: str, where: str) -> str:
 def kind_of(value: Any) -> str:
     """What kind of JSON a value is, in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    names |= {int: "a number", float: "a number"}
+    names |= dict.fromkeys((int, float, Decimal), "a number")
     return names.get(type(value), f"a value of the type {type(value).__name__}")  # the rest is parquet's
 
 

@@ -230,7 +230,7 @@ def _write_arguments(text: str) -> str:
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,2}\d{3})+)(?! {0,2}\d)")
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
-_E_NOTATION = re.compile(r"(?<![a-zA-Z\d.,_])(\d+\.?\d*|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
+_E_NOTATION = re.compile(r"(?<![a-zA-Z\d.,_])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
 _REPEATING = re.compile(
     r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))"
     r"|\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d+)\))"

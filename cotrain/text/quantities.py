@@ -21,6 +21,7 @@ from fractions import Fraction
 
 from cotrain.text.notation import without_separators
 
+LONGEST = 500  # characters of an answer that may have a unit
 DIGITS = 999  # largest power of ten of a plain number
 
 
@@ -277,6 +278,8 @@ def is_base(unit: Unit) -> bool:
 def _with_unit(tex: str) -> Quantity:
     if (value := _value(tex)) is not None:
         return Quantity(tex=tex, value=value)
+    if len(tex) > LONGEST:
+        return Quantity(tex=tex)
     if found := _PER_CENT.search(tex):
         body = tex[: found.start()]
         return Quantity(tex=body + "\\%", unit=PERCENT, value=_value(body))

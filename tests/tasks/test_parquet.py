@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from decimal import Decimal
 
 import pytest
 
@@ -66,6 +67,18 @@ def test_numbers_lists_and_nulls(tmp_path):
     write(folder / "math.parquet", rows)
     (sample,) = read_samples([str(folder)])
     assert (sample.split, sample.steps, sample.label) == ("math", ("a", "b"), 1)
+
+
+def test_numbers_are_written_as_they_were(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    rows = {"question": ["a", "b", "c", "d"], "answer": arrow.array([0.1, 1e-5, 1e16, -2.5], arrow.float32())}
+    write_table = pytest.importorskip("pyarrow.parquet").write_table
+    write_table(arrow.table(rows), tmp_path / "a.parquet")
+    read = read_rows(tmp_path / "a.parquet", "question", "answer")
+    assert [row.answer for row in read] == ["0.1", "0.00001", "10000000000000000", "-2.5"]
+    rows = {"question": ["a"], "answer": arrow.array([Decimal("1.250")], arrow.decimal128(5, 3))}
+    write_table(arrow.table(rows), tmp_path / "b.parquet")
+    assert read_rows(tmp_path / "b.parquet", "question", "answer")[0].answer == "1.250"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,39 @@ def test_numbers_of_any_size_are_texts():
             row_of({"question": "Q", "answer": value}, "question", "answer", "row 1")
 
 
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        ("0.00001", "0.00001"),
+        ("1e16", "10000000000000000"),
+        ("2.5e-7", "0.00000025"),
+        ("-1.5E22", "-15000000000000000000000"),
+        ("27.0", "27.0"),
+    ],
+)
+def test_numbers_of_json_are_written_in_full(tmp_path, written, answer):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"question": "Q", "answer": {written}}}\n')
+    assert read_rows(path, "question", "answer")[0].answer == answer
+
+
+@pytest.mark.parametrize(
+    ("written", "gold"),
+    [
+        ("1,234", "1234"),
+        ("$1,234.50", "$1234.50"),
+        ("-12,345,678", "-12345678"),
+        *((text, text) for text in ("(1,2)", "1,2,3", "[0,1)", "0,1", "x=1, y=2", "3,11,33", "{1,2}", "(100,200)")),
+        *((text, text) for text in ("1234,567", "a,b", "0,123")),
+        ("1,234, 5,678,90", "1234, 5,678,90"),
+    ],
+)
+def test_commas_behind_the_mark_are_taken_out_of_groups_of_three_digits_alone(written, gold):
+    row = row_of({"question": "Q", "answer": f"work\n#### {written}"}, "question", "answer", "row 1")
+    assert row.answer == gold
+    assert row.solution == f"<step>work</step><answer>{row.answer}</answer>"
+
+
 def test_packed_files(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"question": "Q", "answer": "1"}\n'))

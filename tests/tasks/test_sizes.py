@@ -77,5 +77,7 @@ def test_any_text_is_read(text):
 def test_time_is_linear():
     start = time.process_time()
     too_large("2^(" * 50 + "3!" * 4900)
+    for deep in ("2^" * 950 + "2", "x^" * 950 + "x", "(" * 99 + "2^" * 600 + "2" + ")" * 99, "(2^2^2^2^" * 90 + "2"):
+        assert too_large(deep)  # no RecursionError
     too_large("(1)" * 3300)
     assert time.process_time() - start < 0.5
