@@ -40,7 +40,7 @@ def good_answers(count: int, data: Path | None, seed: int) -> list[Pair]:
     """Answers that are neither equal texts nor plain numbers, and right."""
     if data is None:
         return [
-            ("\\frac{7}{2}", f"\\frac{{{7 * (i + 1)}}}{{{2 * (i + 1)}}}")
+            ("\\frac{7}{2}x", f"\\frac{{{7 * (i + 1)}}}{{{2 * (i + 1)}}}x")
             for i in range(seed * count, (seed + 1) * count)
         ]
     pairs = list(KEPT.get(data, from_data(data)))

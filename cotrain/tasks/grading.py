@@ -310,16 +310,20 @@ def _unwrap(text: str) -> str:
     return text
 
 
+_STYLES = """text mathbf textbf underline fbox mathrm textit emph boldsymbol bm mathit textrm mbox textnormal ensuremath
+mathsf mathtt texttt textsf hbox uline"""
 _AROUND = (
-    *((f"\\{name}{{", "}") for name in ("text", "mathbf", "textbf", "underline", "fbox", "mathrm", "textit", "emph")),
-    *((f"\\{name}{{", "}") for name in ("boldsymbol", "bm", "mathit", "textrm", "mbox", "textnormal", "ensuremath")),
-    *(("\\(", "\\)"), ("\\[", "\\]"), ("`", "`"), ('"', '"'), ("{", "}"), ("__", "__"), ("***", "***"), ("*", "*"), ("_", "_")),
+    *((f"\\{style}{{", "}") for style in _STYLES.split()),
+    *(("\\(", "\\)"), ("\\[", "\\]"), ("{", "}"), *((mark, mark) for mark in ("```", "``", "`", '"', "'"))),
+    *((mark, mark) for mark in ("__", "_", "***", "*")),
 )
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
 _PREFIX = re.compile(
-    r"^(?:=|\\(?:approx|simeq|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])|\\(?:text)?color\s*\{[^{}]*\}|~|(?i:about|approximately|roughly|around)\s"
-    r"|(?i:(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?\s*:?))\s*"
+    r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
+    r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|roughly|around|exactly|precisely)\s"
+    r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
+    r"|(?i:(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?\s*[:=]?))\s*"
 )
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
 _CHOICE, _CHOSEN = re.compile(r"[A-J]"), re.compile(r"\(?([A-J])(?:\)|[.:](?=\s))\s*\S")

@@ -32,7 +32,7 @@ _TABLE = {
     ".": "。",
     "'": "′‘’",
     "''": "″",
-    '"': "“”„«»",
+    '"': "“”„«»「」",
     "[": "【",
     "]": "】",
     "\\{": "｛",
@@ -119,7 +119,7 @@ def _plain_sign(char: str) -> str:
     if char in _SIGNS:
         return _SIGNS[char]
     kind = unicodedata.category(char)
-    if kind == "Cf":
+    if kind == "Cf" or "\ufe00" <= char <= "\ufe0f":
         return ""
     if kind == "Nd":
         return str(unicodedata.decimal(char))
@@ -138,20 +138,24 @@ _TEX_LETTERS = frozenset(_GREEK.split())
 
 # -- plain text
 
-_FUNCTIONS = """sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan ln log lg gcd min max"""
+_FUNCTIONS = """sin cos tan cot csc sinh cosh tanh arcsin arccos arctan ln log lg sqrt exp frac cdot"""
 _COMMANDS = {word: word for word in (_FUNCTIONS + " " + _GREEK).split()}
-_COMMANDS |= {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "infinity": "infty", "inf": "infty", "oo": "infty"}
-_COMMANDS |= {"log2": "log_{2}", "log10": "log_{10}", "sqrt": "sqrt", "cbrt": "sqrt[3]", "exp": "exp", "abs": "abs"}
-_COMMANDS |= {"floor": "floor", "ceil": "ceil", "union": "cup"}
+_COMMANDS |= {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "cbrt": "sqrt[3]", "Pi": "pi", "PI": "pi"}
+_COMMANDS |= {"infinity": "infty", "Infinity": "infty", "inf": "infty", "oo": "infty"}
+_CALLED = {word: word for word in "sec min max gcd abs floor ceil".split()}  # by "(" behind them: 5 sec, 5 min
+_CALLED |= {"log2": "log_{2}", "log10": "log_{10}"}
 _WORD = re.compile(
     r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[a-zA-Z]+"  # as they are
-    r"|(?<![a-zA-Z])(?:(?:np|math|sympy)\.)?(log2|log10|[a-zA-Z]{2,})(?![a-zA-Z])"
+    r"|(?<![a-zA-Z])(?:(?:np|math|sympy)\.)?(?:(log2|log10|[a-zA-Z]+)(?=\s*\()"
+    r"|([a-zA-Z]{2,}))(?![a-zA-Z])"
 )
 _POWER = re.compile(r"(?<![\^_{\\*])\*\*(?!\*)")
 _TIMES = re.compile(r"(?<![\^_{\\*])\*(?![*}])")
-_RELATIONS = (("<=", "\\le "), (">=", "\\ge "), ("!=", "\\ne "), ("+/-", "\\pm "), ("+-", "\\pm "), ("->", "\\to "))
+_RELATIONS = (("<=", "\\le "), (">=", "\\ge "), ("+/-", "\\pm "), ("+-", "\\pm "), ("->", "\\to "))
 _BY_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
-_UNION = re.compile(r"([\])])\s*U\s*(?=[\[(])")
+_IMAGINARY = re.compile(r"(?<=\d)\s*\*\s*(?=i(?![a-zA-Z]))")  # 3*i, which math-verify knows as 3i
+_UNEQUAL = re.compile(r"(?<!\d)!=")  # 5!=120
+_UNION = re.compile(r"([\])])\s*(?:U|union)\s*(?=[\[(])")
 _CALL = re.compile(r"\\?(?<![a-zA-Z])(sqrt(?:\[\d+\])?|exp|abs|floor|ceil)\s*[({]|(\^)\s*\(")
 _OPEN_CLOSE = {
     "exp": ("e^{", "}"),
@@ -164,10 +168,17 @@ _OPEN_CLOSE = {
 
 def _write_commands(text: str) -> str:
     text = _BY_TEN.sub(r" \\times ", text)
-    text = _WORD.sub(lambda found: f"\\{_COMMANDS[w]} " if (w := found[1]) in _COMMANDS else found[0], text)
+    text = _WORD.sub(_command, text)
     for plain, tex in _RELATIONS:
         text = text.replace(plain, tex)
+    text = _UNEQUAL.sub(r"\\ne ", text)
+    text = _IMAGINARY.sub("", text)
     return _write_calls(_UNION.sub(r"\1 \\cup ", _TIMES.sub(r"\\cdot ", _POWER.sub("^", text))))
+
+
+def _command(found: re.Match[str]) -> str:
+    name = _CALLED.get(found[1] or "") or _COMMANDS.get(found[1] or found[2] or "")
+    return f"\\{name} " if name else found[0]
 
 
 def _write_calls(text: str) -> str:
@@ -211,12 +222,15 @@ _BARE = (
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),
     (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),
     (re.compile(r"\\sqrt\s*(\[[^\[\]]{1,9}\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+(?![a-zA-Z\[{]))"), r"\\sqrt\1{\2}"),
-    (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?)"), r"^{\1}"),
+    (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?|-[a-zA-Z](?![a-zA-Z]))"), r"^{\1}"),
     (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),
     (re.compile(r"_\s*(\d+)"), r"_{\1}"),
 )
-_PRODUCT = re.compile(r"(?<=[\d)])\s*(?=\(\s*[-\d\\(])|(?<=\))\s*(?=\d)")  # math-verify adds integers beside each other
-_LISTED = re.compile(r"\\text\s*\{\s*(,)?\s*(?:and|or)\s*\}")
+_PRODUCT = re.compile(  # math-verify adds integers beside each other
+    r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
+)
+_FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
+_LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 
 
 def _write_arguments(text: str) -> str:
@@ -228,6 +242,8 @@ def _write_arguments(text: str) -> str:
 # -- numbers
 
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_SENTENCE = re.compile(r"[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
+_ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,2}\d{3})+)(?! {0,2}\d)")
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
 _E_NOTATION = re.compile(r"(?<![a-zA-Z\d.,_])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
@@ -264,7 +280,7 @@ def without_separators(text: str) -> str:
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
-    if _PLAIN.fullmatch(text):
+    if _PLAIN.fullmatch(text) or _SENTENCE.fullmatch(text):
         return text
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
     text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
@@ -273,11 +289,11 @@ def write_tex(text: str) -> str:
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
-    return _PRODUCT.sub(r" \\cdot ", text).strip()
+    return _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
 
 
 def _write_numbers(text: str) -> str:
-    text = without_separators(_POINT.sub("", text))
+    text = without_separators(_POINT.sub("", _ORDINAL.sub("", text)))
     text = _BY_THREES.sub(lambda found: found[1].replace(" ", ""), text)
     text = _DECIMALS.sub(lambda found: found[0].replace(" ", ""), text)
     text = _E_NOTATION.sub(_power_of_ten, text)

@@ -83,16 +83,16 @@ LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
 _ANYTHING = frozenset(
     """unit way value integer number digit piece item thing total object element solution time people person child
 children kid student friend pupil man men woman women boy girl member candy candies sweet point case outcome choice
-possibility possibilities arrangement combination different distinct possible of the in all a an and more left each
+possibility possibilities arrangement combination different distinct possible square cubic sq cu of the in all a an and more left each
 whole full old long wide tall high altogether remaining only about exactly""".split()
 )
 # Words behind a number that change its value, or make it a sentence.
 _NO_UNITS = frozenset(
     """half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths hundredth
-hundredths mod or not sin cos tan log exp sqrt factorial plus minus over times is are if for when where to than pi
+hundredths squared cubed doubled tripled halved negative inverse reciprocal choose percent than mod or not sin cos tan log exp sqrt factorial plus minus over times is are if for when where to than pi
 answer""".split()
 )
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _BASES = """two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen""".split()
 _TOKEN = re.compile(r"\^\s*\{?\s*(-?\d)\s*\}?|([a-zA-Z$€£¥₹¢]+)|(/)|([.,()·*\s]|\\cdot)")
 
@@ -177,7 +177,7 @@ def parse_unit(phrase: str) -> Unit | None:
     words = [word for word in re.split(r"[\s()./,-]+", phrase) if word]
     if not words or len(words) > 6 or not all(word.isalpha() for word in words):
         return None
-    if any(word.casefold() in _NO_UNITS for word in words):
+    if any(word.casefold() in _NO_UNITS or (len(word) == 1 and word not in "aA") for word in words):
         return None
     if not any(len(word) > 2 for word in words):
         return None
@@ -214,7 +214,7 @@ _TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*\{{[^{{}}]*\}}{_PO
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
 _WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢][a-zA-Z€£¥₹¢ ./^{}()\d*-]{0,60})$")
-_ATTACHED = re.compile(r"(?<=\d)\s?([a-zA-Z€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$")
+_ATTACHED = re.compile(r"(?<=\d)\s?(?!m[gs]$)\\?([a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$")
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])")
 _BASE = re.compile(
     rf"\s*(?:_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?"
@@ -265,6 +265,8 @@ def _in_a_base(tex: str) -> Quantity | None:
     if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
         return None
     body = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r"\1", body)
+    if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
+        return None
     value = _value(body)
     unit = None if base == "10" else Unit(dimensions=((f"base {base}", 1),))
     return Quantity(tex=body, unit=unit, value=value)
@@ -298,7 +300,7 @@ def _with_unit(tex: str) -> Quantity:
         unit = parse_unit(said)
         if unit is not None and unit.dimensions and len(said) > 1 and not _SENTENCE.search(body):
             return _measured(body, unit)
-    if (found := _ATTACHED.search(tex)) and (unit := _measure(found[1])) is not None and len(found[1]) > 1:
+    if (found := _ATTACHED.search(tex)) and (unit := _measure(found[1])) is not None and (len(found[1]) > 1 or not found[1].isalpha()):
         return _measured(tex[: found.start()], unit)
     return Quantity(tex=tex)
 
@@ -306,10 +308,10 @@ def _with_unit(tex: str) -> Quantity:
 def _scaled(body: str, said: str, tex: str) -> Quantity:
     """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
     value, said = _value(body), said.strip()
-    scale = _SCALE.match(said)
-    if scale and value is not None:
-        said = said[scale.end() :].strip()
-        by = 10 ** _SCALES[scale[1].casefold()]
+    by = 1
+    while scale := _SCALE.match(said):
+        said, by = said[scale.end() :].strip(), by * 10 ** _SCALES[scale[1].casefold()]
+    if by > 1 and value is not None:
         value *= by
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
         if not said:

@@ -71,16 +71,16 @@ def test_no_batch_depends_on_how_long_a_grade_takes():
 @pytest.mark.whole
 def test_hostile_answers_of_one_step_are_graded_beside_the_others():
     judge = AnswerGrader(workers=4, deadline_s=0.5)
-    task = replace(letter_tasks(1)[0], answer="\\frac12", grader=judge)
+    task = replace(letter_tasks(1)[0], answer="\\sqrt8", grader=judge)
     bombs = [
         f"\\int_0^1\\int_0^1 \\frac{{\\ln(1+x^{{{n}}}y)}}{{1+xy}} dx dy" for n in range(3, 7)
     ]  # sympy works on for minutes
-    good = ["\\frac24"] * 4
+    good = ["2\\sqrt2"] * 4
 
     async def grade_all(answers):
         return await asyncio.gather(*(grade_outside(task, f"\\boxed{{{answer}}}") for answer in answers))
 
-    asyncio.run(grade_all([f"\\frac{{{n}}}{{7}}" for n in range(8)]))  # loads all four
+    asyncio.run(grade_all([f"{n}\\sqrt7" for n in range(8)]))  # loads all four
     start = time.perf_counter()
     grades = asyncio.run(grade_all([answer for pair in zip(bombs, good, strict=True) for answer in pair]))
     seconds = time.perf_counter() - start

@@ -127,25 +127,25 @@ def test_a_gold_answer_that_cannot_be_read_is_no_wrong_answer(pool):
 @pytest.mark.whole
 def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
     with GradingPool(workers=1, deadline_s=0.5) as pool:
-        assert pool.grade("\\frac12", "\\frac24") == RIGHT  # loads the worker
+        assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT  # loads the worker
         for bomb in ("9^{9^{9^9}}", "(10^9)!", "(" * 3000 + "1" + ")" * 3000, *SLOW[:2]):
             start = time.perf_counter()
             grade = pool.ask("6", bomb)
             assert grade in (Grade(value=None, reason="timeout"), Grade(value=None, reason="too large"), WRONG)
             assert bomb not in SLOW or grade.reason == "timeout"
             assert time.perf_counter() - start < 2 * 20.0 + 1.0  # 0.5 s of CPU time, on however busy a machine
-            assert pool.grade("\\frac12", "\\frac24") == RIGHT
+            assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT
 
 
 @pytest.mark.whole
 def test_slow_answers_have_the_whole_deadline_as_long_as_few_of_them_are_hopeless():
     with GradingPool(workers=1, deadline_s=0.4) as pool:
-        assert pool.grade("\\frac12", "\\frac24") == RIGHT
+        assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT
         assert pool._tries == TRIES  # grades that are given save nothing beyond
         for n, bomb in enumerate(SLOW[: TRIES + 1], start=1):
             assert pool.ask("6", bomb) == Grade(value=None, reason="timeout")
             assert pool._tries == pytest.approx(max(0, TRIES - n))
-        assert pool.ask("\\frac12", "\\frac24") == RIGHT
+        assert pool.ask("\\sqrt8", "2\\sqrt2") == RIGHT
         assert pool._tries == pytest.approx(SAVED)
         pool._tries = 1.0
         assert pool.ask("\\frac{1}{2}", "\\int_0^1 x dx").value is not False  # a slow one, and a right one
@@ -164,18 +164,18 @@ def test_long_answers_to_short_questions_are_not_tried():
 @pytest.mark.whole
 def test_a_process_that_dies_is_replaced_and_its_answer_tried_again():
     with GradingPool(workers=1) as pool:
-        pool.grade("\\frac12", "\\frac24")
+        pool.grade("\\sqrt8", "2\\sqrt2")
         worker = pool._idle.get()
         assert worker is not None
         os.kill(worker._process.pid, 9)
         pool._idle.put(worker)
-        assert pool.grade("\\frac12", "\\frac24") == RIGHT
-        assert pool.grade("\\frac12", "\\frac34") == WRONG
+        assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT
+        assert pool.grade("\\sqrt8", "3\\sqrt2") == WRONG
 
 
 def test_several_at_once(pool):
     async def grade_all() -> list[Grade]:
-        return await asyncio.gather(*(pool.agrade("\\frac12", f"\\frac{{{n}}}{{4}}") for n in range(6)))
+        return await asyncio.gather(*(pool.agrade("\\sqrt8", f"{n}\\sqrt2") for n in range(6)))
 
     assert [g.value for g in asyncio.run(grade_all())] == [False, False, True, False, False, False]
 
@@ -185,14 +185,14 @@ def test_no_process_outlives_its_pool_or_its_parent_nor_inherits_secrets(monkeyp
     monkeypatch.setenv("SOME_API_KEY", "canary")
     program = (
         "import os\nfrom cotrain.tasks.grading import GradingPool\n"
-        "pool = GradingPool()\npool.grade(r'\\frac12', r'\\frac24')\n"
+        "pool = GradingPool()\npool.grade(r'\\sqrt8', r'2\\sqrt2')\n"
         "print(pool._idle.queue[0]._process.pid, flush=True)\nos._exit(0)"  # no clean-up of any kind
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert _ends(int(done.stdout))
     threads = threading.active_count()
     pool = GradingPool()
-    pool.grade("\\frac12", "\\frac24")
+    pool.grade("\\sqrt8", "2\\sqrt2")
     worker = pool._idle.queue[0]
     environment = Path(f"/proc/{worker._process.pid}/environ")
     assert not environment.exists() or b"canary" not in environment.read_bytes()
@@ -204,7 +204,7 @@ def test_no_process_outlives_its_pool_or_its_parent_nor_inherits_secrets(monkeyp
         time.sleep(0.01)
     assert threading.active_count() <= threads
     with pytest.raises(RuntimeError, match="closed"):
-        pool.grade("\\frac12", "\\frac24")
+        pool.grade("\\sqrt8", "2\\sqrt2")
 
 
 def _ends(pid: int) -> bool:

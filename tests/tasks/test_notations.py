@@ -1,0 +1,140 @@
+"""Answers by notation: what a notation means, in gold and answer. ``docs/grading.md`` has the table and the reasons."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cotrain.tasks.grading import GradingPool, read_answer, vote_key
+
+SAME = {  # gold: answers that are right
+    # powers of ten
+    "3e8": ["3 \\times 10^8", "300000000", "3E+08", "3x10^8 m/s", "3*10**8", "3 × 10⁸"],
+    "1e-05": ["0.00001", "10^{-5}", "1.0E-5", "\\frac{1}{100000}", "10**-5"],
+    "-1.5e3": ["-1500", "-1,500.0"],
+    "(1e3, 2)": ["(1000, 2)"],
+    "1000": ["1e3", "1e3 m", "1 000", "10^3"],
+    "e-5": ["e - 5", "-2.281718171540955"],
+    # blanks between digits
+    "10\\,000": ["10000", "10 000", "10,000", "10{,}000", "10~000 dollars"],
+    "1000000": ["1\\ 000\\ 000", "1\u202f000\u00a0000", "1\\:000\\:000.0"],
+    "\\frac{2500}{3}": ["\\frac{2\\,500}{3}", "833 1/3", "2 500/3"],
+    "(1000,2)": ["(1\\,000, 2)"],
+    "2.5": ["2 1/2", "2\\frac12", "2½", "1 ½ + 1", "2 1/2 cups"],
+    "-\\frac54": ["-1 1/4", "-1\\,\\tfrac14"],
+    "6": ["2(3)", "(2)(3)", "\\frac{6}{3}(3)", "2 \\cdot 3"],
+    "30": ["3\\binom{5}{2}"],
+    # Unicode
+    "\\sqrt[3]{2}": ["∛2", "\\sqrt[3]2", "cbrt(2)", "2^(1/3)"],
+    "x^{2}+1": ["x²+1", "x**2+1", "x^2 + 1"],
+    "(-\\infty, 3]": ["(−∞, 3]", "（−∞，3]", "(-inf, 3]", "(-oo,3]"],
+    "42": ["４２", "4\u200b2", "𝟒𝟐", "٤٢"],
+    "-5": ["–5", "－5", "−5", "-5"],
+    "90^\\circ": ["90°", "90 degrees", "90", "90^{\\circ}"],
+    "\\{1,2\\}": ["｛2，1｝", "{1, 2}"],
+    # plain text
+    "2\\pi r": ["2*pi*r", "2 pi r", "2πr"],
+    "\\frac{\\pi}{3}": ["pi/3", "π/3"],
+    "e^{-x}": ["exp(-x)", "e^(-x)", "1/exp(x)"],
+    "\\frac{\\sqrt{2}}{2}": ["1/sqrt(2)", "sqrt(2)/2", "√2/2"],
+    "\\ln 2": ["ln(2)", "ln2"],
+    "\\log_2 9": ["log2(9)", "log_2(9)"],
+    "|x-1|": ["abs(x-1)"],
+    "(-\\infty,3)\\cup(5,\\infty)": ["(-inf, 3) U (5, oo)"],
+    "x\\le 3": ["x <= 3"],
+    "2+3i": ["2+3*i"],
+    # repeating decimals
+    "\\frac13": ["0.\\overline{3}", "0.\\bar3", "0.(3)", "0.333...", "0.3\u0305", "33.\\overline{3}\\%"],
+    "0.1\\overline{6}": ["\\frac16", "1/6"],
+    "0.\\overline{36}": ["\\frac{4}{11}"],
+    # wrapping
+    "18": ["**18**", "`18`", "18,", "$18$ dollars", "USD 18", "18 dollars per day", "\\approx 18", "= 18", "'18'"],
+    "5000000": ["5 million", "$5 million", "5\\text{ million}", "5 million people"],
+    "17": ["The answer is 17", "Answer: $17$.", "\\underline{17}", "\\mathbf{17}", "{17}", "\\textcolor{red}{17}"],
+    "B": ["B)", "(B)", "**B**", "\\textbf{(B)}", "B. four", "Option B"],
+    "6th": ["6", "6^{\\text{th}}"],
+    # units and bases
+    "2 hours": ["2", "120 minutes", "2 hrs", "7200 s"],
+    "5 cm": ["5", "5cm", "0.05 m", "5 centimeters", "5\\text{ cm}"],
+    "10\\pi\\text{ cm}": ["10\\pi", "10\\pi cm", "100\\pi\\text{ mm}"],
+    "864 \\mbox{ inches}^2": ["864\\text{ square inches}", "6 square feet"],
+    "50 cents": ["$0.50", "50"],
+    "36 km/h": ["10 m/s", "36 kilometers per hour"],
+    "9 (gold stickers)": ["9 stickers", "9", "9 pieces"],
+    "6m": ["6 m", "6*m"],
+    "1010_2": ["1010", "1010_{\\text{two}}", "1010 base 2", "1010₂"],
+}
+OTHER = {  # gold: answers that are wrong
+    "3e8": ["3e9", "3e-8", "3e", "2.998e8"],
+    "1e-05": ["e-5", "0", "1e-06", "2e-05"],
+    "1.5": ["1.5e3", "2 1/2", "1 5"],
+    "(1e-10, 2)": ["(2e-10, 2)"],
+    "10\\,000": ["0", "10", "10001"],
+    "12": ["5 7", "5\\,7", "5\n7", "12 12", "12_3", "3 4"],
+    "6": ["1 2 3", "6 x", "6t", "6m", "2 6/2", "\\frac12 12"],
+    "357": ["12 345"],
+    "5": ["(2)(3)", "2 (3)", "６", "5 squared", "5 more than x", "5 million"],
+    "13": ["3\\binom{5}{2}"],
+    "2": ["\\sqrt12", "2 thirds", "½", "2mg"],
+    "\\sqrt{2}": ["√3", "sqrt(3)"],
+    "x^2": ["x2", "x³", "x*2", "2*x"],
+    "0.\\overline{3}": ["0.3", "0.333"],
+    "0.\\overline{36}": ["0.3\\overline{6}", "0.36"],
+    "42": ["**43**", "`43`", "\\approx 43"],
+    "B": ["(C)", "C) B", "A"],
+    "500": ["5 hundred thousand"],
+    "2 hours": ["2 minutes", "2 kg", "60 minutes"],
+    "5 cm": ["5 km", "5 kg", "5 m", "5 apples", "50 cm"],
+    "5 m": ["5 s", "5 m^2", "5 \\text{ m/s}"],
+    "5\\text{ m}^2": ["5\\text{ m}^3", "5 m"],
+    "$5": ["€5", "5 cents", "5 euros"],
+    "20^\\circ C": ["20^\\circ F"],
+    "10\\pi\\text{ cm}": ["10\\pi\\text{ m}"],
+    "5 apples": ["5 oranges"],
+    "6m": ["6"],
+    "1010_2": ["1010_3", "1011_2", "10"],
+    "52_8": ["52_9"],
+    "\\text{A5}_{11}": ["A5_{12}"],
+    "(1,2)": ["12", "(2,1)"],
+}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with GradingPool(workers=2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(("table", "value"), [(SAME, True), (OTHER, False)])
+def test_grades_by_notation(pool, table, value):
+    found = [(gold, answer, pool.grade(gold, answer)) for gold, answers in table.items() for answer in answers]
+    assert [one for one in found if one[2].value is not value] == []
+
+
+def test_a_gold_answer_without_a_reading_has_no_grade_but_by_its_own_text(pool):
+    for gold in ("5 7", "1 2 3", "2\\frac{3}{2}"):
+        assert pool.grade(gold, "12").reason == "gold not readable"
+        assert pool.grade(gold, f"${gold}$").value is True
+
+
+def test_plain_notations_need_no_process(pool):
+    with GradingPool() as other:
+        for answer in ("3e8", "2 1/2", "½", "0.(3)", "5 million", "$18$ dollars", "120 minutes", "1010_2", "5 7"):
+            assert other.grade("17", answer).value is False
+        assert other._idle.queue[0] is None
+
+
+def test_votes_are_counted_by_value():
+    for answers in (("0.5", "½", "\\frac{2}{4}", "1/2"), ("1e3", "1 000", "1,000.0", "10^3"), ("x + 1", "x+1", "**x+1**")):
+        assert len({vote_key(answer) for answer in answers}) == 1
+    apart = ("0.5", "0.5%", "1" * 40, "1" * 39 + "2", "5 7", "57", "x^2", "x2")
+    assert len({vote_key(answer) for answer in apart}) == len(apart)
+
+
+def test_reading_takes_a_time_that_is_linear_in_the_answer():
+    pieces = ("=", "~", "\\text{a}/", "*", "$", "answer ", "\\approx", "1 a ", "cm ", "per ", "_{", "million ", "{", "`")
+    for piece in pieces:
+        began = time.process_time()
+        read_answer(piece * (10_000 // len(piece)))
+        assert time.process_time() - began < 1.0, piece
