@@ -1,4 +1,5 @@
-r"""How often the grader is right: ``python benchmarks/grading_study.py --data DIR [--pairs 3000] [--seed 0]``.
+r"""How often the grader is right: ``python benchmarks/grading_study.py --data DIR [--pairs 3000] [--seed 0]``, and
+beside others: ``--each 100 [--before CHECKOUT] [--lm-eval PYTHON]``.
 
 From the gold answers of every ``.jsonl`` file under a directory are made answers of which it is known by construction
 whether they are right: the same value written in another way (right), and values that are nearly the same (wrong). As
@@ -10,8 +11,14 @@ many of each kind are drawn as there are, up to an equal share, evenly over the 
   worked solutions whose last answer is graded right, and the gold answer of another row, graded right (it should not
   be).
 
-The line printed last is JSON. A variant that happens to be right after all (a set with one member in the other order)
-is not made: each rule says when it applies. Left out: answers with an allowed error, several correct golds, units that
+With ``--each N`` instead: N gold answers of each file, each against itself in five other notations and against five
+neighbours that differ (``answer_rules.py``), graded by this checkout, by math-verify as it comes, and where they are
+given by another checkout and by lm-evaluation-harness (``PYTHON``: an interpreter with ``lm-eval`` 0.4, ``sympy`` and
+``antlr4-python3-runtime`` 4.11, of whose tasks the answer comparisons are taken: minerva_math, by value, and
+hendrycks_math, by text). Each grader is a process of its own, asked in turns of 100 pairs. A false positive is a
+neighbour that is called right, a false negative a notation that is not. Seconds are CPU time a pair.
+
+The line printed last is JSON. Left out: answers with an allowed error, several correct golds, units that
 convert.
 """
 
@@ -19,190 +26,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
-import re
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
+from typing import Any
+
+from answer_rules import BESIDE, NEIGHBOURS, NOTATIONS, OTHER, SAME, WRAPPED, five
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
-from cotrain.tasks.grading import GradingPool, plain_number, quick_grade, vote_key
+from cotrain.tasks.grading import GradingPool, quick_grade, read_answer, vote_key
 from cotrain.tasks.rows import ANY, lines_of, object_of, row_of
 from cotrain.text.parsers import final_answer
-
-FRACTION = re.compile(r"(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
-TUPLE = re.compile(r"\(([^()\[\],]+),\s*([^()\[\],]+)\)")
-LIST = re.compile(r"[-\d./]+(,\s[-\d./]+)+")  # 3, 5, 7: several values; without a space they may be one number
-
-
-def number(gold: str) -> Decimal | None:
-    """A gold answer that is a plain number without unit."""
-    found = plain_number(gold)
-    return found[0] if found is not None and not found[1] and len(gold) < 16 and "\\" not in gold else None
-
-
-def plain(value: Decimal) -> str:
-    return f"{value:f}"
-
-
-def fraction(gold: str) -> tuple[str, int, int] | None:
-    found = FRACTION.fullmatch(gold.strip())
-    if found is None or not int(found[3]):
-        return None
-    return found[1], int(found[2]), int(found[3])
-
-
-Rule = Callable[[str], str | None]  # an answer made of a gold answer; None where the rule does not apply
-
-
-def of_number(rule: Callable[[Decimal], str | None]) -> Rule:
-    def made(gold: str) -> str | None:
-        value = number(gold)
-        return None if value is None else rule(value)
-
-    return made
-
-
-def of_fraction(rule: Callable[[str, int, int], str | None]) -> Rule:
-    def made(gold: str) -> str | None:
-        parts = fraction(gold)
-        return None if parts is None else rule(*parts)
-
-    return made
-
-
-def of_list(rule: Callable[[list[str]], list[str] | None]) -> Rule:
-    def made(gold: str) -> str | None:
-        if not LIST.fullmatch(gold):
-            return None
-        values = re.split(r",\s", gold)
-        changed = rule(values) if len(set(values)) == len(values) else None
-        return None if changed is None else ", ".join(changed)
-
-    return made
-
-
-def of_pair(rule: Callable[[str, str], str | None]) -> Rule:
-    def made(gold: str) -> str | None:
-        found = TUPLE.fullmatch(gold)
-        return None if found is None or found[1].strip() == found[2].strip() else rule(found[1], found[2])
-
-    return made
-
-
-def expression(gold: str) -> bool:
-    """Algebra in one piece: something of TeX, no list, interval, equation, text or inequality."""
-    bad = (
-        ",",
-        "=",
-        "text",
-        "mbox",
-        "infty",
-        "cup",
-        "in ",
-        "<",
-        ">",
-        "le",
-        "ge",
-        "pm",
-        "begin",
-        "^\\circ",
-        "\\%",
-        "_",
-        "and",
-        "$",
-        "circ",
-    )
-    return ("\\" in gold or "^" in gold) and not any(word in gold for word in bad) and len(gold) < 80
-
-
-def of_expression(rule: Callable[[str], str]) -> Rule:
-    return lambda gold: rule(gold) if expression(gold) else None
-
-
-def terminating(sign: str, top: int, bottom: int) -> str | None:
-    value = Fraction(top, bottom)
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return sign + plain(Decimal(value.numerator) / Decimal(value.denominator)) if rest == 1 and bottom > 1 else None
-
-
-def endless(sign: str, top: int, bottom: int) -> str | None:
-    return None if terminating(sign, top, bottom) or not top % bottom else f"{sign}{top / bottom:.2f}"
-
-
-def last_digit(value: Decimal) -> str | None:
-    text = plain(value)
-    return text[:-1] + str((int(text[-1]) + 3) % 10) if text[-1].isdigit() else None
-
-
-def rounded(value: Decimal) -> str | None:
-    return plain(value.to_integral_value()) if value != value.to_integral_value() else None
-
-
-def transposed(value: Decimal) -> str | None:
-    text = plain(value)
-    tail = text[-2:]
-    return text[:-2] + tail[::-1] if len(tail) == 2 and tail.isdigit() and tail[0] != tail[1] else None
-
-
-SWAPS = ((r"\dfrac", r"\frac"), (r"\tfrac", r"\frac"), (r"\frac", r"\dfrac"))
-SAME: dict[str, Rule] = {
-    "boxed": lambda gold: f"\\boxed{{{gold}}}" if gold.count("{") == gold.count("}") else None,
-    "dollars and a stop": lambda gold: f" ${gold}$. " if "$" not in gold else None,
-    "an equation x =": lambda gold: f"x = {gold}" if number(gold) is not None or fraction(gold) else None,
-    "trailing zeros": of_number(lambda n: plain(n) + (".00" if n == n.to_integral_value() else "0")),
-    "thousands separators": of_number(lambda n: f"{n:,f}" if abs(n) >= 1000 else None),
-    "TeX thousands separators": of_number(lambda n: f"{n:,f}".replace(",", "{,}") if abs(n) >= 1000 else None),
-    "a unit behind": of_number(lambda n: f"{n:f} apples"),
-    "TeX unit behind": of_number(lambda n: f"{n:f}\\text{{ cm}}"),
-    "currency": of_number(lambda n: f"\\${n:f}" if n > 0 else None),
-    "number as a fraction": of_number(lambda n: f"\\frac{{{n * 6:f}}}{{6}}" if n == n.to_integral_value() else None),
-    "power of ten": of_number(lambda n: f"{n / 1000:f} \\times 10^{{3}}" if abs(n) >= 10 else None),
-    "other fraction command": lambda gold: next((gold.replace(a, b) for a, b in SWAPS if a in gold), None),
-    "fraction with a slash": of_fraction(lambda s, a, b: f"{s}{a}/{b}"),
-    "scaled fraction": of_fraction(lambda s, a, b: f"{s}\\frac{{{3 * a}}}{{{3 * b}}}"),
-    "fraction as a decimal": of_fraction(terminating),
-    "list in another order": of_list(lambda values: values[::-1]),
-    "list in braces": of_list(lambda values: ["\\{" + values[0], *values[1:-1], values[-1] + "\\}"]),
-    "pair with left and right": of_pair(lambda a, b: f"\\left({a}, {b}\\right)"),
-    "sum with zero": of_expression(lambda gold: f"0 + {gold}"),
-    "times two over two": of_expression(lambda gold: f"\\frac{{2 \\left({gold}\\right)}}{{2}}"),
-}
-OTHER: dict[str, Rule] = {
-    "one more": of_number(lambda n: plain(n + 1)),
-    "one less": of_number(lambda n: plain(n - 1)),
-    "other sign": of_number(lambda n: plain(-n) if n else None),
-    "other last digit": of_number(last_digit),
-    "digits transposed": of_number(transposed),
-    "ten times": of_number(lambda n: plain(n * 10) if n else None),
-    "rounded": of_number(rounded),
-    "a percentage": of_number(lambda n: f"{n:f}\\%" if n and abs(n) < 1 else None),
-    "million": of_number(lambda n: f"{n:f} million" if n else None),
-    "two answers": of_number(lambda n: f"{n:f} or {n + 1:f}"),
-    "a set around it": of_number(lambda n: f"\\{{{n:f}, {n + 1:f}\\}}"),
-    "a variable behind": of_number(lambda n: f"{n:f}x" if n else None),
-    "fraction upside down": of_fraction(lambda s, a, b: f"{s}\\frac{{{b}}}{{{a}}}" if a and a != b else None),
-    "fraction, other sign": of_fraction(lambda s, a, b: f"{'' if s else '-'}\\frac{{{a}}}{{{b}}}" if a else None),
-    "fraction, top plus one": of_fraction(lambda s, a, b: f"{s}\\frac{{{a + 1}}}{{{b}}}"),
-    "fraction rounded": of_fraction(endless),
-    "list, one missing": of_list(lambda values: values[:-1]),
-    "list, one too many": of_list(lambda values: [*values, "1234567"]),
-    "pair in another order": of_pair(lambda a, b: f"({b}, {a})"),
-    "expression plus one": of_expression(lambda gold: f"{gold} + 1"),
-    "expression doubled": of_expression(lambda gold: f"2 \\left({gold}\\right)"),
-    "expression, other sign": of_expression(lambda gold: f"-\\left({gold}\\right)"),
-    "nothing readable": lambda gold: "I do not know" if number(gold) is not None else None,
-    "the unclosed gold": lambda gold: gold[:-1] if gold.endswith("}") and expression(gold) else None,
-}
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How often the grader is right.")
@@ -216,8 +57,14 @@ def main() -> None:
     parser.add_argument(
         "--deadline", type=float, default=5.0, help="CPU seconds of a grade; four times as long by the clock"
     )
+    parser.add_argument("--each", type=int, metavar="N", help="beside other graders, on N gold answers of each file")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of the project")
+    parser.add_argument("--lm-eval", metavar="PYTHON", help="an interpreter that has lm-eval")
     given = parser.parse_args()
     files = dict(gold_answers(given.data))
+    if given.each:
+        compare_graders(files, given)
+        return
     pairs = drawn(files, given.pairs, random.Random(given.seed))
     with (
         GradingPool(workers=given.workers, deadline_s=given.deadline) as pool,
@@ -310,7 +157,7 @@ def of_file(
     worked = [(gold, final_answer(text) or "") for gold, text in some if text]
     others = [(a, b) for a, b in zip(golds, golds[1:] + golds[:1], strict=True) if vote_key(a) != vote_key(b)]
     asked = {
-        "itself": list(threads.map(lambda gold: pool.ask(gold, gold), golds)),
+        "itself": list(threads.map(lambda gold: pool.ask(*[read_answer(gold).tex] * 2), golds)),
         "worked": list(threads.map(lambda pair: pool.grade(*pair), worked)),
         "another": list(threads.map(lambda pair: pool.grade(*pair), others)),
     }
@@ -329,6 +176,130 @@ def of_file(
             print(f"  another: gold {gold!r}, answer {answer!r}: {grade.value} {grade.reason or ''}")
     print(f"{len(rows)} rows, {len(some)} looked at: {counts}")
     return counts
+
+
+# -- beside other graders
+
+SERVE = """
+import importlib.util, json, sys, time, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+{grader}
+for line in sys.stdin:
+    began, values = time.process_time(), [grade(gold, answer) for gold, answer in json.loads(line)]
+    print(json.dumps([values, spent() + time.process_time() - began]), flush=True)
+"""
+COTRAIN = """
+sys.path.insert(0, {benchmarks!r})
+from grading import cpu_seconds
+from cotrain.tasks.grading import GradingPool
+pool, last = GradingPool(workers=1, deadline_s=10.0), 0.0
+def spent():
+    global last
+    before, last = last, cpu_seconds(pool)
+    return last - before
+def grade(gold, answer):
+    return pool.grade(gold, answer).value
+grade("x+x", "2x")
+spent()
+"""
+MATH_VERIFY = """
+from math_verify import parse, verify
+spent = lambda: 0.0
+def grade(gold, answer):
+    try:
+        return verify(parse(chr(92) + "boxed{" + gold + "}"), parse(chr(92) + "boxed{" + answer + "}"))
+    except Exception:
+        return None
+"""
+LM_EVAL = """
+where = Path(importlib.util.find_spec("lm_eval").origin).parent / "tasks" / {task!r} / "utils.py"
+sys.modules.setdefault("datasets", type(sys)("datasets")).Dataset = object
+spec = importlib.util.spec_from_file_location("task", where)
+task = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(task)
+spent, normal = lambda: 0.0, getattr(task, "normalize_final_answer", str)
+def grade(gold, answer):
+    return bool(task.is_equiv(normal(answer), normal(gold)))
+"""
+Pair = tuple[str, bool, str, str]  # kind, right, gold, answer
+
+
+class Grader:
+    """A grader in a process of its own, and the CPU seconds that it took."""
+
+    def __init__(self, python: str, program: str, path: Path | None = None) -> None:
+        environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+        command = [python, "-c", SERVE.format(grader=program)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=path
+        )
+        self.values: list[bool | None] = []
+        self.seconds = 0.0
+
+    def ask(self, pairs: list[Pair]) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([pair[2:] for pair in pairs]) + "\n")
+        self._process.stdin.flush()
+        values, seconds = json.loads(self._process.stdout.readline())
+        self.values += values
+        self.seconds += seconds
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def compare_graders(files: dict[str, list[tuple[str, str | None]]], given: argparse.Namespace) -> None:
+    """Print a table of graders, of files and of kinds, and the disagreements of the first grader."""
+    rng, pairs, of_pair = random.Random(given.seed), list[Pair](), list[str]()
+    for name, rows in files.items():
+        golds = sorted({gold for gold, _ in rows})
+        rng.shuffle(golds)
+        for gold in golds[: given.each]:
+            for right, tables in ((True, (NOTATIONS | SAME, WRAPPED)), (False, (NEIGHBOURS | OTHER, BESIDE))):
+                made = [(kind, right, gold, answer) for kind, answer in five(gold, tables, rng)]
+                pairs += made
+                of_pair += [name] * len(made)
+    here = Path(__file__).resolve().parent
+    ours, root = COTRAIN.format(benchmarks=str(here)), here.parent
+    graders = {"this checkout": Grader(sys.executable, ours, root)}
+    if given.before:
+        graders["the checkout before"] = Grader(sys.executable, ours, given.before)
+    graders["math-verify"] = Grader(sys.executable, MATH_VERIFY)
+    for task in ("minerva_math", "hendrycks_math") if given.lm_eval else ():
+        graders[f"lm-eval, {task}"] = Grader(given.lm_eval, LM_EVAL.format(task=task))
+    for start in range(0, len(pairs), 100):
+        for grader in list(graders.values())[:: 1 if start % 200 else -1]:
+            grader.ask(pairs[start : start + 100])
+    for grader in graders.values():
+        grader.close()
+    truth = [right for _, right, _, _ in pairs]
+    mine = graders["this checkout"].values
+    notations, neighbours = truth.count(True), truth.count(False)
+    print(f"{len(pairs)} pairs: {notations} notations, {neighbours} neighbours")
+    print(f"{'':24s} {'false positives':>16s} {'false negatives':>16s} {'no grade':>9s} {'agrees':>7s} {'ms a pair':>9s}")
+    found: dict[str, Any] = {}
+    for name, grader in graders.items():
+        wrong = Counter((right, value) for right, value in zip(truth, grader.values, strict=True))
+        agrees = sum(a is b for a, b in zip(mine, grader.values, strict=True)) / len(pairs)
+        positives, negatives = wrong[False, True], wrong[True, False]
+        none, ms = wrong[True, None] + wrong[False, None], 1000 * grader.seconds / len(pairs)
+        found[name] = [positives, negatives, none, round(agrees, 4), round(ms, 2)]
+        shares = f"{positives:6d} ({positives / neighbours:6.2%}) {negatives:6d} ({negatives / notations:6.2%})"
+        print(f"{name:24s} {shares} {none:9d} {agrees:7.1%} {ms:9.2f}")
+    by_file: dict[str, dict[str, list[int]]] = {}
+    for name, grader in graders.items():
+        for file, right, value in zip(of_pair, truth, grader.values, strict=True):
+            counts = by_file.setdefault(file, {}).setdefault(name, [0, 0, 0])
+            counts[0] += value is True and not right
+            counts[1] += value is not True and right
+            counts[2] += 1
+    for file, counts in by_file.items():
+        print(f"{file:40s}", *(f"{name}: {a} and {b} of {n}; " for name, (a, b, n) in counts.items()))
+    for pair, value in zip(pairs, mine, strict=True):
+        if value is not pair[1]:
+            print("  disagrees:", *map(repr, pair), value)
+    print(json.dumps({"pairs": len(pairs), "notations": notations, "graders": found, "files": by_file}))
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ def _compare(gold: str, answer: str) -> Grade | tuple[str, str]:
     if has_adjacent_numbers(right.tex):
         return Grade(value=None, reason="gold not readable")
     if _is_words(right.tex) and _is_words(said.tex):
-        return Grade(value=right.tex.casefold().split() == said.tex.casefold().split())
+        return Grade(value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", said.tex).casefold().split())
     if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(said.tex)):
         return Grade(value=choice[1] == right.tex)
     if said.unit is not None and is_base(said.unit) and (right.unit is None or not is_base(right.unit)):
@@ -327,6 +327,7 @@ _PREFIX = re.compile(
 )
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
 _CHOICE, _CHOSEN = re.compile(r"[A-J]"), re.compile(r"\(?([A-J])(?:\)|[.:](?=\s))\s*\S")
+_MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
 _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 
 
@@ -343,6 +344,6 @@ def _balanced(text: str) -> bool:
 
 
 def _is_words(text: str) -> bool:
-    """Whether a text is ordinary words ("Monday"), and not mathematics such as ``xy``."""
-    words = text.split()
+    """Whether a text is ordinary words ("Monday", "Mrs. Hilt's class"), and not mathematics such as ``xy``."""
+    words = _MARKS.sub("", text).split()
     return all(word.isalpha() for word in words) and any(len(word) > 3 for word in words)

@@ -293,12 +293,12 @@ def _with_unit(tex: str) -> Quantity:
         body = tex[: found.start()].rstrip().rstrip("\\").rstrip()
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
         return _scaled(body, said, tex)
-    if found := _WORDS_BEHIND.search(tex):
+    if (found := _WORDS_BEHIND.search(tex)) and found[1].count("(") == found[1].count(")"):
         body, said = tex[: found.start()], found[1]
         if _value(body) is not None:
             return _scaled(body, said, tex)
         unit = parse_unit(said)
-        if unit is not None and unit.dimensions and len(said) > 1 and not _SENTENCE.search(body):
+        if unit is not None and unit.dimensions and len(said) > 1 and said[0] != "(" and not _SENTENCE.search(body):
             return _measured(body, unit)
     if (found := _ATTACHED.search(tex)) and (unit := _measure(found[1])) is not None and (len(found[1]) > 1 or not found[1].isalpha()):
         return _measured(tex[: found.start()], unit)

@@ -63,6 +63,9 @@ SAME = {  # gold: answers that are right
     "36 km/h": ["10 m/s", "36 kilometers per hour"],
     "9 (gold stickers)": ["9 stickers", "9", "9 pieces"],
     "6m": ["6 m", "6*m"],
+    "Mrs. Doyle's class": ["mrs. Doyle's class.", "**Mrs Doyle's Class**"],
+    "C_{1} \\sin (t)": ["C_1*sin(t)"],
+    "\\sin (2 t)": ["\\sin(2t)", "sin(2*t)"],
     "1010_2": ["1010", "1010_{\\text{two}}", "1010 base 2", "1010₂"],
 }
 OTHER = {  # gold: answers that are wrong
