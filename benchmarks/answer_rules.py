@@ -215,7 +215,7 @@ def mixed(sign: str, top: int, bottom: int, form: str = "{} {}/{}") -> str | Non
 
 
 def repeating(sign: str, top: int, bottom: int) -> str | None:
-    """1/6 → 0.1\overline{6}."""
+    r"""1/6 → 0.1\overline{6}."""
     digits, rest, seen = "", top % bottom, {}
     while rest and rest not in seen and len(seen) < 12:
         seen[rest] = len(digits)
@@ -227,10 +227,18 @@ def repeating(sign: str, top: int, bottom: int) -> str | None:
 
 def as_text(gold: str) -> str | None:
     """A formula as plain text: 2*pi, sqrt(3)/2, x**2."""
-    text = re.sub(r"\\frac\{([^{}]+)\}\{([^{}]+)\}", r"((\1)/(\2))", gold.replace("dfrac", "frac").replace("tfrac", "frac"))
+    text = re.sub(
+        r"\\frac\{([^{}]+)\}\{([^{}]+)\}", r"((\1)/(\2))", gold.replace("dfrac", "frac").replace("tfrac", "frac")
+    )
     text = re.sub(r"\\sqrt\{([^{}]+)\}", r"sqrt(\1)", text)
     text = re.sub(r"\^\{([^{}]+)\}", r"**(\1)", text)
-    text = text.replace("^", "**").replace("\\pi", "pi").replace("\\cdot", "*").replace("\\left", "").replace("\\right", "")
+    text = (
+        text.replace("^", "**")
+        .replace("\\pi", "pi")
+        .replace("\\cdot", "*")
+        .replace("\\left", "")
+        .replace("\\right", "")
+    )
     text = re.sub(r"(\d)\s*(?=[a-z(])|(?<=[)\di])\s*(?=\(|sqrt)", r"\1*", text)
     return text if "\\" not in text and "{" not in text and text != gold else None
 
@@ -245,7 +253,9 @@ def as_signs(gold: str) -> str | None:
 NOTATIONS: dict[str, Rule] = {
     "1.5e3": of_number(exponent),
     "1.5E+03": of_number(lambda n: re.sub(r"e(\d+)$", r"E+0\1", exponent(n) or "") or None),
-    "1.5 × 10³": of_number(lambda n: re.sub(r"e(.+)", lambda m: f" × 10{m[1].translate(UP)}", exponent(n) or "") or None),
+    "1.5 × 10³": of_number(
+        lambda n: re.sub(r"e(.+)", lambda m: f" × 10{m[1].translate(UP)}", exponent(n) or "") or None
+    ),
     "e: times ten to": of_e_number(lambda m, e: f"{m} \\times 10^{{{e}}}"),
     "e: in full": of_e_number(lambda m, e: f"{Decimal(f'{m}e{e}'):f}"),
     "e: other mantissa": of_e_number(lambda m, e: f"{Decimal(m) * 10:f}e{e - 1}"),
@@ -275,7 +285,9 @@ WRAPPED: dict[str, Rule] = {
     "the answer is": lambda gold: f"The answer is {gold}." if "answer" not in gold else None,
     "an equals sign in front": lambda gold: f"= {gold}" if "=" not in gold else None,
     "a zero-width space": lambda gold: f"\u200b{gold}",
-    "underlined": lambda gold: f"\\underline{{{gold}}}" if "$" not in gold and gold.count("{") == gold.count("}") else None,
+    "underlined": lambda gold: (
+        f"\\underline{{{gold}}}" if "$" not in gold and gold.count("{") == gold.count("}") else None
+    ),
     "double dollars": lambda gold: f"$${gold}$$" if "$" not in gold else None,
 }
 NEIGHBOURS: dict[str, Rule] = {

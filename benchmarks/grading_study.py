@@ -45,6 +45,7 @@ from cotrain.tasks.grading import GradingPool, quick_grade, read_answer, vote_ke
 from cotrain.tasks.rows import ANY, lines_of, object_of, row_of
 from cotrain.text.parsers import final_answer
 
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="How often the grader is right.")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
@@ -277,7 +278,9 @@ def compare_graders(files: dict[str, list[tuple[str, str | None]]], given: argpa
     mine = graders["this checkout"].values
     notations, neighbours = truth.count(True), truth.count(False)
     print(f"{len(pairs)} pairs: {notations} notations, {neighbours} neighbours")
-    print(f"{'':24s} {'false positives':>16s} {'false negatives':>16s} {'no grade':>9s} {'agrees':>7s} {'ms a pair':>9s}")
+    print(
+        f"{'':24s} {'false positives':>16s} {'false negatives':>16s} {'no grade':>9s} {'agrees':>7s} {'ms a pair':>9s}"
+    )
     found: dict[str, Any] = {}
     for name, grader in graders.items():
         wrong = Counter((right, value) for right, value in zip(truth, grader.values, strict=True))

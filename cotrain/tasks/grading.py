@@ -211,7 +211,7 @@ def vote_key(answer: str) -> str:
     if read.value is None:
         return _SPACES.sub("", read.tex).casefold()
     top, bottom = read.value.as_integer_ratio()
-    bottom *= 100 if read.unit is PERCENT and abs(read.value) < 1 else 1
+    bottom *= 100 if read.unit is PERCENT and -1 < read.value < 1 else 1
     return f"{top:x}/{bottom:x}" if bottom > 1 else f"{top:x}"
 
 
@@ -258,7 +258,7 @@ def _compare(gold: str, answer: str) -> Grade | tuple[str, str]:
         by = found
     if right.value is not None and said.value is not None:
         value, other = right.value, said.value if by == 1 else Fraction(said.value) * by
-        if value == other and (abs(value) >= 1 or not value or percent[0] == percent[1]):
+        if value == other and (not -1 < value < 1 or not value or percent[0] == percent[1]):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
         if percent[0] != percent[1]:
             value, other = (Fraction(n) / 100 if p else n for n, p in zip((value, other), percent, strict=True))

@@ -2,7 +2,7 @@ r"""One notation for answers: whatever an answer is written in, ``write_tex`` wr
 
 ::
 
-    √2, x², ½, （1，2）, －5, 0.3̅       signs of Unicode              \sqrt{2}, x^{2}, \frac{1}{2}, (1,2), -5, \frac{1}{3}
+    √2, x², ½, （1，2）, －5           signs of Unicode              \sqrt{2}, x^{2}, \frac{1}{2}, (1,2), -5
     2*pi*r, x**2, sqrt(2), exp(2)     plain text                    2\cdot \pi \cdot r, x^{2}, \sqrt{2}, e^{2}
     \frac12, \sqrt[3]2, x^10          arguments without braces      \frac{1}{2}, \sqrt[3]{2}, x^{10}
     10\,000, 9{,}500, 12 345          groups of three digits        10000, 9500, 12345
@@ -77,11 +77,14 @@ _TABLE = {
     "\\phi ": "ϕ",
 }
 _SIGNS = {sign: tex for tex, signs in _TABLE.items() for sign in signs}
-_GREEK = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi
-omega"""
+_GREEK = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi
+psi omega"""
 _SCRIPTS = {
     mark: ("".join(signs), str.maketrans(signs, plain))
-    for mark, signs, plain in (("^", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣ", "0123456789+-()nix"), ("_", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ", "0123456789+-()nx"))
+    for mark, signs, plain in (
+        ("^", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣ", "0123456789+-()nix"),
+        ("_", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ", "0123456789+-()nx"),
+    )
 }
 _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 _ROOT = re.compile(r"(?:(?:^|(?<=[-+*/(,=\s]))([²³⁴⁵⁶⁷⁸⁹]))?([√∛∜])\s*(\d+(?:\.\d+)?)?")
@@ -90,8 +93,8 @@ _MARKS = str.maketrans("", "", "\u0304\u0305\u0307")
 
 
 def plain_signs(text: str) -> str:
-    """Unicode's signs, digits and letters as TeX and ASCII have them: "√2", "x²", "½", "５", "–5", "∞", "90°". Signs that
-    are not seen (zero-width spaces) are dropped."""
+    """Signs, digits and letters of Unicode as TeX and ASCII have them: "√2", "x²", "½", "５", "–5", "∞", "90°". What is
+    not seen (zero-width spaces) is dropped."""
     if text.isascii():
         return text
     text = _OVERLINED.sub(_overlined, text)
@@ -142,7 +145,8 @@ _FUNCTIONS = """sin cos tan cot csc sinh cosh tanh arcsin arccos arctan ln log l
 _COMMANDS = {word: word for word in (_FUNCTIONS + " " + _GREEK).split()}
 _COMMANDS |= {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "cbrt": "sqrt[3]", "Pi": "pi", "PI": "pi"}
 _COMMANDS |= {"infinity": "infty", "Infinity": "infty", "inf": "infty", "oo": "infty"}
-_CALLED = {word: word for word in "sec min max gcd abs floor ceil".split()}  # by "(" behind them: 5 sec, 5 min
+_WITH_BRACKETS = """sec min max gcd abs floor ceil"""  # 5 sec and 5 min are none
+_CALLED = {word: word for word in _WITH_BRACKETS.split()}
 _CALLED |= {"log2": "log_{2}", "log10": "log_{10}"}
 _WORD = re.compile(
     r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[a-zA-Z]+"  # as they are
@@ -221,7 +225,10 @@ _BARE = (
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*({_ARGUMENT})"), r"\\\1{\2}{\3}"),
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),
     (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),
-    (re.compile(r"\\sqrt\s*(\[[^\[\]]{1,9}\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+(?![a-zA-Z\[{]))"), r"\\sqrt\1{\2}"),
+    (
+        re.compile(r"\\sqrt\s*(\[[^\[\]]{1,9}\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+(?![a-zA-Z\[{]))"),
+        r"\\sqrt\1{\2}",
+    ),
     (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?|-[a-zA-Z](?![a-zA-Z]))"), r"^{\1}"),
     (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),
     (re.compile(r"_\s*(\d+)"), r"_{\1}"),
@@ -244,21 +251,19 @@ def _write_arguments(text: str) -> str:
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _SENTENCE = re.compile(r"[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
-_BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,2}\d{3})+)(?! {0,2}\d)")
+_BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
-_E_NOTATION = re.compile(r"(?<![a-zA-Z\d.,_])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
+_E_NOTATION = re.compile(r"(?<![a-zA-Z\d._])(?!(?<=\d,)\d{3}[.eE])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
 _REPEATING = re.compile(
     r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))"
     r"|\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d+)\))"
 )
 _GOES_ON = re.compile(r"(?<![\d.,])(\d{0,9})\.(\d{0,6}?)(\d{1,9}?)\3+(?:\.\.\.|\\[lc]?dots)")
-_MIXED = re.compile(
-    r"(?<![\d./^_a-zA-Z])(\d+)(?:\s*\\frac\{(\d+)\}\{(\d+)\}| +(\d+)/(\d+)(?![\d.]))(?!\s*[\d/^!])"
-)
-_ADJACENT = re.compile(
-    r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)"
-)
+_MIXED = re.compile(r"(?<![\d./^_a-zA-Z])(\d+)(?:\s*\\frac\{(\d+)\}\{(\d+)\}| +(\d+)/(\d+)(?![\d.]))(?!\s*[\d/^!])")
+_ADJACENT = re.compile(r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)")
 _POINT = re.compile(r"(?<=\d)\.(?=\s*[/)}])")  # -1./3
+_OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
+_BRACKET_OR_COMMA = re.compile(r"\\?[\[\](){}]|(?<=\d),(?=\d)")
 _COMMA_GROUP = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 LONGEST = 60  # digits of a number that is written as a fraction
 
@@ -277,6 +282,17 @@ def without_separators(text: str) -> str:
     return _COMMA_GROUP.sub(lambda found: found[0].replace(",", ""), text)
 
 
+def _spread_commas(text: str) -> str:
+    """A text with a blank behind the commas in brackets: there they are no separators of thousands, (100,200)."""
+    parts, depth, start = [], 0, 0
+    for found in _BRACKET_OR_COMMA.finditer(text):
+        depth += (found[0] in _OPENING) - (found[0] in _CLOSING)
+        if found[0] == "," and depth > 0:
+            parts.append(text[start : found.end()])
+            start = found.end()
+    return " ".join((*parts, text[start:]))
+
+
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
@@ -293,7 +309,8 @@ def write_tex(text: str) -> str:
 
 
 def _write_numbers(text: str) -> str:
-    text = without_separators(_POINT.sub("", _ORDINAL.sub("", text)))
+    text = _spread_commas(_POINT.sub("", _ORDINAL.sub("", text)))
+    text = _COMMA_GROUP.sub(lambda found: found[0].replace(",", ""), text)
     text = _BY_THREES.sub(lambda found: found[1].replace(" ", ""), text)
     text = _DECIMALS.sub(lambda found: found[0].replace(" ", ""), text)
     text = _E_NOTATION.sub(_power_of_ten, text)

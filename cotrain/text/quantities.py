@@ -71,8 +71,8 @@ voltage: V volt 1; mV 1/1000; kV 1000
 current: A amp ampere 1; mA 1/1000
 amount: mol mole 1; mmol 1/1000
 """
-_OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc degree=deg radian=rad celsius=C fahrenheit=F
-kelvin=K ohm tesla atm rpm dozen knot"""  # measures that convert into no other
+_OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc degree=deg radian=rad celsius=C
+fahrenheit=F kelvin=K ohm tesla atm rpm dozen knot"""  # measures that convert into no other
 _COMPOUND = {"mph": "mile / hour", "kph": "km / h", "kmh": "km / h", "kmph": "km / h", "l": "dm ^3", "L": "dm ^3"}
 _COMPOUND |= {"liter": "dm ^3", "litre": "dm ^3", "cl": "1/100 dm ^3", "cc": "cm ^3"}
 _COMPOUND |= dict.fromkeys(("ml", "mL", "milliliter", "millilitre"), "cm ^3") | dict.fromkeys(
@@ -80,20 +80,22 @@ _COMPOUND |= dict.fromkeys(("ml", "mL", "milliliter", "millilitre"), "cm ^3") | 
 )
 LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
 
-_ANYTHING = frozenset(
-    """unit way value integer number digit piece item thing total object element solution time people person child
-children kid student friend pupil man men woman women boy girl member candy candies sweet point case outcome choice
-possibility possibilities arrangement combination different distinct possible square cubic sq cu of the in all a an and more left each
-whole full old long wide tall high altogether remaining only about exactly""".split()
-)
+# Words that name anything that is counted.
+_ANYTHING_WORDS = """unit way value integer number digit piece item thing total object element solution time people
+person child children kid student friend pupil man men woman women boy girl member candy candies sweet point case
+outcome choice possibility arrangement combination different distinct possible square cubic sq cu of the in all a an
+and more left each whole full old long wide tall high altogether remaining only about exactly"""
+_ANYTHING = frozenset(_ANYTHING_WORDS.split())
 # Words behind a number that change its value, or make it a sentence.
-_NO_UNITS = frozenset(
-    """half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths hundredth
-hundredths squared cubed doubled tripled halved negative inverse reciprocal choose percent than mod or not sin cos tan log exp sqrt factorial plus minus over times is are if for when where to than pi
-answer""".split()
-)
+_VALUE_WORDS = """half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths
+hundredth hundredths squared cubed doubled tripled halved negative inverse reciprocal choose percent than mod or not
+sin cos tan log exp sqrt factorial plus minus over times is are if for when where to pi answer"""
+_NO_UNITS = frozenset(_VALUE_WORDS.split())
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_BASES = """two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen""".split()
+_DIGIT_WORDS = (
+    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"""
+)
+_BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _TOKEN = re.compile(r"\^\s*\{?\s*(-?\d)\s*\}?|([a-zA-Z$€£¥₹¢]+)|(/)|([.,()·*\s]|\\cdot)")
 
 
@@ -106,9 +108,9 @@ def _known_units() -> dict[str, Unit]:
             *names, factor = unit.split()
             for name in names:
                 known[name] = Unit(dimensions=((dimension, 1),), factor=Fraction(factor))
-    for names in _OWN.split():
-        own = names.split("=")
-        known |= {name: Unit(dimensions=((own[0], 1),)) for name in own}
+    for one in _OWN.split():
+        own = Unit(dimensions=((one.partition("=")[0], 1),))
+        known |= dict.fromkeys(one.split("="), own)
     return known
 
 
@@ -129,13 +131,14 @@ def _unit_of(word: str) -> Unit | None:
 def _measure(phrase: str) -> Unit | None:
     """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
     if phrase[:1].isdigit():
-        factor, _, phrase = phrase.partition(" ")
+        times, _, phrase = phrase.partition(" ")
         inside = _measure(phrase)
         assert inside is not None
-        return Unit(dimensions=inside.dimensions, factor=inside.factor * Fraction(factor))
+        return Unit(dimensions=inside.dimensions, factor=inside.factor * Fraction(times))
     powers: Counter[str] = Counter()
-    factor, at, sign, ahead, last = Fraction(1), 0, 1, 1, None
-    for token in iter(lambda: _TOKEN.match(phrase, at), None):
+    factor, at, sign, ahead = Fraction(1), 0, 1, 1
+    last: Unit | None = None
+    while token := _TOKEN.match(phrase, at):
         at = token.end()
         power, word, slash, _ = token.groups()
         small = word.casefold() if word else ""
@@ -214,8 +217,12 @@ _TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*\{{[^{{}}]*\}}{_PO
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
 _WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢][a-zA-Z€£¥₹¢ ./^{}()\d*-]{0,60})$")
-_ATTACHED = re.compile(r"(?<=\d)\s?(?!m[gs]$)\\?([a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$")
-_CURRENCY = re.compile(r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])")
+_ATTACHED = re.compile(
+    r"(?<=\d)\s?(?!m[gs]$)\\?([a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+)
+_CURRENCY = re.compile(
+    r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
+)
 _BASE = re.compile(
     rf"\s*(?:_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?"
     rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
@@ -232,27 +239,17 @@ _NUMBER = re.compile(
 
 
 def parse_quantity(tex: str) -> Quantity:
-    r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by its
-    name behind any expression."""
+    r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by
+    its name behind any expression."""
     if (based := _in_a_base(tex)) is not None:
         return based
-    money = _CURRENCY.match(tex)
-    if money:
-        body = money[1] + money[5] + tex[money.end() :]
-        found = _with_unit(body)
-        unit = parse_unit(money[2] or money[3] or money[4].removesuffix("."))
-        per = found.unit is not None and found.unit.words
-        if found.value is not None and (found.unit is None or per or found.unit == unit):
-            return Quantity(tex=found.tex, value=found.value, unit=unit)
-        tex = body if found.unit is None else tex
-        return Quantity(tex=tex, unit=unit if found.unit is None else None)
-    return _with_unit(tex)
-
-
-def plain_number(text: str) -> tuple[Decimal | Fraction, Unit | None] | None:
-    """The number and unit of a text of ``write_tex`` that is a plain number; else None."""
-    found = parse_quantity(text)
-    return None if found.value is None else (found.value, found.unit)
+    if (money := _CURRENCY.match(tex)) is None:
+        return _with_unit(tex)
+    found = _with_unit(money[1] + money[5] + tex[money.end() :])
+    unit = parse_unit(money[2] or money[3] or money[4].removesuffix("."))
+    if unit and found.unit and found.unit.dimensions and all(n < 0 for _, n in found.unit.dimensions):
+        unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *found.unit.dimensions))), factor=found.unit.factor)
+    return Quantity(tex=found.tex, value=found.value, unit=unit)  # $18 a day, $18 dollars
 
 
 def _in_a_base(tex: str) -> Quantity | None:
@@ -260,7 +257,7 @@ def _in_a_base(tex: str) -> Quantity | None:
     if found is None:
         return None
     named = found[1] or found[2]
-    base = named if named.isdigit() else str(_BASES.index(named) + 2) if named in _BASES else ""
+    base = named if named.isdigit() else _BASES.get(named, "")
     body = tex[: found.start()].strip().removeprefix("(").removesuffix(")")
     if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
         return None
@@ -300,7 +297,11 @@ def _with_unit(tex: str) -> Quantity:
         unit = parse_unit(said)
         if unit is not None and unit.dimensions and len(said) > 1 and said[0] != "(" and not _SENTENCE.search(body):
             return _measured(body, unit)
-    if (found := _ATTACHED.search(tex)) and (unit := _measure(found[1])) is not None and (len(found[1]) > 1 or not found[1].isalpha()):
+    if (
+        (found := _ATTACHED.search(tex))
+        and (unit := _measure(found[1])) is not None
+        and (len(found[1]) > 1 or not found[1].isalpha())
+    ):
         return _measured(tex[: found.start()], unit)
     return Quantity(tex=tex)
 

@@ -129,14 +129,33 @@ def test_plain_notations_need_no_process(pool):
 
 
 def test_votes_are_counted_by_value():
-    for answers in (("0.5", "½", "\\frac{2}{4}", "1/2"), ("1e3", "1 000", "1,000.0", "10^3"), ("x + 1", "x+1", "**x+1**")):
+    for answers in (
+        ("0.5", "½", "\\frac{2}{4}", "1/2"),
+        ("1e3", "1 000", "1,000.0", "10^3"),
+        ("x + 1", "x+1", "**x+1**"),
+    ):
         assert len({vote_key(answer) for answer in answers}) == 1
     apart = ("0.5", "0.5%", "1" * 40, "1" * 39 + "2", "5 7", "57", "x^2", "x2")
     assert len({vote_key(answer) for answer in apart}) == len(apart)
 
 
 def test_reading_takes_a_time_that_is_linear_in_the_answer():
-    pieces = ("=", "~", "\\text{a}/", "*", "$", "answer ", "\\approx", "1 a ", "cm ", "per ", "_{", "million ", "{", "`")
+    pieces = (
+        "=",
+        "~",
+        "\\text{a}/",
+        "*",
+        "$",
+        "answer ",
+        "\\approx",
+        "1 a ",
+        "cm ",
+        "per ",
+        "_{",
+        "million ",
+        "{",
+        "`",
+    )
     for piece in pieces:
         began = time.process_time()
         read_answer(piece * (10_000 // len(piece)))

@@ -59,7 +59,8 @@ from cotrain.text.notation import has_adjacent_numbers, plain_signs, write_tex
         ("0{,}5", "0,5"),
         ("\\frac{2\\,500}{1,000}", "\\frac{2500}{1000}"),
         ("2,500\\pi", "2500\\pi"),
-        ("(100,200)", "(100,200)"),
+        ("(100,200)", "(100, 200)"),
+        ("(1 000,2e3)", "(1000, 2000)"),
         ("3.141 592", "3.141592"),
         ("12 345 6", "12 345 6"),
         ("12\n345", "12\n345"),
@@ -116,7 +117,22 @@ def test_every_odd_formula_is_written(text):
 
 
 def test_time_is_linear_in_the_text():
-    pieces = ("1 234", "\\frac{", "\\frac{1}", "\\sqrt{", "sqrt(", "**", "0.", "1e5", "2^", "_", "\\!", "{,}", "1,234", "~")
+    pieces = (
+        "1 234",
+        "\\frac{",
+        "\\frac{1}",
+        "\\sqrt{",
+        "sqrt(",
+        "**",
+        "0.",
+        "1e5",
+        "2^",
+        "_",
+        "\\!",
+        "{,}",
+        "1,234",
+        "~",
+    )
     pieces += ("0.3\\dot{3}", "exp(", "1/2 ", "\\text{", "²", "√", ".333", "a ", "$", "(", "1 ", "\\frac1", "0.1(")
     for piece in pieces:
         text = piece * (10_000 // len(piece))
