@@ -295,7 +295,7 @@ def _unwrap(text: str) -> str:
         before = text
         if not text.endswith(".."):
             text = text.rstrip(".,;: \n\\")
-        text = _BOLD.sub(r"\1", _PREFIX.sub("", text))
+        text = _PREFIX.sub("", _BOLD.sub(r"\1", text))
         if text.count("$") - text.count("\\$") in (2, 4, 6, 8, 10, 12, 14, 16):
             text = _DOLLAR.sub("", text).strip()
         for left, right in _AROUND:
@@ -321,12 +321,16 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
 _PREFIX = re.compile(
     r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
-    r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|roughly|around|exactly|precisely)\s"
+    r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|approx\.?|roughly|around|exactly|precisely)\s"
     r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
-    r"|(?i:(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?\s*[:=]?))\s*"
+    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?"
+    r"\s*[:=]?[*_]{0,3}))\s*"
 )
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
-_CHOICE, _CHOSEN = re.compile(r"[A-J]"), re.compile(r"\(?([A-J])(?:\)|[.:](?=\s))\s*\S")
+_CHOICE, _CHOSEN = (
+    re.compile(r"[A-J]"),
+    re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"),
+)
 _MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
 _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 

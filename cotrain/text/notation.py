@@ -229,6 +229,7 @@ _BARE = (
         re.compile(r"\\sqrt\s*(\[[^\[\]]{1,9}\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+(?![a-zA-Z\[{]))"),
         r"\\sqrt\1{\2}",
     ),
+    (re.compile(rf"\\sqrt\s*(\\frac{_NESTED}{_NESTED})"), r"\\sqrt{\1}"),
     (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?|-[a-zA-Z](?![a-zA-Z]))"), r"^{\1}"),
     (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),
     (re.compile(r"_\s*(\d+)"), r"_{\1}"),
@@ -249,11 +250,13 @@ def _write_arguments(text: str) -> str:
 # -- numbers
 
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d+)?")
-_SENTENCE = re.compile(r"[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
+_SENTENCE = re.compile(r"(?!(?:a?r?c?(?:sin|cos|tan)|cot|log|exp|sqrt) )[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
-_E_NOTATION = re.compile(r"(?<![a-zA-Z\d._])(?!(?<=\d,)\d{3}[.eE])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)")
+_E_NOTATION = re.compile(
+    r"(?<![a-zA-Z\d._])(?!(?<=\d,)\d{3}[.eE])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\d.]|\s*_)"
+)
 _REPEATING = re.compile(
     r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))"
     r"|\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d+)\))"
