@@ -22,6 +22,7 @@ import queue
 import re
 import threading
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 
 from cotrain.core.errors import ConfigError
@@ -278,8 +279,11 @@ def _with_letter(read: Quantity) -> str:
 @functools.lru_cache(maxsize=READ)
 def read_answer(text: str) -> Quantity:
     """An answer in one notation (``notation.py``), without its wrapping, with its unit and number apart."""
-    text = write_tex(_unwrap(plain_signs(text)))
-    text = " ".join(_unwrap(text).split())
+    if _NUMBER.fullmatch(text):  # most answers
+        return Quantity(tex=text, value=Decimal(text))
+    unwrapped = _unwrap(plain_signs(text))
+    text = write_tex(unwrapped)
+    text = " ".join((text if text == unwrapped else _unwrap(text)).split())
     if choice := _BRACKETED.fullmatch(text):
         text = choice[1]
     return parse_quantity(text)
@@ -295,10 +299,12 @@ def _unwrap(text: str) -> str:
         before = text
         if not text.endswith(".."):
             text = text.rstrip(".,;: \n\\")
-        text = _PREFIX.sub("", _BOLD.sub(r"\1", text))
+        if "**" in text or "<" in text:
+            text = _BOLD.sub(r"\1", text)
+        text = _PREFIX.sub("", text)
         if text.count("$") - text.count("\\$") in (2, 4, 6, 8, 10, 12, 14, 16):
             text = _DOLLAR.sub("", text).strip()
-        for left, right in _AROUND:
+        for left, right in _AROUND if text[-1:] in _ENDINGS else ():
             inside = text[len(left) : -len(right)].strip()
             if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
                 if left[-1] == "{" and not _balanced(inside):
@@ -317,6 +323,8 @@ _AROUND = (
     *(("\\(", "\\)"), ("\\[", "\\]"), ("{", "}"), *((mark, mark) for mark in ("```", "``", "`", '"', "'"))),
     *((mark, mark) for mark in ("__", "_", "***", "*")),
 )
+_ENDINGS = frozenset(right[-1] for _, right in _AROUND)
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
 _PREFIX = re.compile(

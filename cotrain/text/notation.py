@@ -249,7 +249,7 @@ def _write_arguments(text: str) -> str:
 
 # -- numbers
 
-_PLAIN = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_PLAIN = re.compile(r"[-+$]{0,2}\d+(?:\.\d+)?((?: [a-z]{2,})*)")
 _SENTENCE = re.compile(r"(?!(?:a?r?c?(?:sin|cos|tan)|cot|log|exp|sqrt) )[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")
@@ -299,7 +299,9 @@ def _spread_commas(text: str) -> str:
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
-    if _PLAIN.fullmatch(text) or _SENTENCE.fullmatch(text):
+    if (plain := _PLAIN.fullmatch(text)) and _COMMANDS.keys().isdisjoint(plain[1].split()):
+        return text
+    if _SENTENCE.fullmatch(text):
         return text
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
     text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
