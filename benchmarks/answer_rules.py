@@ -138,7 +138,7 @@ SAME: dict[str, Rule] = {
     "boxed": lambda gold: f"\\boxed{{{gold}}}" if gold.count("{") == gold.count("}") else None,
     "dollars and a stop": lambda gold: f" ${gold}$. " if "$" not in gold else None,
     "an equation x =": lambda gold: f"x = {gold}" if number(gold) is not None or fraction(gold) else None,
-    "trailing zeros": of_number(lambda n: plain(n) + (".00" if n == n.to_integral_value() else "0")),
+    "trailing zeros": of_number(lambda n: plain(n) + ("0" if "." in plain(n) else ".00")),
     "thousands separators": of_number(lambda n: f"{n:,f}" if abs(n) >= 1000 else None),
     "TeX thousands separators": of_number(lambda n: f"{n:,f}".replace(",", "{,}") if abs(n) >= 1000 else None),
     "a unit behind": of_number(lambda n: f"{n:f} apples"),
@@ -240,13 +240,14 @@ def as_text(gold: str) -> str | None:
         .replace("\\right", "")
     )
     text = re.sub(r"(\d)\s*(?=[a-z(])|(?<=[)\di])\s*(?=\(|sqrt)", r"\1*", text)
-    return text if "\\" not in text and "{" not in text and text != gold else None
+    whole = re.search(r"\d\s*\\[dt]?frac", gold)  # a mixed number
+    return text if "\\" not in text and "{" not in text and text != gold and not whole else None
 
 
 def as_signs(gold: str) -> str | None:
     """A formula in Unicode: √3, x², π."""
     text = re.sub(r"\\sqrt\{(\d+)\}", r"√\1", gold).replace("\\pi", "π").replace("\\cdot", "·").replace("-", "−")
-    text = re.sub(r"\^\{?(-?\d)\}?(?!\d)", lambda found: found[1].translate(UP), text)
+    text = re.sub(r"\^(?:\{(-?\d)\}|(\d)(?!\d))", lambda found: (found[1] or found[2]).translate(UP), text)
     return text if text != gold else None
 
 
