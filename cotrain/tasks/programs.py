@@ -203,6 +203,7 @@ def task_of(problem: Problem, task_id: str, grader: ProgramGrader) -> Task:
         solution=None,
         difficulty=0.0,
         grader=grader,
+        whole=True,
     )
 
 

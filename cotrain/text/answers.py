@@ -21,14 +21,23 @@ Left out: answers in words ("thirty-nine"), and several answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.parsers import Solution, blocks_of, last_boxed, tagged_solution, write_solution
+from cotrain.text.parsers import (
+    MAX_CHARS,
+    Solution,
+    behind_thoughts,
+    blocks_of,
+    last_boxed,
+    tagged_solution,
+    without_thought,
+    write_solution,
+)
 from cotrain.text.patterns import pattern_of
-from cotrain.text.steps import LINES, steps_in
-from cotrain.text.verdicts import without_thought
+from cotrain.text.steps import LINES, steps_in, write_steps
 
 TAGS = "tags"
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
@@ -51,11 +60,12 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     steps"."""
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
-        return spoken
+        said = behind_thoughts(text) if len(text) <= MAX_CHARS else None
+        return _naming(spoken, None if said is None else _named(said, answer))
     if answer == TAGS:
         blocks = [block for block in blocks_of(spoken, "answer") if block.text.strip()]
         if len(blocks) > 1:
-            return ParseFailure(reason="several answers")
+            return _naming(ParseFailure(reason="several answers"), blocks[-1].text)
         found, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
         if not body.strip():  # all but the answer is a thought
             body = text[: len(body)].replace("<think>", " " * 7).replace("</think>", " " * 8)
@@ -66,8 +76,22 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
         return ParseFailure(reason="no answer")
     cut = steps_in(body, steps or LINES)
     if not cut:
-        return ParseFailure(reason="no steps")
+        return _naming(ParseFailure(reason="no steps"), said)
     return Solution(steps=cut, answer=said, tagged=write_solution([_clean(step.text) for step in cut], said))
+
+
+def _named(spoken: str, answer: str) -> str | None:
+    """The answer in a text without thoughts."""
+    if answer != TAGS:
+        return reader(answer)(spoken)
+    blocks = [block.text for block in blocks_of(spoken, "answer") if block.text.strip()]
+    return blocks[-1] if blocks else None
+
+
+def _naming(failure: ParseFailure, answer: str | None) -> ParseFailure:
+    """The failure of a text that names this answer all the same."""
+    said = _clean(answer or "")
+    return replace(failure, tagged=write_solution((), said)) if said else failure
 
 
 def reader(answer: str) -> Callable[[str], str | None]:
@@ -136,6 +160,29 @@ READERS: Mapping[str, Callable[[str], str | None]] = {
     "phrase": _phrase,
     "last-number": _last_number,
 }
+
+
+ENDS: Mapping[str, str] = {  # how a solution ends that is read in a format; a pattern is not written
+    TAGS: "<answer>ANSWER</answer>",
+    "boxed": "The answer is \\boxed{ANSWER}.",
+    "hash": "#### ANSWER",
+    "phrase": "The answer is ANSWER.",
+    "last-number": "ANSWER",
+}
+
+
+def write_answer(answer: str, form: str) -> str:
+    """The end of a solution from which the reader of this format takes this answer, as far as it can say it."""
+    end = ENDS[form].replace("ANSWER", answer)
+    if form == "phrase" and _phrase(end) != answer:
+        return ENDS["boxed"].replace("ANSWER", answer)
+    return end
+
+
+def write_own(steps: Sequence[str], answer: str, form: str, cut: str | None) -> str:
+    """The text of a solution in words; ``free_solution`` reads its answer back, and its steps, which are lines."""
+    lines = [line for step in steps if (line := " ".join(step.split()))]
+    return f"{write_steps(lines, cut or LINES)}\n{write_answer(answer, form)}".strip()
 
 
 def _clean(text: str) -> str:

@@ -19,16 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _clip, _scan
+from cotrain.text.parsers import _clip, _scan, failure, without_thought
 from cotrain.text.verdicts import (
     ABSTAIN,
     Refused,
     closing_block,
-    failure,
     trimmed,
     unboxed,
     whole_reply,
-    without_thought,
 )
 
 LAST_CHARS = 80  # RM-R1: how much of the end may name only one letter
