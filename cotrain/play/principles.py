@@ -136,8 +136,11 @@ def drawn(solution: Turn) -> str:
     return rng_of("principle", solution.id).choice(sorted(PRINCIPLES))
 
 
-def _fields(roles: Roles, role: str, task: Task, solution: Turn, name: str, **further: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"solution": solution.tagged, **further}
+def _fields(
+    roles: Roles, role: str, task: Task, solution: Turn, name: str, text: str, **further: str
+) -> dict[str, Any]:
+    """What a role is shown of a solution, whose ``text`` may be another one than what was said."""
+    told: dict[str, Any] = {"solution": text, **further}
     if "nonce" in getattr(roles, role).fields:
         told = shown(roles.nonce(solution), **told)
     return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **told}
@@ -147,7 +150,7 @@ async def criticise(
     task: Task, roles: Roles, solution: Turn, name: str, *, n: int = 1, role: str = "critic"
 ) -> list[Turn]:
     """``n`` verdicts on whether a solution keeps a principle, with the truth noted."""
-    asked = _fields(roles, role, task, solution, name)
+    asked = _fields(roles, role, task, solution, name, solution.tagged)
     turns: list[Turn] = await getattr(roles, role).many(n, group=f"{solution.id}/kept", parent=solution, **asked)
     for turn in turns:
         turn.note(CORRECT, keeps(name, task.prompt, solution.tagged))
@@ -165,7 +168,7 @@ async def _revised(
     """The drawn principle, and the revision that follows a critique under it."""
     name = drawn(draft)
     [critique] = await criticise(task, roles, draft, name, role=critic)
-    fields = _fields(roles, reviser, task, draft, name, review=critique.text.strip())
+    fields = _fields(roles, reviser, task, draft, name, draft.tagged, review=critique.text.strip())
     return name, await getattr(roles, reviser)(parent=draft, **fields)
 
 
@@ -206,11 +209,12 @@ async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
         name, rng = drawn(draft), rng_of("shown", draft.id)
         text = draft.tagged if rng.random() < 0.5 else mended(name, task.prompt, draft.tagged)
         kept = keeps(name, task.prompt, text)
-        fields: dict[str, Any] = {"problem": task.prompt, "principle": PRINCIPLES[name].words, "solution": text}
         verdict = f"<final>{'CORRECT' if kept else 'INCORRECT'}</final>"
-        await roles.critic_teacher(**fields, kept=kept, skill=skill)
+        asked = _fields(roles, "critic_teacher", task, draft, name, text)
+        await roles.critic_teacher(**asked, kept=kept, skill=skill)
         revised = roles.reviser_teacher.write(mended(name, task.prompt, text))
-        await roles.reviser_teacher(**fields, review=verdict, said=revised)
+        asked = _fields(roles, "reviser_teacher", task, draft, name, text, review=verdict)
+        await roles.reviser_teacher(**asked, said=revised)
 
 
 def say_verdict(fields: Mapping[str, Any], rng: Random) -> str:

@@ -138,7 +138,7 @@ async def revise(task: Task, roles: Roles, solution: Turn, review_turn: Turn, n:
     turns = await together([begun(chat, kept) for chat in chats])
     graded = []
     for turn in turns:
-        grade = await roles.grade(task, turn, text=kept + turn.text)
+        grade = await roles.grade(task, turn, text=kept + turn.text if kept else None)
         if grade.value is None:
             turn.fail(grade.reason or "ungraded")
             continue
