@@ -52,10 +52,11 @@ from cotrain.play.fixed_solutions import judge_given
 from cotrain.play.protocols import examine, review
 from cotrain.play.role import Role
 from cotrain.tasks import programs
+from cotrain.tasks.fences import program_of
 from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
-from cotrain.tasks.programs import ProgramGrader, program_of
+from cotrain.tasks.programs import ProgramGrader
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.suite_files import JUDGED, drawn, load_suite, some_of, suite_data
 from cotrain.text.answers import parse_solution

@@ -29,7 +29,7 @@ class ParseFailure:
 
     reason: str  # a short fixed phrase such as "no answer"; it is a metric's key
     format_score: float = 0.0  # in [0, 1]
-    tagged: str | None = None  # the answer that it names all the same, in tags: this is graded, and nothing else
+    tagged: str | None = field(default=None, compare=False)  # the answer that it names all the same, in tags: graded
 
     @property
     def ok(self) -> bool:

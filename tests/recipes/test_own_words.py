@@ -105,7 +105,8 @@ def recipe_of(name: str, settings: Mapping[str, Any]) -> Recipe:
 
 
 def played(recipe: Recipe, form: str, *, free: bool) -> tuple[list[Any], list[str]]:
-    """Of each trace what its role reads in it, its truth and its pay, in all phases and the evaluation; and what scorers saw."""
+    """Of each trace what its role reads in it, its truth and its pay, in all phases and the evaluation; and what
+    scorers saw."""
     engine = Scripted(recipe, form, free)
     renderers = dict.fromkeys(recipe.policies, ByteRenderer())
     player = Executor(engine, renderers, recipe.roles, seed=1)
@@ -133,7 +134,7 @@ def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, settings, f
     recipe = recipe_of(name, settings)
     how = Asking(answer=form, steps_as="lines")
     if name in REFUSED and not settings:
-        with pytest.raises(ConfigError, match="in tags alone|no role 'solver'"):
+        with pytest.raises(ConfigError, match=r"in tags alone|no role 'solver'"):
             answers_for(recipe, how, device="cpu", say=lambda text: None, look=False)
         return
     chosen, _ = answers_for(recipe, how, device="cpu", say=lambda text: None, look=False)
