@@ -122,11 +122,10 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     datetime.time: ("time", lambda v: (v.isoformat(),)),
     datetime.timedelta: ("timedelta", lambda v: (v.days, v.seconds, v.microseconds)),
 }  # fmt: skip
-_VIEWS = {  # of dictionaries: equal to sets where Python says so
-    type(view): name
-    for of in ({}, OrderedDict[Any, Any]())
-    for name, view in (("keys", of.keys()), ("items", of.items()), ("values", of.values()))
-}
+_OF: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
+_VIEWS: dict[type, str] = {type(of.keys()): "keys" for of in _OF}  # equal to sets where Python says so
+_VIEWS.update({type(of.items()): "items" for of in _OF})
+_VIEWS.update({type(of.values()): "values" for of in _OF})
 _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict, "OrderedDict": OrderedDict, "iterator": iter,
     "Counter": lambda v: Counter(dict(v)), "deque": lambda v: deque(*v),
