@@ -27,7 +27,8 @@ from cotrain.play.idle_loop import together
 from cotrain.play.judges import shown
 from cotrain.play.protocols import attempts
 from cotrain.play.role import Turn
-from cotrain.text.parsers import final_answer, step_verdicts, without_thought
+from cotrain.text.parsers import final_answer, step_verdicts
+from cotrain.text.verdicts import without_thought
 
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")

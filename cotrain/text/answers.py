@@ -34,11 +34,11 @@ from cotrain.text.parsers import (
     blocks_of,
     last_boxed,
     tagged_solution,
-    without_thought,
     write_solution,
 )
 from cotrain.text.patterns import pattern_of
 from cotrain.text.steps import LINES, steps_in, write_steps
+from cotrain.text.verdicts import without_thought
 
 TAGS = "tags"
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer

@@ -29,9 +29,9 @@ from collections.abc import Iterator, Sequence
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import Review, _clip, without_thought, write_review
+from cotrain.text.parsers import Review, _clip, write_review
 from cotrain.text.patterns import pattern_of
-from cotrain.text.verdicts import Verdict
+from cotrain.text.verdicts import Verdict, without_thought
 
 TAGS, WORDS, BOXED, FIRST_WRONG = "tags", "words", "boxed", "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)

@@ -215,26 +215,6 @@ def failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailu
     return ParseFailure(reason=reason, format_score=_clip(1.0 - 0.8 * missing - 0.4 * stray))
 
 
-def without_thought(text: str) -> str | ParseFailure:
-    """The text with a thought in front of it blanked out, so that positions stay what they are.
-
-    The thought ends at the only ``</think>``; its ``<think>`` may be part of the prompt. Reasons of failure: "too
-    long", "unclosed think", "several thoughts", "text before thought".
-    """
-    if len(text) > MAX_CHARS:
-        return ParseFailure(reason="too long")
-    end = text.find(THOUGHT_ENDS)
-    if end < 0:
-        return failure(UNFINISHED, missing=1) if THOUGHT in text else text
-    opened = text.find(THOUGHT)
-    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or opened > end:
-        return failure(UNFINISHED if behind_thoughts(text) is None else "several thoughts", missing=1)
-    if opened > 0 and not text[:opened].isspace():
-        return failure("text before thought", stray=True)
-    end += len(THOUGHT_ENDS)
-    return " " * (end - 1) + "\n" + text[end:]
-
-
 def write_solution(steps: Sequence[str], answer: str) -> str:
     """The text of a solution; ``tagged_solution`` reads it back."""
     return "".join(f"<step>{step}</step>" for step in steps) + f"<answer>{answer}</answer>"

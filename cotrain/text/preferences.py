@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _clip, _scan, failure, without_thought
+from cotrain.text.parsers import _clip, _scan, failure
 from cotrain.text.verdicts import (
     ABSTAIN,
     Refused,
@@ -27,6 +27,7 @@ from cotrain.text.verdicts import (
     trimmed,
     unboxed,
     whole_reply,
+    without_thought,
 )
 
 LAST_CHARS = 80  # RM-R1: how much of the end may name only one letter

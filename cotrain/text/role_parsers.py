@@ -17,7 +17,8 @@ import re
 from dataclasses import dataclass, replace
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import MAX_CHARS, Review, Solution, step_verdicts, tagged_solution, without_thought
+from cotrain.text.parsers import MAX_CHARS, Review, Solution, step_verdicts, tagged_solution
+from cotrain.text.verdicts import without_thought
 
 _END, _FINAL, _OPEN, _CLOSE = "</answer>", "<final>", "<search>", "</search>"
 FOUND = re.compile(r"<found>[^<]*</found>")  # what a policy says that a search found

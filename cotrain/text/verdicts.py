@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _HEDGES, _scan, failure, without_thought
+from cotrain.text.parsers import _HEDGES, MAX_CHARS, THOUGHT, THOUGHT_ENDS, UNFINISHED, _scan, failure
 
 ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
 JUDGE_TAGS = (  # of all formats, those of preferences.py included
@@ -177,6 +177,26 @@ def read_score(text: str) -> Verdict | Refused | ParseFailure:
 
 
 # -- what the formats share
+
+
+def without_thought(text: str) -> str | ParseFailure:
+    """The text with a thought in front of it blanked out, so that positions stay what they are.
+
+    The thought ends at the only ``</think>``; its ``<think>`` may be part of the prompt. Reasons of failure: "too
+    long", "unclosed think", "several thoughts", "text before thought".
+    """
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    end = text.find(THOUGHT_ENDS)
+    if end < 0:
+        return failure(UNFINISHED, missing=1) if THOUGHT in text else text
+    opened = text.find(THOUGHT)
+    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or opened > end:
+        return failure("several thoughts", missing=1)
+    if opened > 0 and not text[:opened].isspace():
+        return failure("text before thought", stray=True)
+    end += len(THOUGHT_ENDS)
+    return " " * (end - 1) + "\n" + text[end:]
 
 
 def whole_reply(text: str) -> Span | ParseFailure:
