@@ -26,7 +26,7 @@ from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.pace import Pace
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task, Trace
+from cotrain.core.types import Episode, ParseFailure, Task, Trace
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
@@ -50,15 +50,17 @@ from cotrain.metrics.templates import templates
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.fixed_solutions import judge_given
 from cotrain.play.protocols import examine, review
+from cotrain.play.role import Role
 from cotrain.tasks import programs
+from cotrain.tasks.fences import program_of
 from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
-from cotrain.tasks.programs import ProgramGrader, program_of
+from cotrain.tasks.programs import ProgramGrader
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.suite_files import JUDGED, drawn, load_suite, some_of, suite_data
 from cotrain.text.answers import parse_solution
-from cotrain.text.parsers import final_answer
+from cotrain.text.parsers import UNFINISHED, final_answer
 
 CHUNK = 64  # problems that are played, and written, at a time
 
@@ -268,7 +270,8 @@ def attempts(executor: Executor, tasks: Sequence[Task], play: Play, *, step: int
     greedy = executor.greedy().play(attempt, tasks, step=step, split=split, group_size=1, verifier=None, **how)
     found = [(e, e.member) for e in sampled] + [(e, GREEDY) for e in greedy]
     found.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY))  # stable: samples stay in order
-    return [_attempt_row(tasks[e.task], e, s, play.solver, None if s == GREEDY else verifier) for e, s in found]
+    role = executor.roles[play.solver]
+    return [_attempt_row(tasks[e.task], e, s, play.solver, role, None if s == GREEDY else verifier) for e, s in found]
 
 
 async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> None:
@@ -282,7 +285,7 @@ async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None
         return
 
 
-def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifier: str | None) -> SampleRow:
+def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, role: Role, verifier: str | None) -> SampleRow:
     said = next((t for t in episode.traces if t.role == solver), None)
     reviews = [t for t in episode.traces if t.role == verifier]
     said_of_it = [SCORE.of(t) for t in reviews]
@@ -293,7 +296,7 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
         failure = episode.failure or "prompt too long"
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
-        "answer": _answer(task, said),
+        "answer": _answer(task, said, role),
         "correct": CORRECT.of(said),
         "verdicts": [FINAL.of(t) for t in reviews],
         "failure": episode.failure or said.failure or FAILURE.of(said),
@@ -302,12 +305,15 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, verifie
     }
 
 
-def _answer(task: Task, said: Trace) -> str | None:
+def _answer(task: Task, said: Trace, role: Role) -> str | None:
     """What of a solution is graded."""
     judge = task.grader
     if isinstance(judge, ProgramGrader):
         return program_of(said.text, judge.problem(task).entry)
-    return ANSWER.of(said) or final_answer(said.text)
+    if (answer := ANSWER.of(said)) is not None:
+        return answer
+    read = role.read(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)
+    return final_answer(read.tagged or "") if isinstance(read, ParseFailure) else None
 
 
 # -- report

@@ -166,9 +166,10 @@ def wrong_solutions(
         for trace in episode.traces:
             steps = STEPS.of(trace)
             if CORRECT.of(trace) is False and steps:
-                parsed = tagged_solution(trace.text)
+                parsed = solver.read(trace.text, {})
                 if isinstance(parsed, Solution):
-                    found.setdefault((episode.task, trace.text), (episode.task, trace.text, parsed))
+                    text = parsed.tagged or trace.text
+                    found.setdefault((episode.task, text), (episode.task, text, parsed))
     return list(found.values())
 
 

@@ -38,7 +38,7 @@ from cotrain.metrics.clusters import Share, Statistic, figure
 from cotrain.metrics.verdicts import MCC, confusion, rates
 from cotrain.play.executor import Roles
 from cotrain.play.protocols import examine
-from cotrain.text.parsers import Solution, tagged_solution
+from cotrain.text.parsers import Solution
 
 FILE, FORMAT = "xplay.json", 1
 CELLS: dict[str, Statistic] = {**rates(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
@@ -156,9 +156,10 @@ def solutions(
             correct = CORRECT.of(trace)
             if correct is None:
                 continue
-            parsed = tagged_solution(trace.text)
+            parsed = recipe.roles[trace.role].read(trace.text, {})
             solution = parsed if isinstance(parsed, Solution) else None
-            attempts.append(Attempt(injection=None, problem=episode.task, text=trace.text, solution=solution))
+            text = trace.text if solution is None else solution.tagged or trace.text
+            attempts.append(Attempt(injection=None, problem=episode.task, text=text, solution=solution))
             right.append(correct)
     return Drawn(attempts=tuple(attempts), right=tuple(right))
 

@@ -29,6 +29,7 @@ class ParseFailure:
 
     reason: str  # a short fixed phrase such as "no answer"; it is a metric's key
     format_score: float = 0.0  # in [0, 1]
+    tagged: str | None = field(default=None, compare=False)  # the answer that it names all the same, in tags: graded
 
     @property
     def ok(self) -> bool:
@@ -83,6 +84,7 @@ class Task:
     grader: Grader = field(repr=False, compare=False)
     paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and grader hold for them too
     labelled: bool = True  # may its truth be paid or taught? If not, it is for metrics alone
+    whole: bool = False  # graded by all that is said, such as a program, and not by an answer in it
 
     def grade(self, text: str) -> Grade:
         return self.grader.grade(self, text)

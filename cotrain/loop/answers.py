@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
 from cotrain.loop.override import changed, is_given, of_roles, override
+from cotrain.loop.policies import Program
 from cotrain.loop.probing import AUTO, STEP, Say, ask, clearest, is_own, most_read, players, some, tell
 from cotrain.loop.recipe import Recipe
 from cotrain.play.role import Role
-from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
+from cotrain.text.answers import ENDS, TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
-from cotrain.text.prompts import SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, fields_of, solve_own
+from cotrain.text.prompts import IN_TAGS, SOLVE, SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, ask_own, fields_of, solve_own
 from cotrain.text.render import Renderer
 from cotrain.text.steps import check_steps, steps_seen
 
@@ -114,13 +115,28 @@ def answers_for(
         prompt = solve_own(named, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and _asks_plainly(one)]
     settings = of_roles(alike, prompt=prompt, answer=named, steps=steps)
+    if named is not None or steps is not None:
+        settings += _of_others(recipe, named or role.answer, steps)
     own = is_own(recipe, role) or _tied_to_tags(recipe)
     looks = answer == AUTO or (not own and (look if named else not is_given(recipe, "roles.solver.answer")))
     if not looks:
         return settings, None
     asked = override(recipe, settings).roles["solver"]
     seen = probe(recipe, asked, tasks or some(recipe), fixed=fixed, named=named, device=device, say=say)
-    return [*settings, *changed(alike, asked, seen, ("prompt", "answer", "steps"))], seen
+    settings += changed(alike, asked, seen, ("prompt", "answer", "steps"))
+    return [*settings, *_of_others(recipe, seen.answer, seen.steps)], seen
+
+
+def _of_others(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
+    """Settings of roles that are shown more than the problem, such as a refiner, and write solutions too: in the same
+    form."""
+    own = (answer, steps or TAGS) != (TAGS, TAGS)
+    asks = {n: ask_own(r.prompt, answer, steps) for n, r in recipe.roles.items() if own and _asks_for_tags(r)}
+    return [s for n, prompt in asks.items() for s in of_roles([n], prompt=prompt, answer=answer, steps=steps)]
+
+
+def _asks_for_tags(role: Role) -> bool:
+    return role.parse is parse_solution and not _asks_plainly(role) and IN_TAGS in role.prompt
 
 
 def _asks_plainly(role: Role) -> bool:
@@ -136,6 +152,12 @@ def _check(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | 
         check_steps(steps)
     if answer is not None and answer != AUTO:
         check_answer(answer)
+    further = [n for n, r in recipe.roles.items() if _asks_for_tags(r) or (_writes(recipe, r) and _asks_plainly(r))]
+    if further and answer not in (None, AUTO, *ENDS):
+        raise ConfigError(
+            f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {further[0]!r} too, and a "
+            f"pattern does not say how; expected one of {', '.join(ENDS)}"
+        )
     others = [f"--answer {answer}"] if answer not in (None, AUTO, TAGS) else []
     others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
     if others and _tied_to_tags(recipe):
@@ -148,7 +170,14 @@ def _check(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | 
 def _tied_to_tags(recipe: Recipe) -> bool:
     """Whether solutions are gone on with from their beginnings, or graded in another way than by their answer."""
     kinds = ("programs", "verifiers", "openenv")
-    return bool({"completer", "fixer"} & set(recipe.roles)) or recipe.tasks.describe().get("kind") in kinds
+    asks = {SOLVE, SOLVE_FULL, recipe.roles["solver"].prompt}
+    begins = [r for r in recipe.roles.values() if r.prompt in asks and r.parse is not parse_solution]
+    return bool(begins) or recipe.tasks.describe().get("kind") in kinds
+
+
+def _writes(recipe: Recipe, role: Role) -> bool:
+    """Whether a program speaks in a role of solutions."""
+    return role.parse is parse_solution and isinstance(recipe.policies[role.policy], Program)
 
 
 def probe(

@@ -134,10 +134,9 @@ BANDS = (
     Band(
         name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AboveFromTheStart(0.999),
         early="No group of the first step has two different rewards, so that step teaches nothing: if the next ones "
-            "do not either, bring easier or harder problems.",
-        advice="No group has two different rewards, so nothing is learned: see whether all answers are wrong or all "
-            "are right, and "
-        "bring easier or harder problems.",
+            "do not either, look at what is paid.",
+        advice="No group has two different rewards, so nothing is learned: bring easier problems where no answer is "
+            "right and harder ones where all are, and leave it where a format is paid that all of them keep.",
     ),
     Band(
         name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric("{role}/truncated").tolerable[1]),

@@ -30,9 +30,15 @@ EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 
 
 def consequences(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
-    """Those of the ``new`` alarms of a row that another one explains. ``alarms``: all so far, the new among them."""
+    """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
+    name. ``alarms``: all so far, the new among them."""
     firing = [alarm for alarm in alarms if alarm.last == row.get("step")]
-    return [one for one in new if any(_explains(cause, one, row) for cause in firing if cause is not one)]
+    before = {(alarm.band, alarm.key) for alarm in firing if all(alarm is not one for one in new)}
+    return [
+        one
+        for one in new
+        if (one.band, one.key) in before or any(_explains(cause, one, row) for cause in firing if cause is not one)
+    ]
 
 
 def _explains(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:

@@ -112,6 +112,10 @@ SAID = (
             "for.",
     ),
     Metric(
+        key="{role}/reward/{signal}/given", label="reward: {signal}, share that was given it",
+        meaning="share of the traces that were given this reward, where some were not; the mean is of those alone",
+    ),
+    Metric(
         key="{role}/truth/{name}", label="noted truth: {name}", unit=UNKNOWN, at=BOTH,
         meaning="mean of any number or boolean that the protocol noted as truth, such as `label_right` of a "
             "pseudo-label",

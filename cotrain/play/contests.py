@@ -34,7 +34,7 @@ from cotrain.core.types import Task
 from cotrain.play.debates import PAID, RIGHT_SIDE, WON, against, allowed, note_speech, pay
 from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
-from cotrain.play.protocols import attempts, examine, fields_for, in_tags, show_verdict
+from cotrain.play.protocols import attempts, examine, fields_for, show_verdict
 from cotrain.play.role import Turn
 
 Critic = Literal["opponent", "consultant", "none"]
@@ -111,7 +111,7 @@ def about(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:
     """What a critic is asked."""
     return {
         "problem": task.prompt,
-        "solution": in_tags(solution),
+        "solution": solution.tagged,
         "count": len(solution.parsed.steps),
         "asked": ASKED[side],
         "words": allowed(words),
@@ -139,7 +139,7 @@ async def verdicts(
     steps = [_step(task, solution, turn) for solution, turn in pairs]
     asked = []
     for (solution, turn), step in zip(pairs, steps, strict=True):
-        heard = in_tags(solution)
+        heard = solution.tagged
         if "nonce" in roles.judge.fields:  # a model that can be told in words
             heard += against(turn, f"It is said to be {'right' if sides[solution.id] else 'wrong'}")
         fields = fields_for(task, roles, roles.judge, solution, heard)

@@ -35,6 +35,7 @@ from cotrain.core.types import Completion, Part, Reward, Span, Trace
 from cotrain.play.idle_loop import together
 from cotrain.play.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.messages import Message
+from cotrain.text.parsers import THOUGHT
 from cotrain.text.prompts import fill
 from cotrain.text.render import Piece, Rendering
 from cotrain.text.sequence import TokenSequence, sampled_after
@@ -260,12 +261,14 @@ class Conversation:
         self.turns.append(turn)
         if completion.failure is not None:
             turn.fail(completion.failure)
+        opened = self._open  # the last piece of the prompt is what the role has begun to say
         ids = completion.token_ids
         self.assistant(self._renderer.decode(ids))
         self._open = not ids or ids[-1] not in self._renderer.stop_ids
         self._sequence = sampled_after(prompt, prompt_ids, ids, self._renderer)
         self._last, self._answer = turn, (*self._answer, turn)
-        turn.parsed = role.read(self.said, self.fields)
+        thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
+        turn.parsed = role.read(self.said, self.fields, thinking=thinking)
         return turn
 
     def _pieces(self) -> list[Piece]:

@@ -185,8 +185,8 @@ class Game:
         said: Coroutine[Any, Any, list[Turn]] = getattr(self.roles, self.who[side]).many(
             n,
             problem=self.task.prompt,
-            mine=self.mine[side].text,
-            other=accused.text,
+            mine=self.mine[side].tagged,
+            other=accused.tagged,
             count=len(accused.parsed.steps),
             said=" ".join(f"Mine {_step(pair[side])} Other {_step(pair[1 - side])}" for pair in line) or "nothing",
             words=allowed(self.limit),
@@ -223,7 +223,7 @@ class Game:
     def votes(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:
         """A model reads both solutions and the last speech against each."""
         ends = zip(self.mine, line[-1], strict=True)
-        texts = [solution.text + against(said, "The other is wrong") for solution, said in ends]
+        texts = [solution.tagged + against(said, "The other is wrong") for solution, said in ends]
         fields: dict[str, Any] = {"first": texts[0], "second": texts[1]}
         guarded = "nonce" in self.roles.judge.fields
         asked: dict[str, Any] = shown(self.roles.nonce(self.mine[0]), **fields) if guarded else fields

@@ -29,7 +29,7 @@ from cotrain.play.executor import Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import shown
 from cotrain.play.proposals import DEPTH, NEW, VALID, hint_of, is_held_out
-from cotrain.play.protocols import examine, in_tags, show_verdict
+from cotrain.play.protocols import examine, show_verdict
 from cotrain.play.role import Role, Turn
 from cotrain.play.stores import MINTED, Minted, TaskPool
 from cotrain.tasks.words.problem import Problem
@@ -128,7 +128,7 @@ class Scorer:
     async def answer(self, turn: Turn, text: str) -> float:
         """The score of an answer to ``text``."""
         handle = self.roles.judge
-        fields: dict[str, Any] = {"solution": in_tags(turn)}
+        fields: dict[str, Any] = {"solution": turn.tagged}
         if "nonce" in handle.fields:
             fields = shown(self.roles.nonce(turn), **fields)
         said = await handle.many(self.votes, group=f"{turn.id}/rated", parent=turn, problem=text, **fields)
@@ -273,7 +273,7 @@ async def rehearse(task: Task, roles: Roles, *, pool: TaskPool, skill: float = 0
     solution = await roles.before(problem=task.prompt)
     if await examine(task, roles, solution) is not None:
         score = float(CORRECT.known(solution))
-        await roles.judge_teacher(problem=task.prompt, solution=in_tags(solution), score=score, skill=skill)
+        await roles.judge_teacher(problem=task.prompt, solution=solution.tagged, score=score, skill=skill)
 
 
 def say_score(fields: Mapping[str, Any], rng: Random) -> str:

@@ -77,8 +77,20 @@ class Roles:
             raise UnknownName("role", name, self._stage.roles)
         return RoleHandle(self, name)
 
-    async def grade(self, task: Task, text: str) -> Grade:
-        """``task.grade(text)``, by the executor's grader if it has one; the engine waits for it."""
+    async def grade(self, task: Task, said: Turn | str, *, text: str | None = None) -> Grade:
+        """``task.grade`` of what a turn says, by the executor's grader if it has one; the engine waits for it.
+
+        A turn is graded as its role's reader reads it: by the answer that was read. Where none was, it is wrong, for
+        the reader's reason. ``text``: the whole, of which the turn is the end or a part. A text alone is graded as it
+        stands.
+        """
+        if isinstance(said, Turn):
+            found = said.graded(text, whole=task.whole or task.answer is None)
+            if found is None:
+                return Grade(value=False, reason=said.parsed.reason)
+            text = found
+        else:
+            text = said
         if self._stage.grader is None:
             return task.grade(text)
         async with busy():
@@ -182,6 +194,10 @@ class RoleHandle:
     def fields(self) -> frozenset[str]:
         """Names of the fields that the role's template has."""
         return fields_of(self._roles._stage.roles[self._name].prompt)
+
+    def write(self, solution: str) -> str:
+        """A solution in tags as this role is read: for programs that speak in its place."""
+        return self._roles._stage.roles[self._name].write(solution)
 
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
         """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""

@@ -22,11 +22,12 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.play.common_roles import parse_meta, speaks_short
 from cotrain.play.executor import Roles
 from cotrain.play.judges import shown
-from cotrain.play.protocols import attempts, examine, in_tags, show_verdict
+from cotrain.play.protocols import attempts, examine, show_verdict
 from cotrain.play.role import Role, Turn
 from cotrain.text.answers import parse_solution
 from cotrain.text.material import VERDICT_WORDS
 from cotrain.text.parsers import tagged_solution, write_solution
+from cotrain.text.prompts import IN_TAGS
 
 KEPT = Note[float]("kept", float, "share of the principles that a solution keeps")
 MENDED = Note[bool]("mended", bool, "of a revision of what broke its principle: does it keep it")
@@ -55,8 +56,8 @@ REVISE_FULL = (
     + """
 {review}
 
-Write the whole solution: every step in its own pair of tags, <step> ... </step>, then the final answer once, alone, \
-as <answer> ... </answer>. Write nothing outside of the tags."""
+Write the whole solution: """
+    + IN_TAGS
 )
 
 
@@ -135,8 +136,11 @@ def drawn(solution: Turn) -> str:
     return rng_of("principle", solution.id).choice(sorted(PRINCIPLES))
 
 
-def _fields(roles: Roles, role: str, task: Task, solution: Turn, name: str, **further: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"solution": in_tags(solution), **further}
+def _fields(
+    roles: Roles, role: str, task: Task, solution: Turn, name: str, text: str, **further: str
+) -> dict[str, Any]:
+    """What a role is shown of a solution, whose ``text`` may be another one than what was said."""
+    told: dict[str, Any] = {"solution": text, **further}
     if "nonce" in getattr(roles, role).fields:
         told = shown(roles.nonce(solution), **told)
     return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **told}
@@ -146,16 +150,16 @@ async def criticise(
     task: Task, roles: Roles, solution: Turn, name: str, *, n: int = 1, role: str = "critic"
 ) -> list[Turn]:
     """``n`` verdicts on whether a solution keeps a principle, with the truth noted."""
-    asked = _fields(roles, role, task, solution, name)
+    asked = _fields(roles, role, task, solution, name, solution.tagged)
     turns: list[Turn] = await getattr(roles, role).many(n, group=f"{solution.id}/kept", parent=solution, **asked)
     for turn in turns:
-        turn.note(CORRECT, keeps(name, task.prompt, in_tags(solution)))
+        turn.note(CORRECT, keeps(name, task.prompt, solution.tagged))
         show_verdict(turn)
     return turns
 
 
 def note_kept(task: Task, solution: Turn) -> None:
-    solution.note(KEPT, compliance(task.prompt, in_tags(solution)))
+    solution.note(KEPT, compliance(task.prompt, solution.tagged))
 
 
 async def _revised(
@@ -164,14 +168,14 @@ async def _revised(
     """The drawn principle, and the revision that follows a critique under it."""
     name = drawn(draft)
     [critique] = await criticise(task, roles, draft, name, role=critic)
-    fields = _fields(roles, reviser, task, draft, name, review=critique.text.strip())
+    fields = _fields(roles, reviser, task, draft, name, draft.tagged, review=critique.text.strip())
     return name, await getattr(roles, reviser)(parent=draft, **fields)
 
 
 def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
     """Whether the revision keeps the principle, where the draft did not."""
-    if not keeps(name, task.prompt, in_tags(draft)):
-        revision.note(MENDED, keeps(name, task.prompt, in_tags(revision)))
+    if not keeps(name, task.prompt, draft.tagged):
+        revision.note(MENDED, keeps(name, task.prompt, revision.tagged))
 
 
 WRITERS = ("writer", "writer_critic", "writer_reviser")  # who drafts, criticises and revises what is learned
@@ -192,7 +196,7 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions"
         _note_mended(task, name, draft, revision)
         told = draft if learned == "drafts" else revision
         if told.parsed.ok:
-            await roles.student(problem=task.prompt, said=in_tags(told))
+            await roles.student(problem=task.prompt, said=roles.student.write(told.tagged))
 
 
 async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
@@ -203,12 +207,14 @@ async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
         if not draft.parsed.ok:
             continue
         name, rng = drawn(draft), rng_of("shown", draft.id)
-        text = in_tags(draft) if rng.random() < 0.5 else mended(name, task.prompt, in_tags(draft))
+        text = draft.tagged if rng.random() < 0.5 else mended(name, task.prompt, draft.tagged)
         kept = keeps(name, task.prompt, text)
-        fields: dict[str, Any] = {"problem": task.prompt, "principle": PRINCIPLES[name].words, "solution": text}
         verdict = f"<final>{'CORRECT' if kept else 'INCORRECT'}</final>"
-        await roles.critic_teacher(**fields, kept=kept, skill=skill)
-        await roles.reviser_teacher(**fields, review=verdict, said=mended(name, task.prompt, text))
+        asked = _fields(roles, "critic_teacher", task, draft, name, text)
+        await roles.critic_teacher(**asked, kept=kept, skill=skill)
+        revised = roles.reviser_teacher.write(mended(name, task.prompt, text))
+        asked = _fields(roles, "reviser_teacher", task, draft, name, text, review=verdict)
+        await roles.reviser_teacher(**asked, said=revised)
 
 
 def say_verdict(fields: Mapping[str, Any], rng: Random) -> str:

@@ -34,7 +34,6 @@ from cotrain.play.executor import RoleHandle, Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import confidence, shown
 from cotrain.play.role import Turn
-from cotrain.text.parsers import Solution
 
 CLOSING = "</step>"
 Tool = Literal["none", "python"]
@@ -47,7 +46,7 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     """Show what a solution says and note what the oracle knows of it, without any reward. Returns whether the answer is
     right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the
     turn."""
-    grade = await roles.grade(task, in_tags(solution) if text is None else text)
+    grade = await roles.grade(task, solution, text=text)
     parsed = solution.parsed
     solution.show(PROBLEM, task.prompt)
     if parsed.ok:
@@ -135,7 +134,7 @@ async def review(
     ``examine``.
     """
     judge = getattr(roles, role)
-    asked = fields_for(task, roles, judge, solution, in_tags(solution) if text is None else text)
+    asked = fields_for(task, roles, judge, solution, solution.tagged if text is None else text)
     turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **asked)
     return _noted(solution, turns)
 
@@ -148,7 +147,7 @@ async def review_all(
     each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
-    asked = [fields_for(task, roles, roles.verifier, s, in_tags(s)) for s in solutions]
+    asked = [fields_for(task, roles, roles.verifier, s, s.tagged) for s in solutions]
     if tool == "none":
         review_turns = await together(
             [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, asked, strict=True)]
@@ -252,15 +251,9 @@ def plurality(turns: Sequence[Turn]) -> str | None:
     return max(votes, key=lambda answer: votes[answer]) if votes else None
 
 
-def in_tags(solution: Turn) -> str:
-    """The text that graders and verifiers read: in tags, also where the solver writes in words of its own."""
-    parsed = solution.parsed
-    return parsed.tagged if isinstance(parsed, Solution) and parsed.tagged is not None else solution.text
-
-
 def closed(step: Span, solution: Turn) -> Span:
     """A step with its closing tag, where its reward is paid: a step may be empty, its end never is. Lines of free text
     have no tag and are never empty."""
-    if in_tags(solution) is not solution.text:
+    if solution.tagged is not solution.text:
         return step
     return Span(start=step.start, end=step.end + len(CLOSING), text=step.text + CLOSING)

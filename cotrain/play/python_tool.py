@@ -12,9 +12,9 @@ import textwrap
 from functools import cache
 
 from cotrain.play.calls import ToolError
+from cotrain.tasks.fences import MAX_PROGRAM, program_of
 from cotrain.tasks.grading import WORKERS, GradingPool
 from cotrain.tasks.isolation import MEMORY_BYTES, chosen
-from cotrain.tasks.programs import MAX_PROGRAM, program_of
 
 RUNNER = "cotrain.tasks.script_worker:load_scripts"
 DEADLINE_S = 5.0  # CPU time of a program, as in GenPRM's released code (there by the clock)

@@ -25,11 +25,13 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import Declared, Signal
-from cotrain.core.types import Completion, Reward, Sampling, Span, Trace
-from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution
+from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
+from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution, write_own
 from cotrain.text.material import guarded
+from cotrain.text.parsers import THOUGHT_ENDS, UNFINISHED, Solution, failure, tagged_solution
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
+from cotrain.text.role_parsers import SelfCheck
 from cotrain.text.spans import char_to_tokens
 from cotrain.text.steps import check_steps
 from cotrain.text.stops import stop_in
@@ -84,8 +86,11 @@ class Role:
         """Whether it writes solutions in words of its own."""
         return self.answer != TAGS or self.steps not in (None, TAGS)
 
-    def read(self, text: str, fields: Mapping[str, Any]) -> Any:
-        """What the parser makes of a text; None for a role without one."""
+    def read(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
+        """What the parser makes of a text; None for a role without one. ``thinking``: the prompt opened a thought that
+        the text goes on with."""
+        if thinking and self.parse is not None and THOUGHT_ENDS not in text:
+            return failure(UNFINISHED, missing=1)
         if self.free:
             return free_solution(text, self.answer, self.steps)
         if self.verdict != TAGS:
@@ -93,6 +98,13 @@ class Role:
 
             return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
         return None if self.parse is None else self.parse(text, fields)
+
+    def write(self, solution: str) -> str:
+        """A solution in tags as this role writes it, so that ``read`` finds the same; as it is where it is none."""
+        parsed = tagged_solution(solution) if self.free else None
+        if not isinstance(parsed, Solution):
+            return solution
+        return write_own([step.text for step in parsed.steps], parsed.answer, self.answer, self.steps)
 
     def told(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that its prompt asks for, made safe where others wrote them (``text/material.py``)."""
@@ -229,6 +241,20 @@ class Turn:
         """The probability with which the tokens of a span were sampled, given all before them: in [0, 1]."""
         start, end = self.tokens(span)
         return math.exp(math.fsum(self.completion.logprobs[start:end]))
+
+    @property
+    def tagged(self) -> str:
+        """The text that graders and verifiers read: in tags, also where the role writes in words of its own."""
+        parsed = self.parsed
+        return parsed.tagged if isinstance(parsed, Solution | SelfCheck) and parsed.tagged is not None else self.text
+
+    def graded(self, text: str | None = None, *, whole: bool = False) -> str | None:
+        """What of it is graded; None where its reader found no answer. ``text``: all of it, where that is more than
+        this turn. ``whole``: its grader reads all that was said, unless that ends inside of a thought."""
+        said = self.tagged if text is None else text
+        if not isinstance(self.parsed, ParseFailure) or (whole and self.parsed.reason != UNFINISHED):
+            return said
+        return self.parsed.tagged
 
     def trace(self) -> Trace:
         """Seal the turn, as a sequence of its own with all before it as its prompt (``Conversation.traces`` joins

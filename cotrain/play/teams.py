@@ -180,7 +180,7 @@ def _pay(table: Table, turns: Sequence[Sequence[Turn]], returns: Sequence[float]
 
 
 async def _right(table: Table, turn: Turn) -> bool:
-    grade = await table.roles.grade(table.task, turn.text)
+    grade = await table.roles.grade(table.task, turn)
     if grade.value is None:
         turn.fail(grade.reason or "ungraded")
         return False

@@ -25,7 +25,7 @@ from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.play.executor import Roles
-from cotrain.play.protocols import examine, in_tags, review
+from cotrain.play.protocols import examine, review
 from cotrain.play.role import Turn
 
 Grouping = Literal["turn", "agent", "global"]
@@ -86,7 +86,7 @@ async def take_turns(
         if said.parsed.ok and said.parsed.final:
             break
         key = key_of(group, task.id, turn, REASONER)
-        asked = {"problem": task.prompt, "solution": in_tags(solution), "review": said.text}
+        asked = {"problem": task.prompt, "solution": solution.tagged, "review": said.text}
         revised = await roles.refiner.many(samples, group=key, parent=solution, **asked)
         solved = [r for r in revised if await examine(task, roles, r) is not None]
     if first is None or solution is None:

@@ -36,7 +36,7 @@ from cotrain.core.types import Task
 from cotrain.play.executor import RoleHandle, Roles
 from cotrain.play.idle_loop import together
 from cotrain.play.judges import shown
-from cotrain.play.protocols import examine, in_tags, review
+from cotrain.play.protocols import examine, review
 from cotrain.play.role import Turn
 from cotrain.play.turns import TEAM
 
@@ -155,7 +155,7 @@ class Game:
         solution = plays[0].turn
         [said] = await review(self.task, self.roles, solution, role="agent1", group=f"{self.task.id}/agent1")
         right = float(said.parsed.ok and said.parsed.final == CORRECT.known(solution))
-        fields = {"problem": self.task.prompt, "solution": in_tags(solution), "review": said.text}
+        fields = {"problem": self.task.prompt, "solution": solution.tagged, "review": said.text}
         asked = self.roles.agent2(group=f"{self.task.id}/agent2", parent=solution, **fields)
         revised = await self._graded([asked], [2], 2)
         return [*plays, Play(turn=said, agent=1, round=1, right=right), *revised], [p.turn for p in revised]
@@ -188,7 +188,7 @@ def chosen(final: Sequence[Turn]) -> Turn | None:
 
 def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn], who: str) -> dict[str, Any]:
     """The field ``answers`` of a prompt: up to ``HEARD`` of these, shuffled anew for each who hears."""
-    texts = [in_tags(turn) for turn in heard]
+    texts = [turn.tagged for turn in heard]
     rng_of("heard", task.id, who, *(turn.id for turn in heard)).shuffle(texts)
     if "nonce" in role.fields and heard:
         return dict(shown(roles.nonce(heard[0]), answers=texts[:HEARD]))

@@ -40,7 +40,6 @@ from cotrain import verifying
 from cotrain.learn.preference import CHOSEN, Preference
 from cotrain.play.principles import KEPT, MENDED, WRITERS, critic, criticise, drawn, keeps, note_kept, rehearse
 from cotrain.play.principles import reviser, revise_oneself, say, say_verdict, solve_and_criticise
-from cotrain.play.protocols import in_tags
 
 
 @gives(CHOSEN.to("solver"))
@@ -56,7 +55,7 @@ async def prefer(task: Task, roles: Roles, *, samples: int = 2, votes: int = 4, 
     worth = {s.id: 0.0 for s in solutions}
     for i, solution in enumerate(readable):
         worth[solution.id] = (
-            float(keeps(name, task.prompt, in_tags(solution)))
+            float(keeps(name, task.prompt, solution.tagged))
             if checked
             else sum(v.parsed.ok and v.parsed.final for v in said[i]) / len(said[i])
         )

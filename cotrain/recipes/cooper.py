@@ -51,7 +51,7 @@ PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0
 async def ask(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
     """The reward model's turn alone."""
     reference_answer = (task.answer or "") if reference else ""
-    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.text, reference=reference_answer)
+    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.tagged, reference=reference_answer)
 
 
 async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
@@ -101,12 +101,12 @@ async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) ->
     """A wrong solution like a right one; None where the model found none in ``TRIES``."""
     for _ in range(TRIES):
         if negatives == "program":
-            wrong = await roles.corruptor(parent=solution, solution=solution.text, answer=task.answer)
+            wrong = await roles.corruptor(parent=solution, solution=solution.tagged, answer=task.answer)
         else:
             wrong = await roles.assistant(parent=solution, problem=task.prompt)
-        grade = await roles.grade(task, wrong.text)
+        grade = await roles.grade(task, wrong)
         wrong.note(CORRECT, grade.value)
-        if grade.value is False and "<answer>" in wrong.text:
+        if grade.value is False and "<answer>" in wrong.tagged:
             return wrong
     return None
 

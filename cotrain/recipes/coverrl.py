@@ -42,6 +42,7 @@ from cotrain import (
 )
 from cotrain.play.protocols import begun
 from cotrain.play.votes import agrees, elected, is_right, rarest
+from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import REFINE, REFINE_FULL
 
@@ -132,12 +133,12 @@ async def revise(task: Task, roles: Roles, solution: Turn, review_turn: Turn, n:
         if sound and regenerate == "prefix"
         else ""
     )
-    asked = {"kept": kept, "problem": task.prompt, "solution": solution.text, "review": review_turn.text}
+    asked = {"kept": kept, "problem": task.prompt, "solution": solution.tagged, "review": review_turn.text}
     chats = [roles.refiner.begin(group=review_turn.id, parent=review_turn, **asked) for _ in range(n)]
     turns = await together([begun(chat, kept) for chat in chats])
     graded = []
     for turn in turns:
-        grade = await roles.grade(task, kept + turn.text)
+        grade = await roles.grade(task, turn, text=kept + turn.text if kept else None)
         if grade.value is None:
             turn.fail(grade.reason or "ungraded")
             continue
@@ -187,7 +188,9 @@ def coverrl(
         roles={
             "solver": solver,
             "verifier": common_roles.verifier("generator", run.model),
-            "refiner": replace(solver, prompt=refine, parse=parse_revision),
+            "refiner": replace(
+                solver, prompt=refine, parse=parse_revision if regenerate == "prefix" else parse_solution
+            ),
         },
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
         schedule=single(vote_then_verify, *learners, name="both", group_size=1, **how),

@@ -58,7 +58,7 @@ async def solve_and_revise(
     revisions = await together(
         [
             roles.refiner(
-                group=s.group, parent=s, problem=task.prompt, solution=s.text, review=written[s.id] + reference
+                group=s.group, parent=s, problem=task.prompt, solution=s.tagged, review=written[s.id] + reference
             )
             for s in revisable
         ]

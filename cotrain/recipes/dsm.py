@@ -45,7 +45,6 @@ from cotrain import (
 from cotrain.play.judges import shown
 from cotrain.play.protocols import show_verdict
 
-END = "</answer>"
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
 R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")
 SOUNDNESS = Signal("soundness", meaning="1 where the meta-verifier is right about a review, else 0")
@@ -72,32 +71,31 @@ async def prove(
     ``truth`` of both judges is the class for balancing. What cannot be read earns 0; a solution of which no review can
     be read is not rewarded."""
     drawn = await roles.solver.many(samples, problem=task.prompt)
-    texts = {s.id: s.text.partition(END)[0] + END if END in s.text else s.text for s in drawn}
-    solutions = [s for s in drawn if await examine(task, roles, s, text=texts[s.id]) is not None]
+    solutions = [s for s in drawn if await examine(task, roles, s) is not None]
     readable = [s for s in solutions if s.parsed.ok]
     for solution in solutions:
         if not solution.parsed.ok:
             solution.reward(PROOF, 0.0)
-    review_turns = await together([review(task, roles, s, n=reviews, text=texts[s.id]) for s in readable])
+    review_turns = await together([review(task, roles, s, n=reviews) for s in readable])
     asked = readable if analysis == "asked" else []
     own = await together([review(task, roles, s, group=s.group, role="analyst") for s in asked])
     votes = votes if meta else 0
     await together(
         [
-            pay(task, roles, s, texts[s.id], written, own[i] if asked else [], votes, labels)
+            pay(task, roles, s, written, own[i] if asked else [], votes, labels)
             for i, (s, written) in enumerate(zip(readable, review_turns, strict=True))
         ]
     )
 
 
 async def pay(
-    task: Task, roles: Roles, solution: Turn, text: str, written: list[Turn], own: list[Turn], votes: int, labels: str
+    task: Task, roles: Roles, solution: Turn, written: list[Turn], own: list[Turn], votes: int, labels: str
 ) -> None:
     """Judge all analyses of one solution, those ``written`` about it and its ``own``, and reward everybody."""
     analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *own)]
     if not own:
         analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
-    trust = await together([judge(task, roles, solution, text, *a, votes, labels) for a in analyses])
+    trust = await together([judge(task, roles, solution, *a, votes, labels) for a in analyses])
     scores = [score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
     truth = score(CORRECT.known(solution), STEP_OK.of(solution), labels)
     for turn, given, mark in zip(written, scores, trust, strict=False):
@@ -116,14 +114,14 @@ async def pay(
 
 
 async def judge(
-    task: Task, roles: Roles, solution: Turn, text: str, turn: Turn, said: Any, analysis: str, votes: int, labels: str
+    task: Task, roles: Roles, solution: Turn, turn: Turn, said: Any, analysis: str, votes: int, labels: str
 ) -> float:
     """R_meta of one analysis: 0 if it did not parse, and 1 if there are no votes. Votes on it are one group."""
     if not said.ok or not votes:
         return float(said.ok)
     ok = STEP_OK.of(solution) if labels == "steps" else None
     sound = said.final == CORRECT.known(solution) and (ok is None or list(said.steps) == ok)
-    told = {"solution": text, "review": analysis}
+    told = {"solution": solution.tagged, "review": analysis}
     if "nonce" in roles.meta.fields:
         told = shown(roles.nonce(turn), **told)
     verdicts = await roles.meta.many(votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **told)

@@ -65,10 +65,10 @@ async def contest(
     reference = await roles.reference(solution=worked(task))
     if not await examine(task, roles, reference) or not reference.parsed.ok:
         raise ConfigError(f"gar: the worked solution of task {task.id} is not a right one in tagged steps")
-    known = {step.text for step in reference.parsed.steps}
+    known = {step.text.strip() for step in reference.parsed.steps}
     differing = 0
     for solution, turns in zip(readable, review_turns, strict=True):
-        new = [step.text not in known for step in solution.parsed.steps]
+        new = [step.text.strip() not in known for step in solution.parsed.steps]
         solution.note(COPIED_STEPS, 1.0 - sum(new) / len(new))
         differing += any(new)
         pay(turns, real=False, new=new)

@@ -55,15 +55,15 @@ PREFERRED = Signal("preferred", meaning="the advantage over the others of the gr
 
 def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, str]:
     """The fields of a comparison, behind a nonce where the prompt has one."""
-    texts = {"first": first.text, "second": second.text}
+    texts = {"first": first.tagged, "second": second.tagged}
     return shown(roles.nonce(first), **texts) if "nonce" in roles.judge.fields else texts
 
 
 async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> None:
     """Stage 1: up to ``pairs`` pairs of different solutions, to be learned as texts. Nobody asks which is better."""
-    different = {s.text: s for s in await attempts(task, roles, samples) if s.parsed.ok}
+    different = {s.tagged: s for s in await attempts(task, roles, samples) if s.parsed.ok}
     for first, second in _some(list(permutations(different.values(), 2)), pairs, "written", task):
-        await roles.author(problem=task.prompt, first=first.text, second=second.text)
+        await roles.author(problem=task.prompt, first=first.tagged, second=second.tagged)
 
 
 @gives(WEIGHT.to("teacher"))

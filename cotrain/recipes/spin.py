@@ -29,7 +29,8 @@ from cotrain.loop.settings import Restart
 @gives(CHOSEN)
 async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -> None:
     """The worked solution, and what the role ``rival`` writes in its place."""
-    gold = await roles.teacher(problem=task.prompt, solution=task.solution, group=task.id)
+    solution = roles.teacher.write(task.solution or "")
+    gold = await roles.teacher(problem=task.prompt, solution=solution, group=task.id)
     gold.reward(CHOSEN, 1.0)
     if rival is not None:
         written = await getattr(roles, rival)(problem=task.prompt, group=task.id)

@@ -59,7 +59,7 @@ async def hand_over(task: Task, roles: Roles, *, samples: int = 1, finishes: int
 async def _judged(task: Task, roles: Roles, start: str, finish: Turn) -> bool | None:
     """Reward a finish, read and judged with its start. None, and it fails, where it could not be graded."""
     finish.parsed = finish.chat.role.read(start + finish.text, finish.chat.fields)
-    grade = await roles.grade(task, start + finish.text)
+    grade = await roles.grade(task, finish, text=start + finish.text)
     finish.show(PROBLEM, task.prompt)
     finish.show(*((ANSWER, finish.parsed.answer) if finish.parsed.ok else (FAILURE, finish.parsed.reason)))
     if grade.value is None:

@@ -31,6 +31,12 @@ SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED = 24  # steps over which the time left is estimated
 TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
+LEARNED = {  # of what objectives report: how well what pays others, or teaches by pairs, does its part
+    "process/pair_accuracy": ("answers in order by process rewards", True),
+    "pair_accuracy": ("pairs in order", True),
+    "margin": ("margin", False),
+    "explained_variance": ("explained variance", False),
+}
 
 
 class Live:
@@ -127,13 +133,14 @@ class Live:
         for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
             table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
         for role in roles_of(row):
-            rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_plain(row[k])}" for k in _rewards(row, role)[:2])
+            rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_paid(row, k)}" for k in _rewards(row, role)[:2])
             followed = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_rewards(row, role))
             trend = next((self._history[key] for key in followed if key in self._history), ())
             shares = [_share(row.get(f"{role}/{c}")) for c in COLUMNS]
             cells = [role, rewards, *shares, rate(row, role, self._seconds[-1]), spark(tuple(trend)[-TREND:])]
             table.add_row(*(Text(terminal(cell, 60)) for cell in cells))
-        return Group(head, table, *_processes(row), Text(self._held_out, style="dim"))
+        learned = [Text("; ".join(learned_of(row)), style="dim")] if learned_of(row) else []
+        return Group(head, table, *learned, *_processes(row), Text(self._held_out, style="dim"))
 
 
 def _processes(row: Mapping[str, Any]) -> list[Table]:
@@ -153,6 +160,19 @@ def roles_of(row: Mapping[str, Any]) -> list[str]:
     return in_order(key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(spoken))
 
 
+def learned_of(row: Mapping[str, Any]) -> list[str]:
+    """``critic: explained variance 0.31``: a text for each objective, or policy, that reports one of ``LEARNED``."""
+    found: dict[str, list[str]] = {}
+    for key in row:
+        name, _, rest = key.partition("/")
+        label, is_share = LEARNED.get(rest, ("", False))
+        if rest.count("/") == 1 and rest.endswith("/accuracy") and _number(row.get(f"{name}/updates")) is not None:
+            label, is_share = "right by its own scores", True  # of an implicit reward model
+        if label and _number(row[key]) is not None:
+            found.setdefault(name, []).append(f"{label} {(_share if is_share else _plain)(row[key])}")
+    return [terminal(f"{name}: {', '.join(figures)}", 120) for name, figures in found.items()]
+
+
 def _place(done: int, total: int | None) -> str:
     return f"step {done}" + ("" if total is None else f"/{total}")
 
@@ -161,11 +181,12 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
     """One line of plain text for one step, safe for any terminal."""
     parts = [_place(int(_number(row.get("step")) or 0) + 1, total), terminal(row.get("phase", ""), 24)]
     for role in roles_of(row):
-        own = [f"{key.rsplit('/', 1)[1]} {_plain(row[key])}" for key in _rewards(row, role)]
+        own = [f"{key.rsplit('/', 1)[1]} {_paid(row, key)}" for key in _rewards(row, role)]
         shares = {column: _share(row.get(f"{role}/{column}")) for column in COLUMNS}
         own += [f"{column.replace('_', ' ')} {share}" for column, share in shares.items() if share]
         own += [f"{r} tokens/s" for r in [rate(row, role, seconds)] if r]
         parts.append(terminal(f"{role}: {', '.join(own)}", 200))
+    parts += learned_of(row)
     if _number(row.get("gap")) is not None:
         parts.append(f"gap {_plain(row['gap'])}")
     parts.append(f"{seconds:.1f} s")
@@ -175,7 +196,9 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
 
 
 def rate(row: Mapping[str, Any], role: str, seconds: float) -> str:
-    """Tokens a second of a role, "" when it is not known."""
+    """Tokens a second of a role, "" when it is not known, and of one that gives a score and no text."""
+    if _number(row.get(f"{role}/score")) is not None:
+        return ""
     value = _number(row.get(f"{role}/tokens_per_second"))
     tokens = _number(row.get(f"{role}/tokens"))
     if value is None and tokens is not None and seconds > 0:
@@ -220,6 +243,12 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
 def _rewards(row: Mapping[str, Any], role: str) -> list[str]:
     keys = (k for k in row if k.startswith(f"{role}/reward/") and k.count("/") == 2 and not k.endswith("/truth"))
     return [key for key in keys if _number(row[key]) is not None]
+
+
+def _paid(row: Mapping[str, Any], key: str) -> str:
+    """A mean reward, and of how many where others were given none."""
+    given = _share(row.get(f"{key}/given"))
+    return _plain(row[key]) + (f" for {given} of them" if given else "")
 
 
 def _bar(share: float, width: int = 20) -> str:

@@ -31,7 +31,7 @@ from cotrain.core.types import Task
 from cotrain.play.executor import Roles
 from cotrain.play.fixed_solutions import asked_about
 from cotrain.play.judges import judge
-from cotrain.play.protocols import examine, fields_for, in_tags, review
+from cotrain.play.protocols import examine, fields_for, review
 from cotrain.play.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, rows_in, why_lost, without
@@ -120,7 +120,7 @@ def own_reviews(
             return
         text = _written(solution, truth, form, roles_of["verifier"])
         if text is not None:
-            told = fields_for(task, roles, roles.verifier, solution, in_tags(solution))
+            told = fields_for(task, roles, roles.verifier, solution, solution.tagged)
             kept[truth, solution.id] = _answered(roles.verifier.begin(parent=solution, **told).messages, text)
 
     with asked_itself(model, path, roles_of, device=device, seed=seed, aside=aside) as (tasks, player):

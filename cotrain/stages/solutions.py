@@ -43,18 +43,12 @@ from cotrain.tasks.grading import AnswerGrader, grade_outside
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
-from cotrain.text.answers import READERS
+from cotrain.text.answers import ENDS, READERS, write_answer
 from cotrain.text.parsers import final_answer, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill, solve_own
-from cotrain.text.steps import steps_in, steps_seen
+from cotrain.text.steps import steps_in, steps_seen, write_steps
 
 LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
-ENDS = {
-    "boxed": "The answer is \\boxed{ANSWER}.",
-    "hash": "#### ANSWER",
-    "phrase": "The answer is ANSWER.",
-    "last-number": "ANSWER",
-}
 CHUNK = 32  # problems that are answered at a time
 T = TypeVar("T")
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
@@ -213,16 +207,15 @@ def _conversation(row: dict[str, Any], where: str, role: Role) -> Item:
     if not role.free:
         said = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
         return _asked(role, problem, said)
-    ends = {**ENDS, TAGS: "<answer>ANSWER</answer>"}
     if tagged:  # what stands behind them is written anew, where its format can be
-        lines = tagged if role.answer in ends else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
+        lines = tagged if role.answer in ENDS else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
         work = "\n".join(lines)
     work = _cut_as(role.steps, work, lines)
     if role.answer == TAGS and "</answer>" in work:
         return _asked(role, problem, work)
-    if role.answer not in ends or (role.answer != TAGS and READERS[role.answer](work) == answer):
+    if role.answer not in ENDS or (role.answer != TAGS and READERS[role.answer](work) == answer):
         return _asked(role, problem, work)
-    return _asked(role, problem, f"{work}\n{ends[role.answer].replace('ANSWER', answer)}".strip())
+    return _asked(role, problem, f"{work}\n{write_answer(answer, role.answer)}".strip())
 
 
 def _lines_of(text: str) -> list[str]:
@@ -233,11 +226,7 @@ def _cut_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
     """A worked text whose steps are written in this way, made of its lines where they are not so already."""
     if steps in (None, "lines", "sentences") or not lines or len(steps_in(work, str(steps))) > 1:
         return work
-    if steps == "paragraphs":
-        return "\n\n".join(lines)
-    if steps == "numbered":
-        return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
-    return "\n".join(f"<step>{line}</step>" for line in lines)
+    return write_steps(lines, str(steps))
 
 
 def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:

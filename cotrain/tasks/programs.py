@@ -5,7 +5,7 @@
     mbpp       task_id, text or prompt, code, test_list, and where there are: test_setup_code, test_imports
     humaneval  task_id, prompt, entry_point, canonical_solution, test
 
-The program is taken out of the model's answer (``program_of``), run in a cell (``isolation.py``) and graded by the
+The program is taken out of the model's answer (``fences.py``), run in a cell (``isolation.py``) and graded by the
 problem's tests beside it (``program_worker.py``). A ``Sandbox`` takes the place of both: any function that gets the
 whole program with its tests as one text and returns whether it ran to its end, named as ``module:function`` so that a
 resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
@@ -35,6 +35,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.types import Grade, Task
+from cotrain.tasks.fences import MAX_PROGRAM, defines, program_of
 from cotrain.tasks.grade_process import GRACE_S
 from cotrain.tasks.grade_worker import PATIENCE
 from cotrain.tasks.grading import WORKERS, AnswerGrader, GradingPool
@@ -50,7 +51,6 @@ KINDS = {
     "humaneval": "openai/openai_humaneval",
 }  # and their public releases
 DEADLINE_S = 3.0  # CPU time of a program with its tests
-MAX_PROGRAM = 100_000  # characters
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
 
 Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
@@ -203,6 +203,7 @@ def task_of(problem: Problem, task_id: str, grader: ProgramGrader) -> Task:
         solution=None,
         difficulty=0.0,
         grader=grader,
+        whole=True,
     )
 
 
@@ -295,42 +296,10 @@ def _texts(row: dict[str, Any], column: str, where: str) -> list[str]:
     return [text_of(one, f"{where}, field {column!r}", numbers=False) for one in value]
 
 
-# -- answers
-
-
-def program_of(text: str, entry: str = "") -> str | None:
-    """The program in an answer: of the blocks between lines of ``` (in the last ``<answer>``, where there is one) the
-    last that defines ``entry``, or the last; without a block all of the ``<answer>``. None where there is neither or it
-    is blank."""
-    start, end = text.rfind("<answer>"), text.rfind("</answer>")
-    answered = 0 <= start < end
-    inside = text[start + len("<answer>") : end] if answered else text
-    blocks = _blocks(inside)
-    if not blocks:
-        return (inside.strip("\n") if answered and inside.strip() else None) or None
-    return next((block for block in reversed(blocks) if entry and f"def {entry}(" in block), blocks[-1])
-
-
-def _blocks(text: str) -> list[str]:
-    """What stands between lines that begin with ```; the last block may be open. Blank ones are left out."""
-    blocks: list[str] = []
-    lines: list[str] | None = None
-    for line in text.split("\n"):
-        if line.strip().startswith("```"):
-            if lines is not None:
-                blocks.append("\n".join(lines))
-            lines = [] if lines is None else None
-        elif lines is not None:
-            lines.append(line)
-    if lines is not None:
-        blocks.append("\n".join(lines))
-    return [block for block in blocks if block.strip()]
-
-
 def whole(problem: Problem, program: str) -> str:
     """The program with what the problem gives: its imports and helpers, and its head where the answer is a body
     alone."""
-    if problem.stub and not re.search(rf"^def {re.escape(problem.entry)}\b", program, re.MULTILINE):
+    if problem.stub and not defines(program, problem.entry):
         return problem.before + problem.stub.rstrip("\n") + "\n" + program
     return f"{problem.before}\n\n{program}"
 

@@ -65,6 +65,8 @@ class Values:
         if kind in _WRITERS:
             tag, parts = _WRITERS[kind]
             return {tag: [self.write(item) for item in parts(value)]}
+        if kind in _VIEWS and self._mine == "answer":
+            return {_VIEWS[kind]: [self.write(item) for item in value]}
         if (number := self._number_of(value)) is not None:
             return {self._theirs: number}
         if (name := _builtin(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):
@@ -120,6 +122,10 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     datetime.time: ("time", lambda v: (v.isoformat(),)),
     datetime.timedelta: ("timedelta", lambda v: (v.days, v.seconds, v.microseconds)),
 }  # fmt: skip
+_OF: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
+_VIEWS: dict[type, str] = {type(of.keys()): "keys" for of in _OF}  # equal to sets where Python says so
+_VIEWS.update({type(of.items()): "items" for of in _OF})
+_VIEWS.update({type(of.values()): "values" for of in _OF})
 _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict, "OrderedDict": OrderedDict, "iterator": iter,
     "Counter": lambda v: Counter(dict(v)), "deque": lambda v: deque(*v),
@@ -128,6 +134,8 @@ _READERS: dict[str, Callable[[list[Any]], Any]] = {
     "array": lambda v: array(*v),
     "Decimal": lambda v: Decimal(*v), "Fraction": lambda v: Fraction(*v),
     "datetime": lambda v: datetime.datetime.fromisoformat(*v), "date": lambda v: datetime.date.fromisoformat(*v),
+    "keys": lambda v: dict.fromkeys(v).keys(), "items": lambda v: dict(v).items(),
+    "values": lambda v: dict(enumerate(v)).values(),
     "time": lambda v: datetime.time.fromisoformat(*v), "timedelta": lambda v: datetime.timedelta(*v),
 }  # fmt: skip
 _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (

@@ -21,21 +21,71 @@ Left out: answers in words ("thirty-nine"), and several answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.parsers import Solution, blocks_of, last_boxed, tagged_solution, write_solution
+from cotrain.text.parsers import (
+    MAX_CHARS,
+    Solution,
+    behind_thoughts,
+    blocks_of,
+    last_boxed,
+    tagged_solution,
+    write_solution,
+)
 from cotrain.text.patterns import pattern_of
-from cotrain.text.steps import LINES, steps_in
+from cotrain.text.steps import LINES, steps_in, write_steps
 from cotrain.text.verdicts import without_thought
 
 TAGS = "tags"
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
-_NUMBER = re.compile(r"(?<![\w.])-?\$?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?%?|-?\.\d+")
-_SAYS = re.compile(
-    r"####|\banswer\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|was|would be)\b|\s?[:=])[*_]*\s?:?", re.I
+_GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~\u00a0\u2009\u202f])"  # between groups of three digits
+_DECIMAL = rf"(?:(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
+_FRACTION = rf"\\[dt]?frac\s?(?:\{{[-−]?{_DECIMAL}\}}|\d)\s?(?:\{{{_DECIMAL}\}}|\d)"
+_POWER = r"(?:[eE][-+−]?\d+(?!\w)|\s?(?:\\times|\\cdot|[×·*x])\s?10(?:\s?\^(?:\{[-−]?\d+\}|[-−]?\d+)|⁻?[⁰¹²³⁴-⁹]+))"
+_NUMBER = re.compile(  # with its sign, currency, power of ten and per cent; fractions, mixed numbers and ratios too
+    rf"(?<![\w.])(?:[-−–](?=[\d.$€£\\]))?(?:\\?[$€£]\s?[-−]?)?"
+    rf"(?:\d+(?:\s?{_FRACTION}|\s\d+/\d+(?![\d/])|[¼-¾⅐-⅞])|{_FRACTION}|[¼-¾⅐-⅞]|\d+(?::\d+)+(?!\w)"
+    rf"|{_DECIMAL}{_POWER}?(?:/{_DECIMAL}{_POWER}?)?)(?:\s?\\?%)?"
 )
+_SCALE = r"(?:hundred|thousand|million|billion|trillion|dozen|percent|per cent)s?\b"
+_SAYS = re.compile(
+    r"####|\banswer\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|was|would be)\b|\s?[:=])[*_]*\s?:?"
+    r"|^[#*_ \t]{0,8}(?:the )?(?:final )?answer[*_ \t]{0,4}$",
+    re.I | re.M,
+)
+_OFFERS = re.compile(  # in front of "answer", in a sentence that gives none
+    r"\b(?:another|any|no|other|different|each|every"
+    r"|(?:if|whether|unless|check|checking|verify|verifying|confirm|test) (?:the|this|that|my|your|our)) (?:\w+ )?\Z"
+    r"|\b(?:if|do|would|should|when) you\b[^,]{0,40}\b(?:need|want|like|prefer|require|look)",
+    re.I,
+)
+_PRAISE = re.compile(
+    r"(?:\w+ly )?(?:correct|right|wrong|incorrect|verified|confirmed|consistent|reasonable|valid|clear|unclear|helpful"
+    r"|useful|complete|open|not)\b",
+    re.I,
+)
+_LEAD = re.compile(  # words in front of an answer
+    r"(?:(?:exactly|precisely|therefore|thus|hence|then|so|simply|just|only|clearly|indeed|actually|finally|obviously"
+    r"|either|approximately|about|around|roughly|again|still|now|equal to|given by|as follows|found to be|that)\b"
+    r"[,:]?\s*)+",
+    re.I,
+)
+_REASON = re.compile(
+    r",?\s(?:not|rather than|instead of|because|since|which|where|when|after|if|given|so that|by|from)\s", re.I
+)
+_MATH = re.compile(
+    r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$(?!\d[\d,.]*\s+[A-Za-z]{2})([^$\n]*[^$\n\s\\])\s?\$(?!\d)"
+    r"|\\begin\{(?:equation|align|gather)\*?\}(.+?)\\end\{|```\w*\n(.+?)```|`([^`\n]+)`",
+    re.S,
+)
+_ALIGNED = re.compile(r"\\(?:begin|end)\{(?:align|aligned|equation|gather|gathered|split)\*?\}|&(?==)")
+_FORMULA = re.compile(r"[\\^]|\d[A-Za-z]\b|\s[+*/]\s")
+_GROUP = re.compile(r"\\?[(\[{][^()\[\]{}\n,]+,[^()\[\]{}\n]+[)\]}]")  # a point, an interval, a set
+_AND = r"\s*(?:,|;|and|or|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})+\s*"
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
 
@@ -51,11 +101,12 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     steps"."""
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
-        return spoken
+        said = behind_thoughts(text) if len(text) <= MAX_CHARS else None
+        return _naming(spoken, None if said is None else _named(said, answer))
     if answer == TAGS:
         blocks = [block for block in blocks_of(spoken, "answer") if block.text.strip()]
         if len(blocks) > 1:
-            return ParseFailure(reason="several answers")
+            return _naming(ParseFailure(reason="several answers"), blocks[-1].text)
         found, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
         if not body.strip():  # all but the answer is a thought
             body = text[: len(body)].replace("<think>", " " * 7).replace("</think>", " " * 8)
@@ -66,8 +117,22 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
         return ParseFailure(reason="no answer")
     cut = steps_in(body, steps or LINES)
     if not cut:
-        return ParseFailure(reason="no steps")
+        return _naming(ParseFailure(reason="no steps"), said)
     return Solution(steps=cut, answer=said, tagged=write_solution([_clean(step.text) for step in cut], said))
+
+
+def _named(spoken: str, answer: str) -> str | None:
+    """The answer in a text without thoughts."""
+    if answer != TAGS:
+        return reader(answer)(spoken)
+    blocks = [block.text for block in blocks_of(spoken, "answer") if block.text.strip()]
+    return blocks[-1] if blocks else None
+
+
+def _naming(failure: ParseFailure, answer: str | None) -> ParseFailure:
+    """The failure of a text that names this answer all the same."""
+    said = _clean(answer or "")
+    return replace(failure, tagged=write_solution((), said)) if said else failure
 
 
 def reader(answer: str) -> Callable[[str], str | None]:
@@ -97,36 +162,92 @@ def _hash(text: str) -> str | None:
 
 
 def _phrase(text: str) -> str | None:
-    """What follows the last "answer is", "answer:" or "####", on that line or the next; or else bold text at the very
-    end."""
+    """What follows the last "answer is", "answer:", "####" or heading "Answer", on that line or the next; or else bold
+    text at the very end. A sentence that offers another answer, or hopes that this one is clear, gives none; one that
+    praises the answer gives it only where there is no other."""
+    praise = None
     for match in reversed(list(_SAYS.finditer(text))):
-        rest = text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n")
-        if (said := _value(rest.split("\n", 1)[0])) is not None:
+        before = text[max(0, match.start() - LONGEST) : match.start()]
+        if _OFFERS.search(re.split(r"[.!?\n:]", before)[-1]):
+            continue
+        if (said := _value(text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n:"))) is None:
+            continue
+        own = re.search(r"\b(?:my|your|our|this|that)\s+$", before, re.I)
+        if not _PRAISE.match(said) and not (own and said.replace(" ", "").isalpha() and len(said) > 1):
             return said
+        praise = praise or said
     bold = _BOLD.search(text[-LONGEST:])
-    return None if bold is None else _value(bold[1])
+    return praise if bold is None else _value(bold[1])
 
 
-def _value(line: str) -> str | None:
-    """The answer that a line begins with: mathematics as it stands, of a sentence the number in it, else the words."""
-    line = line[:LONGEST]
-    if line.startswith("\\boxed{"):
-        return last_boxed(line)
-    for left, right in (("\\(", "\\)"), ("\\[", "\\]"), ("$", "$")):
-        end = line.find(right, len(left))
-        if line.startswith(left) and end > 0 and not (left == "$" and line[1:2].isdigit() and " " in line[1:end]):
-            return line[len(left) : end]
-    said = re.split(r"(?<=[^.\d])\.(?:\s|$)|\.\s|\*\*|__", line, maxsplit=1)[0].strip().rstrip(".!,;: ")
-    numbers = _NUMBER.findall(said)
-    if numbers and (len(said.split()) > 3 or "=" in said):
-        return numbers[-1] if "=" in said else numbers[0]
-    return said or None
+def _value(rest: str) -> str | None:
+    """The answer that a text begins with: mathematics as it stands, of a sentence the number in it, else the words."""
+    rest = re.sub(r"\Anot [^.\n]{1,60}? but (?:rather )?", "", rest)
+    if (lead := _LEAD.match(rest)) and lead.end() < len(rest.rstrip(" .\n")):
+        rest = rest[lead.end() :].lstrip("*_")
+    math = _MATH.match(rest)
+    line = rest[: rest.find("\n", math.end() if math else 0)] if "\n" in rest[math.end() if math else 0 :] else rest
+    if "\\boxed" in line and (boxed := last_boxed(line)) is not None:
+        return boxed
+    spans = list(_MATH.finditer(line[: (math.end() if math else 0) + LONGEST]))
+    if spans and (math or len(spans) == 1):
+        return _in_math(line, spans)
+    said = re.split(r"(?<=[^.\d])\.(?:\s|$)|\.\s|\*\*|__", line[:LONGEST], maxsplit=1)[0].strip().rstrip(".!,;: ")
+    return _of_sentence(said) if said else None
+
+
+def _in_math(line: str, spans: Sequence[re.Match[str]]) -> str:
+    """The mathematics that stands first, with what it is joined to by "and", "or" or a comma, and with a word such as
+    million behind it."""
+    said, end = "", spans[0].start()
+    for span in spans:
+        between = line[end : span.start()]
+        if said and not re.fullmatch(_AND, between):
+            break
+        inside = " ".join(_ALIGNED.sub(" ", next(group for group in span.groups() if group is not None)).split())
+        said, end = said + (between if said else "") + inside.rstrip(".,;"), span.end()
+    scale = re.match(rf"\s?{_SCALE}", line[end:], re.I)
+    return said + (scale[0] if scale else "")
+
+
+def _of_sentence(said: str) -> str:
+    """What a sentence gives as the answer."""
+    if "=" in said:
+        side = said.rpartition("=")[2].strip()
+        number = _NUMBER.match(side)
+        rest = side[number.end() :] if number else side
+        several = re.search(r"\b(?:or|and)\b|,\s", said)
+        if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
+            return number[0]
+        return said
+    if said.startswith("not "):
+        return said
+    short = _REASON.split(said, maxsplit=1)[0]
+    if _NUMBER.search(short) or 1 <= len(short.split()) <= 3:
+        said = short
+    if len(said.split()) <= 3:
+        return said
+    if groups := list(_GROUP.finditer(said)):
+        joined = all(re.fullmatch(_AND, said[a.end() : b.start()]) for a, b in pairwise(groups))
+        return said[groups[0].start() : groups[-1 if joined else 0].end()]
+    if _FORMULA.search(said):
+        runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", said)]
+        return next((run for run in runs if _FORMULA.search(run)), said)
+    numbers = list(_NUMBER.finditer(said))
+    if not numbers:
+        return said
+    gaps = [said[a.end() : b.start()] for a, b in pairwise(numbers)]
+    listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}", gap) for gap in gaps)
+    end = numbers[-1 if listed else 0].end()
+    unit = rf"\s?{_SCALE}" + (r"|\s[^\W\d]+" if listed and not all(re.fullmatch(_AND, gap) for gap in gaps) else "")
+    behind = re.match(unit, said[end:], re.I)
+    return said[numbers[0].start() : end] + (behind[0] if behind else "")
 
 
 def _last_number(text: str) -> str | None:
     found = None
     for match in _NUMBER.finditer(text):
-        found = match[0]
+        found = match[0].lstrip("$") if text.startswith("$", match.end()) else match[0]  # $…$ is mathematics
     return found
 
 
@@ -136,6 +257,29 @@ READERS: Mapping[str, Callable[[str], str | None]] = {
     "phrase": _phrase,
     "last-number": _last_number,
 }
+
+
+ENDS: Mapping[str, str] = {  # how a solution ends that is read in a format; a pattern is not written
+    TAGS: "<answer>ANSWER</answer>",
+    "boxed": "The answer is \\boxed{ANSWER}.",
+    "hash": "#### ANSWER",
+    "phrase": "The answer is ANSWER.",
+    "last-number": "ANSWER",
+}
+
+
+def write_answer(answer: str, form: str) -> str:
+    """The end of a solution from which the reader of this format takes this answer, as far as it can say it."""
+    end = ENDS[form].replace("ANSWER", answer)
+    if form == "phrase" and _phrase(end) != answer:
+        return ENDS["boxed"].replace("ANSWER", answer)
+    return end
+
+
+def write_own(steps: Sequence[str], answer: str, form: str, cut: str | None) -> str:
+    """The text of a solution in words; ``free_solution`` reads its answer back, and its steps, which are lines."""
+    lines = [line for step in steps if (line := " ".join(step.split()))]
+    return f"{write_steps(lines, cut or LINES)}\n{write_answer(answer, form)}".strip()
 
 
 def _clean(text: str) -> str:

@@ -18,15 +18,18 @@ each missing part − 0.4 for stray text, clipped to [0, 1]. Left out of Tango: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cotrain.core.types import ParseFailure, Span
 
 MAX_CHARS = 100_000  # longer texts are not read: "too long"
+UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 
 _VERDICTS = {"CORRECT": True, "INCORRECT": False}
 _HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
+THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +61,30 @@ class Review:
 
 
 def tagged_solution(text: str) -> Solution | ParseFailure:
-    """Read a stepwise solution.
+    """Read a stepwise solution. A thought in front costs what stray text does; steps may stand in it where none follow
+    it, the answer never.
 
-    Reasons of failure: "too long", "unclosed step", "unclosed answer", "no steps", "no answer", "several answers",
-    "answer before steps", "stray tag". For the answer of a text without steps, see ``final_answer``.
+    Reasons of failure: "too long", "unclosed think", "unclosed step", "unclosed answer", "no steps", "no answer",
+    "several answers", "answer before steps", "stray tag". A failure keeps the last answer that stands in tags.
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
+    if (spoken := behind_thoughts(text)) is None:
+        return failure(UNFINISHED, missing=1)
+    read, thought = text, len(text) - len(spoken)
+    if thought and "<step>" in spoken:
+        read = "." + " " * (thought - 1) + spoken
+    elif thought:
+        read = re.sub("(answer|final)>", lambda tag: " " * len(tag[0]), text[:thought]) + spoken
+    solution = _tagged_solution(read)
+    if isinstance(solution, Solution):
+        steps = (replace(step, text=text[step.start : step.end]) for step in solution.steps)
+        return replace(solution, steps=tuple(steps)) if thought else solution
+    answer = _last_block(spoken, "answer")
+    return replace(solution, tagged=write_solution((), answer)) if answer else solution
+
+
+def _tagged_solution(text: str) -> Solution | ParseFailure:
     scan = _scan(text, ("step", "answer", "final"))
     steps, answers = scan.of("step"), [a for a in scan.of("answer") if a.text.strip()]
     score = _clip(1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None))
@@ -159,16 +179,40 @@ def final_answer(text: str) -> str | None:
     r"""The answer that a text ends on, stripped, or None.
 
     The last complete ``<answer>…</answer>``; without one the last ``\boxed{…}`` with balanced braces; without one what
-    follows the last ``####`` on its line. An empty answer is None.
+    follows the last ``####`` on its line. An empty answer is None, and what stands in a thought is no answer.
     """
-    if (end := text.rfind("</answer>")) >= 0 and (start := text.rfind("<answer>", 0, end)) >= 0:
-        return text[start + len("<answer>") : end].strip() or None
+    if (spoken := behind_thoughts(text)) is None:
+        return None
+    text = spoken
+    if (inside := _last_block(text, "answer")) is not None:
+        return inside or None
     if (boxed := last_boxed(text)) is not None:
         return boxed.strip() or None
     if (mark := text.rfind("####")) >= 0:
         line = text[mark + 4 :].strip().split("\n", 1)[0]
         return line.strip() or None
     return None
+
+
+def _last_block(text: str, name: str) -> str | None:
+    """The inside of the last complete ``<name>…</name>``, stripped."""
+    if (end := text.rfind(f"</{name}>")) < 0 or (start := text.rfind(f"<{name}>", 0, end)) < 0:
+        return None
+    return text[start + len(f"<{name}>") : end].strip()
+
+
+# -- thoughts
+
+
+def behind_thoughts(text: str) -> str | None:
+    """What is said behind the last thought, all of a text without one; None for a text that ends inside of one."""
+    spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
+    return None if THOUGHT in spoken else spoken
+
+
+def failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
+    """A failure whose format score counts the missing parts and stray text."""
+    return ParseFailure(reason=reason, format_score=_clip(1.0 - 0.8 * missing - 0.4 * stray))
 
 
 def write_solution(steps: Sequence[str], answer: str) -> str:

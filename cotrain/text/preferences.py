@@ -19,12 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _clip, _scan
+from cotrain.text.parsers import _clip, _scan, failure
 from cotrain.text.verdicts import (
     ABSTAIN,
     Refused,
     closing_block,
-    failure,
     trimmed,
     unboxed,
     whole_reply,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import MAX_CHARS, Review, Solution, step_verdicts, tagged_solution
+from cotrain.text.verdicts import without_thought
 
 _END, _FINAL, _OPEN, _CLOSE = "</answer>", "<final>", "<search>", "</search>"
 FOUND = re.compile(r"<found>[^<]*</found>")  # what a policy says that a search found
@@ -39,6 +40,10 @@ class SelfCheck:
         return True
 
     @property
+    def tagged(self) -> str:
+        return self.text
+
+    @property
     def steps(self) -> tuple[Span, ...]:
         return self.solution.steps
 
@@ -52,13 +57,14 @@ def self_check(text: str) -> SelfCheck | ParseFailure:
     the review after "check: "; a solution without a check has the format score 0.2."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    before, end, after = text.partition(_END)
+    spoken = without_thought(text)
+    before, end, after = (text if isinstance(spoken, ParseFailure) else spoken).partition(_END)
     solution = tagged_solution(before + end)
     if isinstance(solution, ParseFailure):
-        return ParseFailure(reason=solution.reason)
+        return ParseFailure(reason=solution.reason, tagged=solution.tagged)
     review = step_verdicts(after, len(solution.steps))
     if isinstance(review, ParseFailure):
-        return ParseFailure(reason=f"check: {review.reason}", format_score=0.2)
+        return ParseFailure(reason=f"check: {review.reason}", format_score=0.2, tagged=before + end)
     return SelfCheck(solution=solution, review=review, text=before + end, analysis=after)
 
 
@@ -113,7 +119,8 @@ def searched_solution(text: str) -> Solution | ParseFailure:
     """A solution that searches may stand in. Reasons of failure: those of ``tagged_solution``, and "unclosed search"
     and "unclosed found" where such a block has no end or holds another tag."""
     plain = without_searches(text)
+    solution = tagged_solution(plain)
     for tag in ("search", "found"):
         if f"<{tag}>" in plain or f"</{tag}>" in plain:
-            return ParseFailure(reason=f"unclosed {tag}")
-    return tagged_solution(plain)
+            return ParseFailure(reason=f"unclosed {tag}", tagged=plain if solution.ok else solution.tagged)
+    return solution

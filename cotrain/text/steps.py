@@ -64,6 +64,15 @@ def steps_in(text: str, kind: str) -> tuple[Span, ...]:
     return tuple(span for a, b in found if (span := _trimmed(text, a, b)) is not None)
 
 
+def write_steps(steps: Sequence[str], kind: str) -> str:
+    """Lines of text as steps that are written in this way."""
+    if kind == "paragraphs":
+        return "\n\n".join(steps)
+    if kind == NUMBERED:
+        return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    return "\n".join(f"<step>{step}</step>" if kind == "tags" else step for step in steps)
+
+
 def steps_seen(texts: Sequence[str]) -> str:
     """The way in which these texts are cut into steps: numbered where most number them, paragraphs where those hold
     several lines, lines where there are several, else sentences."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _HEDGES, MAX_CHARS, _clip, _scan
+from cotrain.text.parsers import _HEDGES, MAX_CHARS, THOUGHT, THOUGHT_ENDS, UNFINISHED, _scan, failure
 
 ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
 JUDGE_TAGS = (  # of all formats, those of preferences.py included
@@ -39,7 +39,6 @@ JUDGE_TAGS = (  # of all formats, those of preferences.py included
 
 _YES_NO = {"Yes": True, "No": False}
 _SCORES = {"0": 0.0, "0.0": 0.0, "0.5": 0.5, ".5": 0.5, "1": 1.0, "1.0": 1.0}
-_OPEN, _CLOSE = "<think>", "</think>"
 
 
 class Judgement(Protocol):
@@ -180,11 +179,6 @@ def read_score(text: str) -> Verdict | Refused | ParseFailure:
 # -- what the formats share
 
 
-def failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
-    """A failure whose format score counts the missing parts and stray text."""
-    return ParseFailure(reason=reason, format_score=_clip(1.0 - 0.8 * missing - 0.4 * stray))
-
-
 def without_thought(text: str) -> str | ParseFailure:
     """The text with a thought in front of it blanked out, so that positions stay what they are.
 
@@ -193,15 +187,15 @@ def without_thought(text: str) -> str | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    end = text.find(_CLOSE)
+    end = text.find(THOUGHT_ENDS)
     if end < 0:
-        return failure("unclosed think", missing=1) if _OPEN in text else text
-    opened = text.find(_OPEN)
-    if text.count(_CLOSE) > 1 or text.count(_OPEN) > 1 or opened > end:
+        return failure(UNFINISHED, missing=1) if THOUGHT in text else text
+    opened = text.find(THOUGHT)
+    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or opened > end:
         return failure("several thoughts", missing=1)
     if opened > 0 and not text[:opened].isspace():
         return failure("text before thought", stray=True)
-    end += len(_CLOSE)
+    end += len(THOUGHT_ENDS)
     return " " * (end - 1) + "\n" + text[end:]
 
 

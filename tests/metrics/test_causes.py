@@ -66,3 +66,13 @@ def test_a_first_step_in_which_some_group_has_spread_is_silent(share):
     series = rows(2, solver__parse_failures=0.0, solver__accuracy=0.5)
     series = [row | {"generator/zero_spread_groups": share, "generator/credit/samples": 8} for row in series]
     assert told(series) == []
+
+
+def test_what_a_short_run_was_told_is_not_told_again_at_its_end():
+    series = rows(1, agent__parse_failures=1.0, agent__accuracy=0.0)
+    assert told(series, finished=True) == [("unreadable answers", "agent/parse_failures", 0)]
+
+
+def test_a_constant_reward_is_not_always_the_problems_fault():
+    (alarm,) = [one for one in check(rows(3, solver__accuracy=1.0)) if one.band == "constant reward"]
+    assert "a format is paid that all of them keep" in alarm.advice

@@ -118,3 +118,24 @@ def test_odd_rows_are_shown_as_far_as_they_go() -> None:
 def test_clock_and_spark_lines() -> None:
     assert (clock(5), clock(75), clock(7390), clock(None)) == ("0:05", "1:15", "2:03:10", "?")
     assert spark((0.0, 0.5, 1.0)) == "▁▅█" and spark((2.0, 2.0)) == "▁▁" and spark(()) == ""
+
+
+def test_what_learns_to_pay_others_stands_in_the_line() -> None:
+    row = {
+        "step": 0, "generator/process/pair_accuracy": 0.7, "prm/prm/accuracy": 0.6, "prm/updates": 1,
+        "critic/explained_variance": 0.25, "spin/margin": -0.5, "spin/pair_accuracy": 0.5,
+    }  # fmt: skip
+    line = step_line(row, 5, 1.0, None).replace("\u202f", " ")
+    assert "generator: answers in order by process rewards 70.0 %" in line and "critic: explained variance 0.25" in line
+    assert "prm: right by its own scores 60.0 %" in line and "spin: margin -0.50, pairs in order 50.0 %" in line
+    assert "explained variance 0.25" in shown(True, [ROW | row], width=200)
+
+
+def test_a_reward_that_some_were_not_given_says_for_how_many_it_is() -> None:
+    row = {"step": 0, "refiner/length": 9.0, "refiner/reward/outcome": 1.0, "refiner/reward/outcome/given": 0.25}
+    assert "refiner: outcome 1.00 for 25.0 % of them" in step_line(row, 5, 1.0, None).replace("\u202f", " ")
+
+
+def test_a_scorer_has_no_speed_of_speech() -> None:
+    row = {"step": 0, "rater/length": 1.0, "rater/tokens": 8, "rater/score": 0.2}
+    assert "tokens/s" not in step_line(row, 5, 1.0, None)

@@ -8,11 +8,12 @@ import pytest
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
+from cotrain.tasks.fences import program_of
 from cotrain.tasks.grading import GradingPool
 from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.jsonl import split_of
 from cotrain.tasks.papers import paper_of
-from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, program_of, whole
+from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole
 from cotrain.tasks.sources import from_description, task_source
 
 RIGHT = Grade(value=True)

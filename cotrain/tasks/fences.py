@@ -1,0 +1,131 @@
+"""Programs in a model's answer: fenced blocks, as CommonMark has them, and the one of them that is meant.
+
+::
+
+    1. So:                                    a block is ended by at least as many of the same sign (` or ~), indented
+       ```python                              by at most three more than its opening, with nothing behind them; its
+       def f(text):                           lines lose the opening's indentation; at the end of the text it may be
+           return text.split("```")           open
+       ```
+
+Other than there, words may stand in front of an opening, a block may be indented as deeply as it likes, and of lines
+that could end a block the first is taken that makes it Python: programs have fences in their docstrings. A block that
+is none and holds others gives these.
+
+Left out: blocks by indentation alone, and quotations.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Sequence
+from itertools import accumulate, islice
+
+from cotrain.text.parsers import behind_thoughts
+
+MAX_PROGRAM = 100_000  # characters
+ENDINGS = 8  # lines that could end a block and are tried
+NESTED = 3  # blocks in blocks
+LONGEST = 400  # characters of a line that opens a block
+_OPENING = re.compile(  # with anything behind it, or behind words and with a language alone behind it
+    r"(?P<indent>[ \t]*+)(?P<marker>(?:[-*+]|\d{1,3}[.)])[ \t]++)?"
+    r"(?:(?P<fence>`{3,}+|~{3,}+)[^`<]*|\S.*?(?<![`~])(?P<late>`{3,}+|~{3,}+)[ \t]*+[\w+#.-]*+\s*+)"
+)
+_BESIDE = re.compile(r"(?<=<answer>)[ \t]*(?=```|~~~)|(?:(?<=```)|(?<=~~~))[ \t]*(?=</answer>)")
+_CLOSING = re.compile(r"(?P<indent>[ \t]*+)(?P<fence>`{3,}+|~{3,}+)\s*+")
+
+
+def program_of(text: str, entry: str = "") -> str | None:
+    """The program in an answer: of the fenced blocks (in the last ``<answer>``, where there is one) the last that is
+    Python and defines ``entry``, else the last that defines it, else the last; without a block all of the ``<answer>``,
+    or what a lone closing fence ends. None where there is none of these, or it is blank or in a thought."""
+    if (spoken := behind_thoughts(text)) is None:
+        return None
+    spoken = _BESIDE.sub("\n", spoken)
+    blocks, fenced = _blocks(spoken)
+    ends = _outside(spoken, "</answer>", fenced)[-1:]
+    starts = [at + len("<answer>") for at in _outside(spoken, "<answer>", fenced) if at < max(ends, default=-1)]
+    answers = [spoken[start : ends[0]] for start in starts[-ENDINGS:]]
+    if answers:
+        found = [_blocks(inside)[0] or [_without_fences(inside)] for inside in answers]
+        blocks = next((some for some in reversed(found) if any(map(is_python, some))), found[-1])
+    elif fenced and entry and not any(defines(block, entry) for block in blocks):
+        before = spoken[: fenced[0][0]].strip("\n")
+        blocks = [before] if defines(before, entry) and is_python(before) else blocks
+    blocks = [_levelled(block, entry) for block in blocks if block.strip()]
+    named = [block for block in blocks if defines(block, entry)]
+    sound = [block for block in named if is_python(block)]
+    return next((some[-1] for some in (sound, named, blocks) if some), None)
+
+
+def is_python(program: str) -> bool:
+    """Whether this can be compiled: a program, or the body of a function. It is read and never run."""
+    if len(program) > MAX_PROGRAM:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(f"def body():\n{program}" if program.lstrip("\n")[:1].isspace() else program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def defines(program: str, entry: str) -> bool:
+    """Whether a line of a program defines this name, as a function, a class or a variable."""
+    name = re.escape(entry)
+    made = rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
+    return bool(entry) and re.search(made, program, re.MULTILINE) is not None
+
+
+def _blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int, int]]]:
+    """The blocks of a text that are not blank, and where they stand, fences included; an open one hides nothing."""
+    lines = text.split("\n")
+    places = [0, *accumulate(len(line) + 1 for line in lines)]
+    blocks, fenced, at = list[str](), list[tuple[int, int]](), 0
+    while at < len(lines):
+        opening = _OPENING.fullmatch(lines[at]) if len(lines[at]) <= LONGEST else None
+        start, at = at, at + 1
+        if opening is None:
+            continue
+        fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
+        endings = (i for i in range(at, len(lines)) if _closes(lines[i], fence, width))
+        ends = list(islice(endings, ENDINGS)) or [len(lines)]
+        tried = (_unindented(lines[at:end], width) for end in ends)
+        end, block = next(
+            ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),
+            (ends[0], _unindented(lines[at : ends[0]], width)),
+        )
+        inner = [] if depth == NESTED or is_python(block) else _blocks(block, depth + 1)[0]
+        blocks += inner or ([block] if block.strip() else [])
+        fenced.append((places[start], places[min(end + 1, len(lines)) if end < len(lines) else start]))
+        at = end + 1
+    return blocks, fenced
+
+
+def _closes(line: str, fence: str, width: int) -> bool:
+    found = _CLOSING.fullmatch(line)
+    return found is not None and found["fence"].startswith(fence) and len(found["indent"]) <= width + 3
+
+
+def _unindented(lines: Sequence[str], width: int) -> str:
+    return "\n".join(line[min(width, len(line) - len(line.lstrip(" \t"))) :] for line in lines)
+
+
+def _levelled(block: str, entry: str) -> str:
+    """A block all of whose lines are indented, without that, where it is more than the body of a function."""
+    level = textwrap.dedent(block)
+    return level if level != block and defines(level, entry) and is_python(level) else block
+
+
+def _without_fences(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if not _CLOSING.fullmatch(line)).strip("\n")
+
+
+def _outside(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[int]:
+    """Where a tag stands outside of blocks, in order."""
+    places = [found.start() for found in re.finditer(re.escape(tag), text)]
+    return [at for at in places if not any(start <= at < end for start, end in fenced)]
