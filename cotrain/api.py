@@ -210,6 +210,8 @@ def trained(
     if not is_model(directory):
         refuse_lost(recipe.policies, directory)
     trainer = CoTrainer(recipe, backend=Local(device))
+    if not is_model(directory):
+        trainer.policies.begin_at(RunDirectory.open(directory).begun)
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)

@@ -224,12 +224,14 @@ def _renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Ren
 def check_device(name: str) -> None:
     """Raise ConfigError for a device that is not there."""
     try:
-        kind = torch.device(name).type
+        kind, index = torch.device(name).type, torch.device(name).index or 0
     except RuntimeError:
-        kind = ""
+        kind, index = "", 0
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"--device {name!r}: expected cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"--device {name!r}: torch {torch.__version__} sees no GPU here; use --device cpu, or see `cotrain doctor`"
         )
+    if kind == "cuda" and index >= torch.cuda.device_count():
+        raise ConfigError(f"--device {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")
