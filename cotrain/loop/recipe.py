@@ -246,8 +246,8 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
         if needs.on_policy and (sampling.greedy or sampling.top_p < 1.0):
             raise ConfigError(
                 f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
-                f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, else its log-probabilities are "
-                "not the policy's"
+                f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
+                "else its log-probabilities are not the policy's"
             )
         if sampling.temperature != (wanted := recipe.roles[objective.on].sampling.temperature):
             raise ConfigError(

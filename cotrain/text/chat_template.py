@@ -5,7 +5,7 @@ The text is a function of the conversation and of one moment. ``strftime_now`` t
 the same prompts. What else a template could take from outside is refused: random draws, and places in memory.
 
 A template may also compute for ever, in loops or in one power of two numbers. So before it is trusted it is rendered in
-a process of its own, with little time and memory (``_try``). Left out: a template that is slow for some contents only.
+a copy of this process, with little time and memory (``_trial``). Left out: templates slow for some contents only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from transformers import PreTrainedTokenizerBase
 
-SECONDS = 3  # of a processor, for a template's trial; a usual one takes a hundredth of one
+SECONDS = 1  # of a processor, for a template's trial; a usual one takes a hundredth of one
 MEMORY = 2**29  # bytes of its trial
 LONGEST = 10**6  # characters that it may write around short messages
 _PATIENCE = 60.0  # seconds by the clock, after which a trial says nothing
@@ -42,12 +42,14 @@ Turn = tuple[str, str]  # role, content
 class ChatTemplate:
     """The template of one tokenizer."""
 
-    def __init__(self, source: str, special: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special: Mapping[str, str], *, tried: bool = False) -> None:
         """``special``: the tokenizer's special tokens by their names. Raises ModelError for a template that takes too
-        long."""
+        long, unless it was ``tried`` before."""
         self.source, self._special = source, dict(special)
         self.now = datetime.now()
-        _try(source, tuple(sorted(self._special.items())))
+        wrong = "" if tried else _trial(source, tuple(sorted(self._special.items())))
+        if wrong:
+            raise ModelError(f"the chat template {wrong} for a few short messages; give the model another one")
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> ChatTemplate | None:
@@ -99,11 +101,9 @@ def _compiled(source: str) -> Template:
     """As transformers compiles it, without what draws at random."""
     from transformers.utils import chat_template_utils
 
-    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(
-        source
-    )  # a copy of our own, not the cache's
+    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(source)  # of our own, not of its cache
     compiled.environment.filters["random"] = compiled.environment.globals["lipsum"] = _refuse_chance
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 def _refuse_chance(*given: Any, **named: Any) -> str:
@@ -111,17 +111,19 @@ def _refuse_chance(*given: Any, **named: Any) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _try(source: str, special: tuple[tuple[str, str], ...]) -> None:
-    """Compile and render a template in a copy of this process. Raises ModelError where that takes too much time or
-    memory, or ends the process; what else it raises is told by whoever renders it here."""
+def _trial(source: str, special: tuple[tuple[str, str], ...]) -> str:
+    """Compile and render a template in a copy of this process: what is wrong where that takes too much time or memory,
+    or ends the process. What else it raises is told by whoever renders it here."""
+    from transformers.utils import chat_template_utils  # noqa: F401  whose import is no part of the trial
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the copy runs Python alone
         try:
             child = os.fork()
         except OSError:  # no more processes here: then there is no trial
-            return
+            return ""
     if child == 0:
-        _try_in_child(source, special)
+        _render_in_copy(source, special)
     status, until = None, time.monotonic() + _PATIENCE
     try:
         while status is None and time.monotonic() < until:
@@ -133,34 +135,34 @@ def _try(source: str, special: tuple[tuple[str, str], ...]) -> None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     code = 0 if status is None else os.waitstatus_to_exitcode(status)
-    if code != 0:
-        why = (
-            f"takes more than {SECONDS} s" if code in (-signal.SIGXCPU, -signal.SIGKILL) else f"ends by signal {-code}"
-        )
-        why = "takes too much memory, or writes too much text" if code > 0 else why
-        raise ModelError(f"the chat template {why} for a few short messages; give the model another one")
+    if code >= 0:
+        return "takes too much memory, or writes too much text," if code else ""
+    return f"takes more than {SECONDS} s" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"ends by signal {-code}"
 
 
-def _try_in_child(source: str, special: tuple[tuple[str, str], ...]) -> None:
-    """Never returns."""
-    code = 0
+def _render_in_copy(source: str, special: tuple[tuple[str, str], ...]) -> None:
+    """Never returns: the code with which the copy ends says what was found."""
+    code = 1
     try:
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        trial = object.__new__(ChatTemplate)
-        trial.source, trial._special, trial.now = source, dict(special), datetime.now()
+        trial = ChatTemplate(source, dict(special), tried=True)
+        longest = 0
         for roles in _TRIALS:
+            turns = [(_ROLES[role], f"content {i}") for i, role in enumerate(roles)]
             for opening in (True, False):
                 try:
-                    written = trial._render([(_ROLES[role], f"content {i}") for i, role in enumerate(roles)], opening)
+                    longest = max(longest, len(trial._render(turns, opening)))
                 except MemoryError:
-                    code = 1
+                    raise
                 except Exception:  # noqa: BLE001  told by whoever renders it
                     continue
-                code = code or int(len(written) > LONGEST)
+        code = int(longest > LONGEST)
     except MemoryError:
         code = 1
+    except (OSError, ValueError):  # a system without these limits
+        code = 0
     finally:
         os._exit(code)

@@ -37,7 +37,7 @@ from cotrain.text.decoding import Decoder
 from cotrain.text.messages import Message, attempts
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _MARK = ("\ue000", "\ue001")  # around the number of a hidden control token
 _PAD = "\t"  # set around a placeholder to see whether the template trims contents
@@ -94,6 +94,13 @@ class Renderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None = None) -> None:
         self.tokenizer = tokenizer
+        try:
+            self._prepare(tokenizer, generation_config)
+        except ModelError as error:
+            where = f"model {tokenizer.name_or_path!r}: " if tokenizer.name_or_path else ""
+            raise ModelError(f"{where}{error}") from error
+
+    def _prepare(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
         self._template = ChatTemplate.of(tokenizer)
         self._layouts: dict[tuple[tuple[str, ...], bool], _Layout | str] = {}
         self._control = set(tokenizer.all_special_ids)  # ids that carry no text
@@ -357,6 +364,12 @@ def _joined(pieces: Sequence[Piece]) -> str:
     return "".join(text for text, _ in pieces)
 
 
+def said_with(model: PreTrainedModel) -> GenerationConfig | None:
+    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing."""
+    settings = model.generation_config
+    return None if settings is None or settings._from_model_config else settings
+
+
 def _filled(item: str | _Slot, messages: Sequence[Message]) -> Piece:
     """A piece of a layout with the content of its message."""
     if isinstance(item, str):
@@ -368,6 +381,6 @@ def _ids_of(eos: Any) -> set[int]:
     """Of an end-of-sequence setting. Raises ModelError for what is neither a token id nor a list of some."""
     found = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
     for one in found:
-        if isinstance(one, bool) or not isinstance(one, int) or one < 0:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 2**31:
             raise ModelError(f"eos_token_id holds {one!r}; expected a token id or a list of them")
     return set(found)

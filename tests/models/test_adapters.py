@@ -198,8 +198,8 @@ def test_what_is_no_adapter_of_this_base_is_refused(directory, model, tokenizer,
 
     with pytest.raises(ModelError, match=r"no adapter_config\.json"):
         AdapterBase(directory).load("one", tmp_path / "nowhere")
-    refused("cannot be read", raw={"config": "{"})
-    refused("cannot be read", raw={"bytes": b"x"})
+    refused("adapter_config.json is no JSON", raw={"config": "{"})
+    refused("cut short or damaged", raw={"bytes": b"x"})
     refused("expected LORA", peft_type="LOHA", raw={"config": json.dumps({"peft_type": "LOHA"})})
     for change in (
         {"use_dora": True},
