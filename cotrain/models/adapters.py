@@ -103,9 +103,9 @@ class AdapterBase:
         for file in (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME):
             if not (directory / file).is_file():
                 raise ModelError(f"{where}: no {file}; expected a directory written by PEFT's save_pretrained")
-        check_files(directory, path)
-        check_objects(directory, path)
-        with reading(path):
+        check_files(directory, where)
+        check_objects(directory, where)
+        with reading(where):
             config = PeftConfig.from_pretrained(str(directory))
             saved = load_file(directory / SAFETENSORS_WEIGHTS_NAME)
         if not isinstance(config, LoraConfig):

@@ -34,7 +34,7 @@ def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
             raise ModelError(f"model {str(name)!r}: no weights; expected {SINGLE}, or {INDEX} and its files")
         return files
     try:
-        shards = read_object(folder / INDEX, name)["weight_map"].values()
+        shards = read_object(folder / INDEX, f"model {str(name)!r}")["weight_map"].values()
         files = [folder / shard for shard in sorted(set(shards))]
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"model {str(name)!r}: {INDEX} has no weight_map that can be read; copy it again") from error

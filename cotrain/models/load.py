@@ -88,7 +88,7 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
         raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(_EMBEDDED)})")
     if not path.is_dir():
         raise ModelError(f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors")
-    check_files(path, text)
+    check_files(path, f"model {text!r}")
     return path
 
 
@@ -156,7 +156,7 @@ def load_classifier(
 
 def is_classifier(directory: Path) -> bool:
     """Whether the model in a directory classifies whole texts, as reward models do."""
-    config = read_object(directory / "config.json", directory)
+    config = read_object(directory / "config.json", f"model {str(directory)!r}")
     kinds = config.get("architectures")
     return any(str(name).endswith("ForSequenceClassification") for name in (kinds if isinstance(kinds, list) else ()))
 
@@ -193,7 +193,7 @@ def _read(
     **more: Any,
 ) -> Any:
     """The model, and what transformers says of its weights."""
-    with reading(name), _quiet():
+    with reading(f"model {str(name)!r}"), _quiet():
         return kind.from_pretrained(
             directory,
             dtype=dtype,
@@ -221,7 +221,7 @@ def _fitting(loaded: Any, name: str | os.PathLike[str]) -> Any:
 
 
 @contextmanager
-def reading(name: str | os.PathLike[str], what: str = "") -> Iterator[None]:
+def reading(where: str, what: str = "") -> Iterator[None]:
     """Whatever a library raises for the files of a stranger becomes a ModelError of one line."""
     try:
         yield
@@ -229,11 +229,11 @@ def reading(name: str | os.PathLike[str], what: str = "") -> Iterator[None]:
         raise
     except SafetensorError as error:
         why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
-        raise ModelError(f"model {str(name)!r}: {why}") from error
+        raise ModelError(f"{where}: {why}") from error
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
             raise
-        raise ModelError(f"model {str(name)!r}: {what}cannot be read: {first_line(error)}") from error
+        raise ModelError(f"{where}: {what}cannot be read: {first_line(error)}") from error
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
@@ -281,7 +281,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
         digest.update(content)
         size += len(content)
     parameters = sum(math.prod(shape) for shape, _ in shapes_in(where, path))
-    architectures = read_object(where / "config.json", path).get("architectures") or ["unknown"]
+    architectures = read_object(where / "config.json", f"model {str(path)!r}").get("architectures") or ["unknown"]
     return {"class": architectures[0], "parameters": parameters, "bytes": size, "sha256": digest.hexdigest()}
 
 
@@ -301,29 +301,30 @@ def _quiet() -> Iterator[None]:
 
 def check_directory(path: Path) -> None:
     """Raise ModelError for a directory that holds no model, or one that cannot be what it says; nothing is built."""
+    where = f"model {str(path)!r}"
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ModelError(
-            f"model {str(path)!r}: an adapter without its base{_base_of(path)}; give the base with --model BASE, "
+            f"{where}: an adapter without its base{_base_of(path)}; give the base with --model BASE, "
             "--lora RANK and "
             f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
             "--merged`"
         )
-    check_files(path, path)
+    check_files(path, where)
     if not (path / "config.json").is_file():
-        raise ModelError(f"model {str(path)!r}: no config.json; expected a directory written by save_pretrained")
-    check_objects(path, path)
+        raise ModelError(f"{where}: no config.json; expected a directory written by save_pretrained")
+    check_objects(path, where)
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
         found = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
-        raise ModelError(f"model {str(path)!r}: no *.safetensors file; {found}")
+        raise ModelError(f"{where}: no *.safetensors file; {found}")
     names = [key for _, key in shapes_in(path, path)]
-    check_config(read_object(path / "config.json", path), names, path)
+    check_config(read_object(path / "config.json", where), names, where)
 
 
 def _base_of(path: Path) -> str:
     """What an adapter says of its base."""
     try:
-        found = read_object(path / "adapter_config.json", path)["base_model_name_or_path"]
+        found = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
     except (ModelError, KeyError):
         return ""
     return f" {found!r}"
@@ -384,9 +385,10 @@ def _tokenizer(
 ) -> PreTrainedTokenizerBase:
     if not any((directory / file).is_file() for file in TOKENIZER_FILES):
         raise ModelError(f"model {str(name)!r}: no tokenizer; expected {TOKENIZER_FILES[0]} in {directory}")
-    check_files(directory, name)
-    check_objects(directory, name)
-    with reading(name, "its tokenizer "), _quiet():
+    where = f"model {str(name)!r}"
+    check_files(directory, where)
+    check_objects(directory, where)
+    with reading(where, "its tokenizer "), _quiet():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )

@@ -74,7 +74,7 @@ def known_as(name: str) -> str | None:
     if not isinstance(where, Path):
         return hub_parts(where)[0]
     try:
-        said = read_object(where / "config.json", name)["_name_or_path"]
+        said = read_object(where / "config.json", f"model {name!r}")["_name_or_path"]
     except (ModelError, KeyError):
         return None
     return said if isinstance(said, str) and is_hub_model(said) else None

@@ -55,7 +55,7 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
     its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
     weights, no tokenizer."""
-    found = resolve(name)
+    told, found = f"model {str(name)!r}", resolve(name)
     where = found if isinstance(found, Path) else _cached(found)
     if where is not None:
         check_directory(where)
@@ -63,8 +63,8 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
         model = None if trust_remote_code else unread_model(name, where)
     else:
         where, shapes, model = _small_files(str(found)), _on_hub(str(found)), None
-        check_config(read_object(where / "config.json", name), [key for _, key in shapes], name)
-    with reading(name, "config.json "):
+        check_config(read_object(where / "config.json", told), [key for _, key in shapes], told)
+    with reading(told, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     parameters, sides = 0, 0
     for shape, key in shapes:
