@@ -269,7 +269,7 @@ class Renderer:
         for i, mark in enumerate(marks):
             scaffold, found, text = text.partition(mark)
             if not found:
-                return f"it leaves out or reorders the message of role {roles[i]!r}"
+                return f"it leaves out, changes or reorders the message of role {roles[i]!r}"
             left, right = not scaffold.endswith(_PAD), not text.startswith(_PAD)
             scaffold = scaffold if left else scaffold.removesuffix(_PAD)
             text = text if right else text.removeprefix(_PAD)
@@ -286,16 +286,23 @@ class Renderer:
 
     def _looking(self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str) -> list[Piece]:
         """The pieces of a prompt whose template looks into contents, which is ``text``. Where contents lie in it nobody
-        says, so it is rendered again with the beginnings of control tokens in contents hidden, and then with these
-        tokens as a whole; where neither gives the same text, it is the template's as it is. Raises ModelError where
-        that could have made a control token of contents."""
+        says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these tokens as
+        a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
+        tokens are left that the template does not write by itself."""
         shown = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
-        firsts = [self._hidden(template, messages, sorted({token[0] for token in shown}))]
-        if _joined(firsts[0]) == text:
-            return firsts[0]
-        written: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
-        own = [self._controls(written), self._controls(firsts[0])]
-        for pieces in (self._hidden(template, messages, shown), [(text, "template")]):
+        signs = re.compile("|".join(re.escape(sign) for sign in sorted(set("".join(shown))) if not sign.isalnum()))
+        bare = self._templated(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
+        slots: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
+        own = [self._controls(slots), self._controls([(bare, "template")])]
+        whole = re.compile("|".join(map(re.escape, shown)))
+        held = sorted({m.content for m in messages if whole.search(m.content)}, key=len, reverse=True)
+        found = re.compile("(" + "|".join(map(re.escape, held)) + ")").split(text) if held else [text]
+        for pieces in (
+            self._hidden(template, messages, re.compile("|".join(re.escape(token[0]) for token in shown))),
+            self._hidden(template, messages, whole),
+            [(part, "content" if i % 2 else "template") for i, part in enumerate(found)],
+            [(text, "template")],
+        ):
             if _joined(pieces) == text and self._controls(pieces) in own:
                 return pieces
         raise ModelError(
@@ -303,15 +310,14 @@ class Renderer:
             "model another one"
         )
 
-    def _hidden(self, template: ChatTemplate, messages: Sequence[Message], strings: Sequence[str]) -> list[Piece]:
-        """The pieces of a prompt, rendered with a mark in the place of each of these strings in contents."""
+    def _hidden(self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]) -> list[Piece]:
+        """The pieces of a prompt, rendered with a mark in the place of each string in contents that has the pattern."""
         hidden: list[str] = []
 
         def mark(found: re.Match[str]) -> str:
             hidden.append(found.group())
             return f"{len(hidden) - 1}".join(_MARK)
 
-        pattern = re.compile("|".join(map(re.escape, strings)))
         parts = _MARKED.split(
             self._templated(template, [Message(m.role, pattern.sub(mark, m.content)) for m in messages])
         )
