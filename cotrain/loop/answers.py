@@ -218,13 +218,14 @@ def shown(reading: Probe) -> list[str]:
         mark = "cut off" if one.finish != "stop" else "unreadable" if found is None else f"→ {found.answer}"
         verdict = {True: ", right", False: ", wrong", None: ""}[grade]
         lines.append(f"  …{end!r} {mark}{verdict}")
+    total = len(reading.said) + len(reading.unanswered)
     asked = "as the recipe asks" if reading.prompt == SOLVE_FULL else f"asked {reading.prompt!r}"
     counts = [len(found.steps) for found in reading.found if found is not None]
     cut = ""
     if counts and reading.steps is not None:
         cut = f"; steps as {reading.steps}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
-        f"answers: {reading.answer} reads {reading.readable} of {len(reading.said)} ({right} right), {asked}{cut}; "
+        f"answers: {reading.answer} reads {reading.readable} of {total} ({right} right), {asked}{cut}; "
         "--answer, --steps-as and --prompt choose otherwise"
     )
     return lines
@@ -242,9 +243,9 @@ def refusal(reading: Probe, *, base: bool = False) -> str:
         return "no problem was there to be answered; give --data with training problems"
     if 2 * cut >= total:
         full = reading.room is not None and reading.room < MORE
-        raised = "and the model's context holds no longer ones; " if full else f"raise their limit with {limit}, or "
+        todo = ", and the model's context holds no longer ones; " if full else f"; raise their limit with {limit}, or "
         return (
-            f"{cut} of {total} answers were cut off before they ended; {raised}teach the model to end: "
+            f"{cut} of {total} answers were cut off before they ended{todo}teach the model to end: "
             f"`cotrain sft --role solver`{BASE if base else ''}"
         )
     example = next(
