@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,7 @@ def is_model(where: Path | str) -> bool:
     Hub."""
     folder = Path(where)
     if folder.is_dir():
-        return (folder / "config.json").is_file() and not (folder / "recipe.json").is_file()
+        return os.path.lexists(folder / "config.json") and not (folder / "recipe.json").is_file()
     return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 
@@ -210,6 +211,8 @@ def trained(
     if not is_model(directory):
         refuse_lost(recipe.policies, directory)
     trainer = CoTrainer(recipe, backend=Local(device))
+    if not is_model(directory):
+        trainer.policies.begin_at(RunDirectory.open(directory).begun)
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)

@@ -47,7 +47,7 @@ from cotrain.metrics.suites import (
     solver_scores,
 )
 from cotrain.metrics.templates import templates
-from cotrain.play.executor import Executor, Roles
+from cotrain.play.executor import TOO_LONG, Executor, Roles
 from cotrain.play.fixed_solutions import judge_given
 from cotrain.play.protocols import examine, review
 from cotrain.play.role import Role
@@ -110,6 +110,10 @@ def evaluate_suites(
     if aside is not None and aside.refused:
         say(f"note: {aside.line()}")
     bare = api.is_model(directory)
+    solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
+    play = replace(play, solver=solver, verifier=verifier)
+    if play.max_tokens is not None:
+        recipe = override(recipe, [f"roles.{solver}.sampling.max_tokens={play.max_tokens}"])
     if bare or play.how.of_answers:
         asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
         asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
@@ -118,11 +122,7 @@ def evaluate_suites(
             look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
             answers, _ = answers_for(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
             recipe = override(recipe, answers)
-    solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
-    play = replace(play, solver=solver, verifier=verifier)
     recipe = override(recipe, verdicts_for(recipe, play.how, device=device, say=say, look=False))
-    if play.max_tokens is not None:
-        recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     trainer = api.trained(directory, recipe=recipe, device=device)
     folder = RunDirectory(out or (Path("evals") / recipe.name if bare else directory))
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -132,6 +132,9 @@ def evaluate_suites(
     for name, mine in items.items():
         settings = made | {"data": paths[name]} | settings_of(name, mine, trainer.judge, play, policies)
         rows = played(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings, say)
+        if rows and all(row.get("failure") == TOO_LONG for row in rows):
+            context = f"no problem of {name} fits the context of the model together with max_tokens"
+            raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")
         figures = scores_of(name, rows, play)
         found: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
         if name not in JUDGED:
@@ -293,7 +296,7 @@ def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, role: R
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
     row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
     if said is None:
-        failure = episode.failure or "prompt too long"
+        failure = episode.failure or TOO_LONG
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
         "answer": _answer(task, said, role),

@@ -169,13 +169,13 @@ class CharRenderer:
     def pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
         return [(message.content, "content") for message in messages]
 
-    def encode_pieces(self, pieces: Sequence[tuple[str, str]]) -> tuple[int, ...]:
+    def encode_pieces(self, pieces: Sequence[tuple[str, str]], before: str = "") -> tuple[int, ...]:
         return tuple(i for text, _ in pieces for i in self.encode(text))
 
     def token_text(self, token: int) -> str:
         return self.decode([token])
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(ord(char) - 31 for char in text)
 
     def decode(self, ids: Sequence[int]) -> str:

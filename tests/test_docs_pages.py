@@ -186,7 +186,8 @@ def test_commands_parse(page, parse, capsys):
             code = cli.main([*words, "--dry-run"] if "--out" in words else [*words, "--out", "x", "--dry-run"])
             said = capsys.readouterr().err
             hub = code == 2 and any(word.startswith("Qwen/") for word in words)  # no network: the flags are right
-            assert code == 0 or (hub and "check the name and the network" in said), (words, said)
+            away = hub and "check the name and the network" in said
+            assert code == 0 or away or (code == 2 and "sees no GPU here" in said), (words, said)
             continue
         _, given = parse(words)
         for arm in getattr(given, "arms", ()):

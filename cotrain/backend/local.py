@@ -30,7 +30,7 @@ from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.optim import has_bfloat16
 from cotrain.text.plain import ByteRenderer
-from cotrain.text.render import Renderer, Rendering
+from cotrain.text.render import Renderer, Rendering, said_with
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -216,20 +216,21 @@ def _refuse_two_bases(name: str, spec: Any, other: str, base: Any) -> None:
 
 
 def _renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
-    """With the stop tokens that a model's authors wrote beside it; those that transformers makes up say nothing."""
-    settings = model.generation_config
-    return Renderer(tokenizer, None if settings is None or settings._from_model_config else settings)
+    """With the stop tokens that a model's authors wrote beside it."""
+    return Renderer(tokenizer, said_with(model))
 
 
 def check_device(name: str) -> None:
     """Raise ConfigError for a device that is not there."""
     try:
-        kind = torch.device(name).type
+        kind, index = torch.device(name).type, torch.device(name).index or 0
     except RuntimeError:
-        kind = ""
+        kind, index = "", 0
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"--device {name!r}: expected cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"--device {name!r}: torch {torch.__version__} sees no GPU here; use --device cpu, or see `cotrain doctor`"
         )
+    if kind == "cuda" and index >= torch.cuda.device_count():
+        raise ConfigError(f"--device {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")

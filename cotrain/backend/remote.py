@@ -73,7 +73,7 @@ class MessagesRenderer(ByteRenderer):
         sent = [{"role": others.get(m.role, m.role), "content": m.content} for m in messages]
         return [(json.dumps(sent, ensure_ascii=False), "content")]
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+    def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
         return tuple("".join(text for text, _ in pieces).encode(errors="replace"))
 
 

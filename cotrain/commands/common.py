@@ -44,11 +44,14 @@ def add_device(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def device_of(name: str) -> str:
-    """The device that ``--device`` means."""
-    from cotrain.backend.local import settled_device
+def device_of(name: str, *, here: bool = True) -> str:
+    """The device that ``--device`` means. Raises ConfigError where it is to be ``here`` and is not."""
+    from cotrain.backend.local import check_device, settled_device
 
-    return settled_device(name)
+    device = settled_device(name)
+    if here:
+        check_device(device)
+    return device
 
 
 def add_backend(parser: argparse._ActionsContainer) -> None:
@@ -100,7 +103,7 @@ def backend_of(given: argparse.Namespace) -> Any:
     from cotrain.backend.places import ByVllm
     from cotrain.backend.several import Several
 
-    target, device, world = given.cluster or LOCAL, device_of(given.device), given.world or 1
+    target, device, world = given.cluster or LOCAL, device_of(given.device, here=False), given.world or 1
     cluster = read(target)
     check_world(cluster, device, world)
     launcher, replicas = Ray(cluster), cluster.replicas
@@ -169,7 +172,7 @@ def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> An
     from cotrain.loop.probing import AUTO
     from cotrain.loop.verdicts import verdicts_for
 
-    how, device, seen = asking_of(given), device_of(given.device), None
+    how, device, seen = asking_of(given), device_of(given.device, here=False), None
     if dry and how.answer in (None, AUTO):
         how = replace(how, answer=TAGS if replace(how, answer=None).of_answers else None)
     if not dry or how.answer is not None:

@@ -211,4 +211,4 @@ def doctor(argv: Sequence[str]) -> int:
         return found
     from cotrain.cluster_doctor import examine_cluster
 
-    return max(found, examine_cluster(given.cluster, given.model, device_of(given.device)))
+    return max(found, examine_cluster(given.cluster, given.model, device_of(given.device, here=False)))

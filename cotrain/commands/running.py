@@ -69,7 +69,7 @@ def run(argv: Sequence[str]) -> int:
     made = _made(target, build, given, arguments)
     recipe = override(made, given.set)
     check_lag(recipe, given.lag)
-    backend, device = backend_of(given), device_of(given.device)
+    backend, device = backend_of(given), device_of(given.device, here=given.backend == "local")
     if (origin := made.origin) is not None:
         for name in names:
             setattr(given, name, origin.arguments.get(name, getattr(given, name)))
@@ -195,7 +195,7 @@ def dry_run(
     from cotrain.loop.recipe import check_due
 
     check_due(recipe)
-    device = device_of(given.device)
+    device = device_of(given.device, here=backend is None)
     split = None if backend is None else split_of(backend, recipe, backend.launcher.cluster)
     seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every, split=split)
     saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every, lag=given.lag)
@@ -280,12 +280,11 @@ def resume(argv: Sequence[str]) -> int:
                 f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
                 "differently, so it is the same run but not bit for bit"
             )
+    device = device_of(given.device, here=backend is None)
     with ready(backend, recipe) as found:
         return _watched(
             recipe,
-            lambda watch: api.resume(
-                given.directory, recipe=recipe, device=device_of(given.device), backend=backend, observer=watch
-            ),
+            lambda watch: api.resume(given.directory, recipe=recipe, device=device, backend=backend, observer=watch),
             out=given.directory,
             trackers=tracked(given.directory),
             notes=[*notes, *found],

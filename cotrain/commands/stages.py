@@ -64,11 +64,8 @@ def _keep(aside: Quarantine | None, out: str) -> None:
 
 def _begin(given: Any) -> None:
     """Threads and device, before anything is read. Raises ConfigError for a device that is not there."""
-    from cotrain.backend.local import check_device
-
     threads(given.threads)
     given.device = device_of(given.device)
-    check_device(given.device)
 
 
 def tokenizer(argv: Sequence[str]) -> int:

@@ -114,14 +114,21 @@ class TaskSource(Protocol):
         ...
 
 
+COLDEST = 1e-6  # temperature below which tokens are greedy: logits divided by less may leave the range of float32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How a role's tokens are drawn."""
 
     max_tokens: int
-    temperature: float = 1.0  # 0 is greedy
+    temperature: float = 1.0  # 0, and all below ``COLDEST``, is greedy
     top_p: float = 1.0
     stop: tuple[str, ...] = ()  # a completion ends with the token by which its text contains one of these
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < COLDEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

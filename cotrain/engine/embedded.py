@@ -107,8 +107,9 @@ class EmbeddedEngine:
     def advance(self) -> bool:
         """Let the schedulers take turns until a row has finished; then resolve what has, in the order of addresses.
 
-        Returns False when no request waits or runs. Whatever a forward pass raises goes through; the rows stay
-        unfinished, and are dropped at the next call if their callers were cancelled.
+        Returns False when no request waits or runs. A row whose logits are not numbers fails alone, with
+        FloatingPointError. Whatever a forward pass raises goes through; the rows stay unfinished, and are dropped at
+        the next call if their callers were cancelled.
         """
         schedulers = list(self._schedulers.values())
         for scheduler in schedulers:
@@ -259,4 +260,7 @@ class _Lanes:
 def _resolve(finished: list[tuple[Scheduler | ScoringScheduler, Row]]) -> None:
     """Hand out what has finished, in the order of addresses."""
     for scheduler, row in sorted(finished, key=lambda pair: pair[1].order):
-        row.future.set_result(scheduler.completion(row))
+        try:
+            row.future.set_result(scheduler.completion(row))
+        except FloatingPointError as error:  # its own affair, whoever shared its batch
+            row.future.set_exception(error)

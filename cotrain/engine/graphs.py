@@ -70,11 +70,6 @@ class StaticCounts(EngineCounts):
 class Held(Rows):
     """Rows that stand still once they have finished, until somebody looks; and that keep what is not a number."""
 
-    def __init__(self, device: torch.device, speaker: Callable[[], str]) -> None:
-        """``speaker``: who they belong to, for errors."""
-        super().__init__(device)
-        self._speaker = speaker
-
     def note(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Append a token to every row from ``first`` on that has not finished."""
         state = self._state[first:]
@@ -87,16 +82,16 @@ class Held(Rows):
         state[:, DRAWN] += live
 
     def finished(self) -> list[int]:
-        """The rows with nothing more to draw; they get their tokens. Raises FloatingPointError for logits that were not
-        numbers. The one place where the host waits for the device; a stop string is seen here, and what was drawn after
-        it is thrown away."""
+        """The rows with nothing more to draw, which get their tokens, and those whose logits were not numbers. The one
+        place where the host waits for the device; a stop string is seen here, and what was drawn after it is thrown
+        away."""
         stopped = self.stopped()
         done = self._done()
         done[list(stopped)] = True
         flags = torch.stack([done, self._logprobs.isnan().any(1)]).tolist()
-        if any(flags[1]):
-            address = self.items[flags[1].index(True)].request.address
-            raise FloatingPointError(f"{self._speaker()} computes logits that are not numbers for {address}")
+        broken = [i for i, flag in enumerate(flags[1]) if flag]
+        for i in broken:
+            self.items[i].broken = True
         finished = [i for i, flag in enumerate(flags[0]) if flag]
         if finished:
             counts: list[int] = self._state[done, DRAWN].tolist()
@@ -105,7 +100,7 @@ class Held(Rows):
             )
             for i, count, *told in zip(finished, counts, *drawn, strict=True):
                 self._take(i, stopped.get(i, count), *told)
-        return finished
+        return sorted({*finished, *broken})
 
 
 class StaticScheduler(Scheduler):
@@ -143,7 +138,7 @@ class StaticScheduler(Scheduler):
 
     def _reset(self) -> None:
         self._cache = StaticCache(self.autocast)
-        self.running = Held(self.device, lambda: f"policy {self.policy!r} (version {self.version})")
+        self.running = Held(self.device)
         self.counts = StaticCounts()
         self._recordings.clear()
         self._home = ()
@@ -243,8 +238,8 @@ class StaticScheduler(Scheduler):
     def _draw(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it; without waiting for either."""
         asked = [row.request.sampling for row in self.running.items[first:]]
-        greedy = any(sampling.temperature == 0 for sampling in asked)
-        cut = any(sampling.top_p < 1 and sampling.temperature > 0 for sampling in asked)
+        greedy = any(sampling.greedy for sampling in asked)
+        cut = any(sampling.top_p < 1 and not sampling.greedy for sampling in asked)
         self.running.note(first, *draw(logits, *self.running.settings(first), some_greedy=greedy, some_cut=cut))
 
     @contextmanager

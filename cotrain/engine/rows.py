@@ -36,6 +36,7 @@ class Row:
     entropies: bytes = b""
     score: float | None = None
     watch: StopWatch | None = None  # for stop strings
+    broken: bool = False  # its logits were not numbers
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -54,6 +55,7 @@ class Rows:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.items: list[Row] = []
+        self.broken: set[int] = set()  # rows whose logits were not numbers; they leave with those that have finished
         self._state = torch.zeros(0, 5, dtype=torch.int64, device=device)  # [R, 5]
         self._sampling = torch.zeros(0, 2, device=device)  # [R, 2] temperature, top_p
         self._stops = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, S], padded with _NO_TOKEN
@@ -106,17 +108,20 @@ class Rows:
         state[:, DRAWN] += 1
 
     def finished(self) -> list[int]:
-        """The rows with nothing more to draw; they get their tokens."""
+        """The rows with nothing more to draw, which get their tokens, and those that are broken."""
         stopped = self.stopped()
         done = self._done()
         done[list(stopped)] = True
         found = done.nonzero()[:, 0]
         finished: list[int] = found.tolist()
+        broken, self.broken = self.broken, set()
+        for i in broken:
+            self.items[i].broken = True
         if finished:
             drawn = (self._state[found, DRAWN], self._tokens[found], self._logprobs[found], self._levels(found))
             for i, count, *told in zip(finished, *(x.tolist() for x in drawn), strict=True):
                 self._take(i, stopped.get(i, count), *told)
-        return finished
+        return sorted({*finished, *broken})
 
     def stopped(self) -> dict[int, int]:
         """The rows whose text contains a stop string, with the number of their tokens up to and with its end."""

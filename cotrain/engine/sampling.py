@@ -17,6 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cotrain.core.types import COLDEST
+
 _MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -54,7 +56,7 @@ def draw(
     Args:
         logits: [B, V] of any float type.
         uniform: [B] float64 in (0, 1).
-        temperature: [B] float32; 0 is greedy, and then ``uniform`` and ``top_p`` are not used.
+        temperature: [B] float32; below ``COLDEST`` tokens are greedy, and ``uniform`` and ``top_p`` are not used.
         top_p: [B] float32 in (0, 1]: the likeliest tokens that hold this mass between them are kept, at least one.
         some_greedy, some_cut: may a row be greedy, and may another's ``top_p`` be below 1? None looks, which on a GPU
             waits for it.
@@ -63,7 +65,7 @@ def draw(
     by the temperature, cut and renormalised), and its entropy [B] float32 in nats; of greedy tokens those of the plain
     softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
-    greedy = temperature == 0
+    greedy = temperature < COLDEST
     logp = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperature)[:, None], dim=-1)  # [B, V]
     if some_cut is None:
         some_cut = bool(((top_p < 1) & ~greedy).any())
@@ -87,7 +89,7 @@ def _cut(logp: Tensor, top_p: Tensor) -> Tensor:
     """Log-probabilities [B, V] renormalised over the smallest set of likeliest tokens whose mass reaches ``top_p``."""
     ranked, order = logp.sort(dim=-1, descending=True, stable=True)
     before = ranked.double().exp().cumsum(-1).roll(1, dims=-1)  # mass of the likelier tokens
-    before[:, 0] = 0.0
+    before[:, 0] = -1.0  # below every ``top_p``, also one that is 0 as a float32
     kept = torch.zeros_like(logp, dtype=torch.bool).scatter(1, order, before < top_p[:, None].double())
     return torch.log_softmax(logp.masked_fill(~kept, -torch.inf), dim=-1)
 

@@ -162,6 +162,12 @@ class Scheduler:
         self._kept.clear()
 
     def completion(self, row: Row) -> Completion:
+        """Raises FloatingPointError for a row whose logits were not numbers."""
+        if row.broken:
+            raise FloatingPointError(
+                f"policy {self.policy!r} (version {self.version}) computes logits that are not numbers for "
+                f"{row.request.address}; its weights hold some that are not, or such that their sums overflow"
+            )
         return Completion(
             token_ids=row.token_ids,
             logprobs=row.logprobs,
@@ -236,7 +242,7 @@ class Scheduler:
         """Keep what has been computed of those that may be continued: all but their last token."""
         for i in finished:
             row = self.running.items[i]
-            if row.request.keep:
+            if row.request.keep and not row.broken:
                 ids = (*row.request.prompt_ids, *row.token_ids[:-1])
                 self._kept.put(row.request.address, Past(ids=ids, layers=self._cache.taken(i, len(row.token_ids) - 1)))
 
@@ -281,8 +287,6 @@ class Scheduler:
                 ]
                 asked = [torch.tensor([ids], device=self.device) for ids in sequences]
                 theirs = torch.cat([self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in asked]).float()
-        except FloatingPointError:  # of weights that are not numbers: told to who asks for a completion
-            return
         except torch.OutOfMemoryError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
@@ -306,10 +310,7 @@ class Scheduler:
         tokens, logprobs, entropies = draw(logits, *self.running.settings(first))
         wrong = logprobs.isnan()
         if bool(wrong.any()):
-            address = self.running.items[first + int(wrong.nonzero()[0])].request.address
-            raise FloatingPointError(
-                f"policy {self.policy!r} (version {self.version}) computes logits that are not numbers for {address}"
-            )
+            self.running.broken.update((first + wrong.nonzero()[:, 0]).tolist())
         self.running.note(first, tokens, logprobs, entropies)
         self.counts.sampled_tokens += len(tokens)
 

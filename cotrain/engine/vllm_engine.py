@@ -174,7 +174,7 @@ class VllmEngine:
         """Raise what ``sample`` would raise for this request."""
         check_request(request, self.context(request.policy), self._vocabulary)
         where = f"request {request.address} to policy {request.policy!r}"
-        if 0.0 < request.sampling.temperature < COLDEST:
+        if not request.sampling.greedy and request.sampling.temperature < COLDEST:
             cold = request.sampling.temperature
             raise ConfigError(f"{where}: temperature is {cold}; vLLM samples at 0, or from {COLDEST} on")
         if self._ranks[request.policy] is not None and request.policy not in self._adapters:
@@ -289,9 +289,9 @@ class VllmEngine:
             {"prompt_token_ids": list(request.prompt_ids)},
             SamplingParams(
                 max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
+                temperature=0.0 if sampling.greedy else sampling.temperature,
                 top_p=sampling.top_p,
-                seed=request.seed if sampling.temperature else None,
+                seed=None if sampling.greedy else request.seed,
                 stop_token_ids=list(request.stop_ids),
                 logprobs=0,
                 ignore_eos=True,

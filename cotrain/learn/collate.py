@@ -21,6 +21,7 @@ from typing import TypeVar
 import torch
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.types import COLDEST
 from cotrain.learn.contract import MicroBatch, Sample
 from cotrain.learn.mismatch import bounds_of
 from cotrain.learn.spoken import Given, woven
@@ -106,8 +107,10 @@ def rows_of(
         if not prompt_ids or not token_ids:
             found = f"{len(prompt_ids)} prompt and {len(token_ids)} sampled tokens"
             raise ConfigError(f"a sequence of {found}; expected at least one of each")
-        if not temperature > 0.0:
-            raise ConfigError(f"cannot learn from tokens sampled at temperature {temperature}; it must be positive")
+        if not temperature >= COLDEST:
+            raise ConfigError(
+                f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}"
+            )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
     whole = [(p, *woven(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)]

@@ -21,7 +21,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
 from cotrain.loop.override import changed, is_given, of_roles, override
 from cotrain.loop.policies import Program
-from cotrain.loop.probing import AUTO, STEP, Say, ask, clearest, is_own, most_read, players, some, tell
+from cotrain.loop.probing import AUTO, STEP, Say, ask, clearest, context_of, is_own, most_read, players, some, tell
 from cotrain.loop.recipe import Recipe
 from cotrain.play.role import Role
 from cotrain.text.answers import ENDS, TAGS, check_answer, free_solution, parse_solution
@@ -32,6 +32,7 @@ from cotrain.text.steps import check_steps, steps_seen
 
 CHOSEN = ("boxed", "hash", "phrase")  # formats that "auto" may take, the strictest first
 BASE = "; it has no chat template, so it is a base model: take its instruct version, or teach it so"
+MORE = 16  # tokens that a limit must be able to grow by for that to be worth a word
 SHOWN = 110  # characters of the end of an answer
 
 
@@ -73,6 +74,8 @@ class Probe:
     steps: str | None = None  # how they are cut; None: in tags as the answer is, else by lines
     said: Sequence[Said]
     found: Sequence[Solution | None]  # one for each answer
+    unanswered: Sequence[str] = ()  # why, of each problem that the model was not asked
+    room: int | None = None  # tokens by which all answers could be longer in the model's context; None: nobody knows
 
     @property
     def total(self) -> int:
@@ -199,15 +202,21 @@ def probe(
 
     def readings() -> Iterator[Probe]:
         for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
-            episodes = player({"solver": replace(role, prompt=prompt)}).play(ask, tasks, step=STEP, group_size=1)
+            asked = player({"solver": replace(role, prompt=prompt)})
+            episodes = asked.play(ask, tasks, step=STEP, group_size=1)
             said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
             formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-            yield most_read(read(prompt, answer, said, steps) for answer in ([named] if named else formats))
+            best = most_read(read(prompt, answer, said, steps) for answer in ([named] if named else formats))
+            left = [asked.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces]
+            taken = [len(t.prompt_ids) + role.sampling.max_tokens for e in episodes for t in e.traces]
+            context = context_of(recipe, role, asked)
+            room = None if context is None or not taken else context - max(taken)
+            yield replace(best, unanswered=left, room=room)
 
     best = clearest(readings(), len(tasks))
     if steps is None and best.answer != TAGS:
         steps = steps_seen([one.text for one, found in zip(best.said, best.found, strict=True) if found])
-        best = read(best.prompt, best.answer, best.said, steps)
+        best = replace(best, found=read(best.prompt, best.answer, best.said, steps).found, steps=steps)
 
     def why() -> str:
         renderer = player({}).renderers[role.policy]
@@ -238,13 +247,14 @@ def shown(reading: Probe) -> list[str]:
         mark = "cut off" if one.finish != "stop" else "unreadable" if found is None else f"→ {found.answer}"
         verdict = {True: ", right", False: ", wrong", None: ""}[grade]
         lines.append(f"  …{end!r} {mark}{verdict}")
+    total = len(reading.said) + len(reading.unanswered)
     asked = "as the recipe asks" if reading.prompt == SOLVE_FULL else f"asked {reading.prompt!r}"
     counts = [len(found.steps) for found in reading.found if found is not None]
     cut = ""
     if counts and reading.steps is not None:
         cut = f"; steps as {reading.steps}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
-        f"answers: {reading.answer} reads {reading.readable} of {len(reading.said)} ({right} right), {asked}{cut}; "
+        f"answers: {reading.answer} reads {reading.readable} of {total} ({right} right), {asked}{cut}; "
         "--answer, --steps-as and --prompt choose otherwise"
     )
     return lines
@@ -253,11 +263,18 @@ def shown(reading: Probe) -> list[str]:
 def refusal(reading: Probe, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
     total, cut = len(reading.said), sum(one.finish != "stop" for one in reading.said)
-    unread = total - reading.readable
+    unread, left = total - reading.readable, reading.unanswered
+    limit = "--set roles.solver.sampling.max_tokens=N (of a suite --max-tokens N)"
+    if left and len(left) >= total:
+        todo = f": {limit}" if "max_tokens" in left[0] else ""
+        return f"{len(left)} of {len(left) + total} problems got no answer: {left[0]}{todo}"
+    if not total:
+        return "no problem was there to be answered; give --data with training problems"
     if 2 * cut >= total:
+        full = reading.room is not None and reading.room < MORE
+        todo = ", and the model's context holds no longer ones; " if full else f"; raise their limit with {limit}, or "
         return (
-            f"{cut} of {total} answers were cut off before they ended; raise their limit with "
-            "--set roles.solver.sampling.max_tokens=N (of a suite --max-tokens N), or teach the model to end: "
+            f"{cut} of {total} answers were cut off before they ended{todo}teach the model to end: "
             f"`cotrain sft --role solver`{BASE if base else ''}"
         )
     example = next(

@@ -28,6 +28,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,15 @@ class RunDirectory:
         self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
         for name, value in values.items():
             self.write(name, value)
+
+    @property
+    def begun(self) -> datetime | None:
+        """When the run was begun, by its own clock; None for one that did not write it down."""
+        made: Any = self.read("provenance.json")
+        try:
+            return datetime.fromisoformat(made["begun"])
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def sealed(self) -> dict[str, Written]:
         """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost
@@ -292,6 +302,7 @@ def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, backend
         "platform": f"{platform.system()} {platform.machine()}",
         "command": redact.command(sys.argv),
         "seed": recipe.seed,
+        "begun": datetime.now().isoformat(timespec="seconds"),
         "threads": threads,
         "device": backend["device"],
         "backend": dict(backend),

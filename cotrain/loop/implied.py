@@ -62,7 +62,7 @@ def _of(judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role
         return {}
     pairs = [(trace.prompt_ids, trace.token_ids) for trace in flat]
     mine, theirs = (
-        policies[name].logprobs(pairs, temperature=role.sampling.temperature or 1.0)
+        policies[name].logprobs(pairs, temperature=1.0 if role.sampling.greedy else role.sampling.temperature)
         for name in (judge.policy, judge.reference)
     )
     rewards = {str(t.address): (a - b).double() for t, a, b in zip(flat, mine, theirs, strict=True)}

@@ -30,9 +30,9 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take
-from cotrain.core.types import Episode, Trace
+from cotrain.core.types import Completion, Episode, Trace
 from cotrain.disk.ledger import episode_from_json, episode_to_json
-from cotrain.engine.contract import Engine
+from cotrain.engine.contract import Engine, Request
 from cotrain.learn.losses import Shaped
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.guard import NotFinite
@@ -85,14 +85,18 @@ class StoppableEngine:
 
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
-        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
+        self.publish, self.counts = engine.publish, engine.counts
+
+    async def sample(self, request: Request) -> Completion:
+        """Raises NotFinite where a policy computes what is no number."""
+        try:
+            return await self.engine.sample(request)
+        except FloatingPointError as error:
+            raise NotFinite(str(error)) from error
 
     def advance(self) -> bool:
         self.refuse()
-        try:
-            return self.engine.advance()
-        except FloatingPointError as error:
-            raise NotFinite(str(error)) from error
+        return self.engine.advance()
 
     def refuse(self) -> None:
         """Raises Interrupted where the run is asked to stop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ class PolicyStore:
     def updates(self) -> dict[str, int]:
         """Optimiser steps, of the policies that are trained."""
         return {h.name: h.version for h in self if h.spec.trained}
+
+    def begin_at(self, moment: datetime | None) -> None:
+        """Chat templates that ask for the time are told this one, the beginning of the run."""
+        for renderer in self.renderers.values():
+            if moment is not None and isinstance(renderer, Renderer):
+                renderer.begin_at(moment)
 
     def followers(self, policy: str) -> list[PolicyHandle]:
         """Those that change after an update of this one."""

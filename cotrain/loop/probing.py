@@ -11,6 +11,8 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.engine.contract import serving
+from cotrain.loop.lag import StoppableEngine
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
 from cotrain.play.common_roles import speaks_short
@@ -75,7 +77,7 @@ def players(
 
     def player(roles: Mapping[str, Role]) -> Executor:
         return Executor(
-            backend.engine,
+            StoppableEngine(backend.engine, lambda: 0),
             store.renderers,
             roles,
             seed,
@@ -84,6 +86,12 @@ def players(
         )
 
     return player
+
+
+def context_of(recipe: Recipe, role: Role, executor: Executor) -> int | None:
+    """Tokens of prompt and answer that the model of a role takes; None where another server has it."""
+    engine = getattr(executor.engine, "engine", executor.engine)
+    return serving(engine).context(role.policy) if recipe.policies[role.policy].speaks else None
 
 
 # ---- choosing

@@ -13,7 +13,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
-from cotrain.core.types import Sampling, TaskSource
+from cotrain.core.types import COLDEST, Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.loop.evaluation import Evaluation
 from cotrain.loop.policies import Policy, Program
@@ -243,11 +243,11 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
                 f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
                 f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
             )
-        if needs.on_policy and (sampling.temperature <= 0.0 or sampling.top_p < 1.0):
+        if needs.on_policy and (sampling.greedy or sampling.top_p < 1.0):
             raise ConfigError(
                 f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
-                f"top_p {sampling.top_p}; expected a temperature above 0 and top_p 1, else its log-probabilities are "
-                "not the policy's"
+                f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
+                "else its log-probabilities are not the policy's"
             )
         if sampling.temperature != (wanted := recipe.roles[objective.on].sampling.temperature):
             raise ConfigError(

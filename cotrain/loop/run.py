@@ -169,6 +169,7 @@ def _continue(
 ) -> Outcome:
     with stop_on_signal() as stopping:
         trainer, record, room = build(stopping), seal.Record(directory), Room(stopping, observer)
+        trainer.policies.begin_at(directory.begun)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest(directory)
         for damage in checkpoint.damaged if checkpoint else ():

@@ -303,7 +303,7 @@ class CoTrainer:
         """A sample of each trace, with what credit has to know beforehand."""
         needs = self._by(name).needs()
         sampling = self.recipe.roles[self.recipe.objectives[name].on].sampling
-        temperature = needs.temperature or sampling.temperature or 1.0
+        temperature = needs.temperature or (1.0 if sampling.greedy else sampling.temperature)
         told = [spoken(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
         given = [between for _, between in told]

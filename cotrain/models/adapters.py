@@ -28,17 +28,18 @@ import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
-from cotrain.models.load import UNREADABLE, describe_model, hub_parts, load_model, resolve
+from cotrain.models.files import check_files, check_objects
+from cotrain.models.load import describe_model, hub_parts, load_model, reading, resolve
 from cotrain.models.names import base_of
 
 ALL_LINEAR = "all-linear"
+PROBED, FAR = 8, 1e-3  # tokens by which a merged model is compared; share of the logits' spread that is rounding
 SAVED_PREFIX = "base_model.model."  # of every weight in a file of PEFT's
 PLAIN = {  # settings of PEFT under which an adapter is two matrices beside each layer, on an unchanged base
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
@@ -54,6 +55,7 @@ class AdapterBase:
     def __init__(self, name: str | os.PathLike[str], dtype: torch.dtype | str = torch.float32, **loading: Any) -> None:
         """All as for ``load_model``, which see for errors. Adapters are float32 on a bfloat16 base."""
         self.name = os.fspath(name)
+        self.loading = loading
         self.module, self.tokenizer = load_model(name, dtype, **loading)
         self.module.requires_grad_(False)
         self._peft: PeftModel | None = None  # wraps ``module``, from the first adapter on
@@ -101,11 +103,11 @@ class AdapterBase:
         for file in (CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME):
             if not (directory / file).is_file():
                 raise ModelError(f"{where}: no {file}; expected a directory written by PEFT's save_pretrained")
-        try:
+        check_files(directory, where)
+        check_objects(directory, where)
+        with reading(where):
             config = PeftConfig.from_pretrained(str(directory))
             saved = load_file(directory / SAFETENSORS_WEIGHTS_NAME)
-        except (*UNREADABLE, SafetensorError) as error:
-            raise ModelError(f"{where}: cannot be read: {_line(error)}") from error
         if not isinstance(config, LoraConfig):
             raise ModelError(f"{where}: is of kind {config.peft_type}; expected LORA")
         usual = asdict(LoraConfig())
@@ -201,14 +203,45 @@ class AdapterBase:
         if strange or not own:
             found = strange[0].replace(f".{key}", "") if strange else "none"
             raise ModelError(f"{where}: expected adapters of linear layers only, found {found!r}; choose other targets")
+        self._refuse_tied(key, where)
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
 
+    def _refuse_tied(self, key: str, where: str) -> None:
+        """An adapter of a layer whose weights are another layer's too would change both where it is merged."""
+        holders: dict[int, list[str]] = {}
+        for name, module in self.module.named_modules():
+            for weight in module.parameters(recurse=False):
+                holders.setdefault(id(weight), []).append(name.replace(".base_layer", ""))
+        for name, module in self.module.named_modules():
+            if isinstance(module, LoraLayer) and key in module.lora_A:
+                own = {id(weight) for weight in module.get_base_layer().parameters(recurse=False)}
+                others = [
+                    other for weight in own for other in holders[weight] if other != name.replace(".base_layer", "")
+                ]
+                if others:
+                    raise ModelError(
+                        f"{where}: layer {name!r} shares its weights with {others[0]!r}, so what is learned there "
+                        "could not be merged; leave it out of the targets"
+                    )
 
+
+@torch.no_grad()
 def merged_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
-    """A model of its own: the base with one policy's adapter added to its weights. Raises UnknownName."""
+    """A model of its own: the base with one policy's adapter added to its weights. Raises UnknownName, and ModelError
+    where it does not compute what base and adapter do."""
     with tempfile.TemporaryDirectory() as folder:
         base.save(policy, folder)
-        whole: PreTrainedModel = PeftModel.from_pretrained(load_model(base.name)[0], folder).merge_and_unload()
+        beside: Any = PeftModel.from_pretrained(load_model(base.name, **base.loading)[0], folder).eval()
+    vocabulary = beside.config.get_text_config().vocab_size
+    ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
+    wanted = beside(input_ids=ids, use_cache=False).logits
+    whole: PreTrainedModel = beside.merge_and_unload()
+    wrong = (whole(input_ids=ids, use_cache=False).logits - wanted).norm() / (wanted - wanted.mean(-1, True)).norm()
+    if not wrong <= FAR:
+        raise ModelError(
+            f"policy {policy!r}: merged into {base.name!r} it is another model (its logits are off by "
+            f"{float(wrong):.2g} of their spread); export it without --merged"
+        )
     return whole
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import os
 import sys
@@ -40,6 +39,7 @@ from transformers.utils import logging
 from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
 from cotrain.models.config import ATTENTION
+from cotrain.models.files import FILES, check_config, check_files, check_objects, read_object
 from cotrain.models.headers import COPIES, shapes_in, weight_files
 
 EMBEDDED_BASE = "embedded"
@@ -61,15 +61,6 @@ _EMBEDDED = {
     EMBEDDED_DIGEST: _ASSETS / "base-digest",
     EMBEDDED_RATER: _ASSETS / "base-rater",
 }
-FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
-UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    RuntimeError,
-    StrictDataclassError,
-)  # what transformers raises for broken files
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -78,7 +69,7 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
 
     A ``Path``, an existing path, and whatever begins with ``.``, ``/`` or ``~`` is a path; so is ``a/b`` when there is
     a directory ``a``, and a name with more than one separator, which no Hub name has. Raises ModelError for a path
-    that is no directory.
+    that is no directory, and for one with files that are none.
     """
     if str(name) in _EMBEDDED:
         path = _EMBEDDED[str(name)]
@@ -97,6 +88,7 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
         raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(_EMBEDDED)})")
     if not path.is_dir():
         raise ModelError(f"model {text!r}: a file; expected the directory that holds config.json and *.safetensors")
+    check_files(path, f"model {text!r}")
     return path
 
 
@@ -164,8 +156,9 @@ def load_classifier(
 
 def is_classifier(directory: Path) -> bool:
     """Whether the model in a directory classifies whole texts, as reward models do."""
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
+    config = read_object(directory / "config.json", f"model {str(directory)!r}")
+    kinds = config.get("architectures")
+    return any(str(name).endswith("ForSequenceClassification") for name in (kinds if isinstance(kinds, list) else ()))
 
 
 def _load(
@@ -176,31 +169,71 @@ def _load(
     how: str | None,
     trust_remote_code: bool,
 ) -> PreTrainedModel:
-    try:
-        with _quiet():
-            loaded: Any = kind.from_pretrained(
-                directory,
-                dtype=dtype,
-                attn_implementation=how or _attention(directory, trust_remote_code),
-                use_safetensors=True,
-                trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # reported below
-                output_loading_info=True,
-            )
-    except SafetensorError as error:
-        why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
-        raise ModelError(f"model {str(name)!r}: {why}") from error
-    except (*UNREADABLE, ImportError) as error:
-        raise _unreadable(name, error) from error
+    if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
+        _fitting(_read(kind, name, directory, dtype, how, trust_remote_code, device_map="meta"), name)
+    result: PreTrainedModel = _fitting(_read(kind, name, directory, dtype, how, trust_remote_code), name).eval()
+    return result
+
+
+def unread_model(name: str | os.PathLike[str], directory: Path) -> PreTrainedModel:
+    """The model in a directory without its weights. Raises ModelError where they are not those that its configuration
+    needs."""
+    kind: Any = AutoModelForSequenceClassification if is_classifier(directory) else AutoModelForCausalLM
+    model: PreTrainedModel = _fitting(_read(kind, name, directory, torch.float32, None, False, device_map="meta"), name)
+    return model
+
+
+def _read(
+    kind: Any,
+    name: str | os.PathLike[str],
+    directory: Path,
+    dtype: torch.dtype | str,
+    how: str | None,
+    trust_remote_code: bool,
+    **more: Any,
+) -> Any:
+    """The model, and what transformers says of its weights."""
+    with reading(f"model {str(name)!r}"), _quiet():
+        return kind.from_pretrained(
+            directory,
+            dtype=dtype,
+            attn_implementation=how or _attention(directory, trust_remote_code),
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,  # told by ``_fitting``
+            output_loading_info=True,
+            **more,
+        )
+
+
+def _fitting(loaded: Any, name: str | os.PathLike[str]) -> Any:
+    """The model, whose weights are all there, and no others."""
     model, found = loaded
     wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
-    if wrong:
+    foreign = sorted(map(str, found["unexpected_keys"]))
+    if wrong or foreign:
+        what = "missing or of another shape" if wrong else "that the model has no place for"
         raise ModelError(
-            f"model {str(name)!r}: {len(wrong)} weights missing or of another shape, such as {wrong[0]!r}; "
+            f"model {str(name)!r}: {len(wrong or foreign)} weights {what}, such as {(wrong or foreign)[0]!r}; "
             "config.json and weights do not belong together"
         )
-    result: PreTrainedModel = model.eval()
-    return result
+    return model
+
+
+@contextmanager
+def reading(where: str, what: str = "") -> Iterator[None]:
+    """Whatever a library raises for the files of a stranger becomes a ModelError of one line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except SafetensorError as error:
+        why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
+        raise ModelError(f"{where}: {why}") from error
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
+            raise
+        raise ModelError(f"{where}: {what}cannot be read: {first_line(error)}") from error
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
@@ -248,7 +281,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
         digest.update(content)
         size += len(content)
     parameters = sum(math.prod(shape) for shape, _ in shapes_in(where, path))
-    architectures = json.loads((where / "config.json").read_text(encoding="utf-8")).get("architectures") or ["unknown"]
+    architectures = read_object(where / "config.json", f"model {str(path)!r}").get("architectures") or ["unknown"]
     return {"class": architectures[0], "parameters": parameters, "bytes": size, "sha256": digest.hexdigest()}
 
 
@@ -267,32 +300,32 @@ def _quiet() -> Iterator[None]:
 
 
 def check_directory(path: Path) -> None:
+    """Raise ModelError for a directory that holds no model, or one that cannot be what it says; nothing is built."""
+    where = f"model {str(path)!r}"
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ModelError(
-            f"model {str(path)!r}: an adapter without its base{_base_of(path)}; give the base with --model BASE, "
+            f"{where}: an adapter without its base{_base_of(path)}; give the base with --model BASE, "
             "--lora RANK and "
             f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
             "--merged`"
         )
+    check_files(path, where)
     if not (path / "config.json").is_file():
-        raise ModelError(f"model {str(path)!r}: no config.json; expected a directory written by save_pretrained")
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model {str(path)!r}: config.json is no JSON ({first_line(error)}); copy it again") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"model {str(path)!r}: config.json holds a {type(config).__name__}, expected an object")
+        raise ModelError(f"{where}: no config.json; expected a directory written by save_pretrained")
+    check_objects(path, where)
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
         found = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
-        raise ModelError(f"model {str(path)!r}: no *.safetensors file; {found}")
+        raise ModelError(f"{where}: no *.safetensors file; {found}")
+    names = [key for _, key in shapes_in(path, path)]
+    check_config(read_object(path / "config.json", where), names, where)
 
 
 def _base_of(path: Path) -> str:
     """What an adapter says of its base."""
     try:
-        found = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
+    except (ModelError, KeyError):
         return ""
     return f" {found!r}"
 
@@ -352,15 +385,15 @@ def _tokenizer(
 ) -> PreTrainedTokenizerBase:
     if not any((directory / file).is_file() for file in TOKENIZER_FILES):
         raise ModelError(f"model {str(name)!r}: no tokenizer; expected {TOKENIZER_FILES[0]} in {directory}")
-    try:
-        with _quiet():
-            return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    except (*UNREADABLE, ImportError) as error:
-        raise _unreadable(name, error, "its tokenizer ") from error
-
-
-def _unreadable(name: str | os.PathLike[str], error: Exception, what: str = "") -> ModelError:
-    return ModelError(f"model {str(name)!r}: {what}cannot be read: {first_line(error)}")
+    where = f"model {str(name)!r}"
+    check_files(directory, where)
+    check_objects(directory, where)
+    with reading(where, "its tokenizer "), _quiet():
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=trust_remote_code
+        )
+        tokenizer("a")  # settings that only its use looks at
+        return tokenizer
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,6 @@ Left out: names of the Hub without an owner, which it keeps for the oldest model
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -20,6 +19,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 
 from cotrain.core.errors import ModelError
+from cotrain.models.files import read_object
 from cotrain.models.load import embedded, hub_parts, resolve
 
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
@@ -74,7 +74,7 @@ def known_as(name: str) -> str | None:
     if not isinstance(where, Path):
         return hub_parts(where)[0]
     try:
-        said = json.loads((where / "config.json").read_text(encoding="utf-8"))["_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
+        said = read_object(where / "config.json", f"model {name!r}")["_name_or_path"]
+    except (ModelError, KeyError):
         return None
     return said if isinstance(said, str) and is_hub_model(said) else None

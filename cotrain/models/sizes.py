@@ -18,17 +18,19 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig
 
 from cotrain.core.errors import ModelError
+from cotrain.models.files import FILES, check_config, read_object
 from cotrain.models.headers import Shapes, shapes_in, weight_files
 from cotrain.models.load import (
-    FILES,
-    UNREADABLE,
     check_directory,
     first_line,
     hub_parts,
     load_tokenizer,
+    reading,
     resolve,
     unreachable,
+    unread_model,
 )
+from cotrain.text.render import Renderer, said_with
 
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
@@ -53,17 +55,17 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
     its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
     weights, no tokenizer."""
-    found = resolve(name)
+    told, found = f"model {str(name)!r}", resolve(name)
     where = found if isinstance(found, Path) else _cached(found)
     if where is not None:
         check_directory(where)
         shapes = shapes_in(where, name)
+        model = None if trust_remote_code else unread_model(name, where)
     else:
-        where, shapes = _small_files(str(found)), _on_hub(str(found))
-    try:
+        where, shapes, model = _small_files(str(found)), _on_hub(str(found)), None
+        check_config(read_object(where / "config.json", told), [key for _, key in shapes], told)
+    with reading(told, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
-    except UNREADABLE as error:
-        raise ModelError(f"model {str(name)!r}: config.json cannot be read: {first_line(error)}") from error
     parameters, sides = 0, 0
     for shape, key in shapes:
         parameters += math.prod(shape)
@@ -72,6 +74,7 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
+    Renderer(tokenizer, None if model is None else said_with(model))  # whoever speaks will need one
     return Shape(
         parameters=parameters,
         layers=config.num_hidden_layers,

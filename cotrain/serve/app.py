@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -46,6 +47,7 @@ MAX_BODY = 4 * 2**20  # bytes
 BODY_SECONDS = 30.0  # for all of it to come
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _LISTEN_EVERYWHERE = ("0.0.0.0", "::")
+_HOST = re.compile(r"(\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(:[0-9]*)?", re.ASCII)
 _GONE = Response(status_code=499)  # nobody is there to read it
 T = TypeVar("T")
 
@@ -314,13 +316,10 @@ def _guarded(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
 
 
 def host_of(headers: Sequence[str]) -> str:
-    """The name in a request's only Host header, without port and brackets; "" when it is not exactly one."""
-    if len(headers) != 1:
-        return ""
-    name = headers[0].strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0]
+    """The name in a request's only Host header, without port and brackets; "" when it is not exactly one, or more than
+    a name and a port."""
+    found = _HOST.fullmatch(headers[0].strip().lower()) if len(headers) == 1 else None
+    return "" if found is None else found["address"] or found["name"]
 
 
 def _is_address(name: str) -> bool:

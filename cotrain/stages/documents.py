@@ -9,6 +9,7 @@ Left out: templates that rewrite earlier turns depending on later ones; the rend
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,16 +23,22 @@ PROBE = 200  # conversations looked at before training begins
 
 
 def documents(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, seed: int = 0, replies_only: bool = False, longest: int = 0
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int = 0,
+    replies_only: bool = False,
+    longest: int = 0,
+    begun: datetime | None = None,
 ) -> Callable[[int, int], list[Document]]:
     """(start, count) → documents; endless, a finite corpus is repeated in epochs of another order.
 
     Args:
         replies_only: of conversations, learn the assistant's tokens only.
         longest: conversations are cut off after this many tokens (0: never); running text is left whole.
+        begun: the time that chat templates are told.
     """
     get = epochs(corpus, seed)
-    renderer = Renderer(tokenizer)
+    renderer = _renderer(tokenizer, begun)
 
     def read(start: int, count: int) -> list[Document]:
         return tokenize([get(index) for index in range(start, start + count)], renderer, replies_only, longest)
@@ -40,12 +47,17 @@ def documents(
 
 
 def all_documents(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, replies_only: bool = False, longest: int = 0
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    replies_only: bool = False,
+    longest: int = 0,
+    begun: datetime | None = None,
 ) -> list[Document]:
     """Every document of a finite corpus, in order."""
     if corpus.size is None:
         raise DataError(f"{corpus.name}: endless; expected a finite corpus, such as the held-out part of a split")
-    return tokenize([corpus.get(index) for index in range(corpus.size)], Renderer(tokenizer), replies_only, longest)
+    renderer = _renderer(tokenizer, begun)
+    return tokenize([corpus.get(index) for index in range(corpus.size)], renderer, replies_only, longest)
 
 
 def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
@@ -75,6 +87,13 @@ def tokenize(items: Sequence[Item], renderer: Renderer, replies_only: bool = Fal
         last = longest or len(ids)
         found.append(Document(ids=ids[:last], learn=learn[:last]))
     return found
+
+
+def _renderer(tokenizer: PreTrainedTokenizerBase, begun: datetime | None) -> Renderer:
+    renderer = Renderer(tokenizer)
+    if begun is not None:
+        renderer.begin_at(begun)
+    return renderer
 
 
 def _running(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:

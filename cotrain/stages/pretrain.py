@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from cotrain.models.load import load_model, save_model
 from cotrain.stages.corpora import Corpus, Item, interleave, split
 from cotrain.stages.documents import all_documents, documents, refuse_overlong
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.stages.trainer import Outcome, Plan, train
+from cotrain.stages.trainer import Outcome, Plan, begun_at, train
+from cotrain.text.render import Renderer
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
 TOKENIZER_SAMPLE = 5_000  # items that a new tokenizer learns from
@@ -142,20 +144,25 @@ def fit(
     if replies_only:
         for corpus, _ in parts:
             refuse_overlong(corpus, tokenizer, plan.length)
+    about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
+    begun = None
+    if Renderer(tokenizer).asks_time:  # a training that goes on tells it the same
+        about["begun"] = begun_at(out) or datetime.now().isoformat(timespec="seconds")
+        begun = datetime.fromisoformat(about["begun"])
     divided = [(*split(corpus, validation, plan.seed), weight) for corpus, weight in parts]
     mixed = divided[0][0] if len(divided) == 1 else interleave([(kept, weight) for kept, _, weight in divided])
     return train(
         network,
-        documents(mixed, tokenizer, plan.seed, replies_only, longest),
+        documents(mixed, tokenizer, plan.seed, replies_only, longest, begun),
         out,
         plan,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
         validation={
-            corpus.name: all_documents(held, tokenizer, replies_only, longest)
+            corpus.name: all_documents(held, tokenizer, replies_only, longest, begun)
             for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
             if validation
         },
-        about={"start": start, "corpus": mixed.name, "held_out": validation, "replies_only": replies_only},
+        about={**about, "corpus": mixed.name},
         resume=resume,
         finish=lambda: save_model(network, tokenizer, out, save_dtype),
         report=report,

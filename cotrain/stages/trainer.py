@@ -284,6 +284,15 @@ def _interruption() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def begun_at(out: str | Path) -> str | None:
+    """When the training in a directory was begun, where that is of its settings."""
+    try:
+        begun = json.loads((Path(out) / SETTINGS).read_text(encoding="utf-8"))["about"]["begun"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return begun if isinstance(begun, str) else None
+
+
 def _claim(out: Path, settings: dict[str, Any], resume: bool) -> None:
     """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings."""
     settings = json.loads(json.dumps(settings))

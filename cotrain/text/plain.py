@@ -24,13 +24,13 @@ class ByteRenderer:
     def pieces(self, messages: Sequence[Message]) -> list[Piece]:
         return [("\n" * (i > 0 and m.role != "assistant") + m.content, "content") for i, m in enumerate(messages)]
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+    def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
         return tuple("".join(text for text, _ in pieces).encode()) or (STOP,)
 
     def token_text(self, token: int) -> str:
         return self.decode([token])
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(text.encode())
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -11,10 +11,13 @@ control nothing (``<step>``) stay single tokens.
     encoded      ───────────────── one stretch ────────────────────────────────── | alone |
 
 Harmless contents are encoded in one stretch with the template around them, which gives the same ids as the
-tokenizer's own ``apply_chat_template``. Replies are encoded alone, because a sampled reply begins on a token boundary.
+tokenizer's own ``apply_chat_template``. Replies are encoded alone, because a sampled reply begins on a token boundary;
+tokenizers that begin a text in another way than they go on with one (SentencePiece puts a space before its first word)
+are given the end of what stands before, and the rest of the ids is taken.
 
-Some templates look into contents: those of models that think drop the thoughts of earlier turns. What such a template
-makes of a conversation is taken from its own rendering of it, with the control tokens in contents hidden from it.
+Some templates look into contents: they drop the thoughts of earlier turns, take out a flag, escape, repeat. The text of
+every prompt is the template's own rendering; where the placeholders do not give it, it is rendered with the beginnings
+of control tokens in contents hidden from it, or as it is where that makes no control token more.
 
 Left out: descriptions of tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
 marks cannot be told from contents that imitate them.
@@ -25,19 +28,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
+from cotrain.text.chat_template import ChatTemplate
+from cotrain.text.decoding import Decoder
 from cotrain.text.messages import Message, attempts
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _MARK = ("\ue000", "\ue001")  # around the number of a hidden control token
 _PAD = "\t"  # set around a placeholder to see whether the template trims contents
-_BROKEN = "\ufffd"  # what decoders write for bytes that are not (yet) UTF-8
-_WINDOW = 64  # tokens that ``offsets`` decodes again and again while a text stays broken
+_MARKED = re.compile(f"{_MARK[0]}(\\d+){_MARK[1]}")
+_PLACEHOLDER = "content{}placeholder"
+_BEFORE = 256  # characters that are encoded in front of a text
+_ANCHORS = ("\n", ".", "a")  # and what is where its tokens would grow together with them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +74,11 @@ class Rendering(Protocol):
 
     def pieces(self, messages: Sequence[Message]) -> list[Piece]: ...
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]: ...
+    def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]: ...
 
     def token_text(self, token: int) -> str: ...
 
-    def encode(self, text: str) -> tuple[int, ...]: ...
+    def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
@@ -87,15 +94,24 @@ class Renderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None = None) -> None:
         self.tokenizer = tokenizer
-        self._template: str | None = tokenizer.get_chat_template() if tokenizer.chat_template else None
+        try:
+            self._prepare(tokenizer, generation_config)
+        except ModelError as error:
+            where = f"model {tokenizer.name_or_path!r}: " if tokenizer.name_or_path else ""
+            raise ModelError(f"{where}{error}") from error
+
+    def _prepare(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
+        self._template = ChatTemplate.of(tokenizer)
         self._layouts: dict[tuple[tuple[str, ...], bool], _Layout | str] = {}
-        self._widths: dict[int, int] | None = {} if _is_byte_level(tokenizer) else None
         self._control = set(tokenizer.all_special_ids)  # ids that carry no text
         self._control |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._decoder = Decoder(tokenizer, self._control)
+        self._spaced = self._tokenize("\na")[len(self._tokenize("\n")) :] != self._tokenize("a")
+        self._repeats = False  # the template shows a reply again before it ends the turn
         self._reply_slot, self._closing = self._end_of_turn()
         stops = {self._closing[-1]} | _ids_of(tokenizer.eos_token_id)
         stops |= _ids_of(generation_config.eos_token_id if generation_config else None)
-        self._control |= stops
+        self._control |= stops  # the decoder's too
         self._forbidden = set(self._control)  # ids that no content may be encoded to
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in stops:
             self._forbidden.discard(tokenizer.unk_token_id)
@@ -117,22 +133,24 @@ class Renderer:
             raise ConfigError("a prompt needs at least one message")
         layout, messages = self._layout_for(messages, opening=True)
         found = [_filled(item, messages) for item in layout]
-        if self._template is None or all(m.role != "assistant" for m in messages):
+        if self._template is None:
             return found
-        text = self._templated(self._template, [(m.role, m.content) for m in messages], opening=True)
-        return found if "".join(piece for piece, _ in found) == text else self._hidden(self._template, messages)
+        text = self._templated(self._template, messages)
+        return found if _joined(found) == text else self._looking(self._template, messages, layout, text)
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
-        """Their ids. Replies are encoded alone; no content becomes a control token."""
+    def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
+        """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token."""
         ids: list[int] = []
         stretch: list[Piece] = []
         for text, origin in pieces:
             if origin != "reply":
                 stretch.append((text, origin))
-            else:
-                ids += self._encode_stretch(stretch) + self._encode_alone(text)
-                stretch = []
-        return (*ids, *self._encode_stretch(stretch))
+                continue
+            ids += self._encode_stretch(stretch, before)
+            before += _joined(stretch)
+            ids += self._encode_alone(text, before)
+            before, stretch = before + text, []
+        return (*ids, *self._encode_stretch(stretch, before))
 
     def render_conversation(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
         """A whole conversation for supervised training: ids [T] and a mask [T].
@@ -143,107 +161,75 @@ class Renderer:
         """
         if not messages or messages[-1].role != "assistant":
             raise ConfigError("a training conversation must end with an assistant message")
+        if self._repeats:
+            raise ModelError("the chat template shows a reply again before it ends the turn; give a model without that")
         ids: tuple[int, ...] = ()
         mask: list[bool] = []
         for k, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            prompt = self.render(messages[:k])
+            pieces = self.pieces(messages[:k])
+            prompt = self.encode_pieces(pieces)
             if prompt[: len(ids)] != ids:
                 raise ModelError(
                     f"the chat template changes earlier turns when message {k} is added, so this conversation cannot be"
                     " one row; train on one assistant message per row"
                 )
-            reply = self._encode_alone(self._reply_slot.trim(message.content))
+            reply = self._encode_alone(self._reply_slot.trim(message.content), _joined(pieces))
             mask += [False] * (len(prompt) - len(ids)) + [True] * len(reply)
             mask += [False] * (len(self._closing) - 1) + [True]
             ids = (*prompt, *reply, *self._closing)
         return ids, tuple(mask)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """A text on its own, as the beginning of a reply: no id of it is a control token."""
-        return tuple(self._encode_alone(text))
+    def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
+        """A text on its own, or as the beginning of a reply behind the ids ``before``: no id of it is a control
+        token."""
+        return tuple(self._encode_alone(text, self._decoder.text(list(before[-_BEFORE:])) if before else ""))
+
+    @property
+    def asks_time(self) -> bool:
+        """Whether the template may show the time."""
+        return self._template is not None and "strftime_now" in self._template.source
+
+    def begin_at(self, moment: datetime) -> None:
+        """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
+        if self._template is not None:
+            self._template.now = moment
+            self._layouts.clear()
 
     # -- ids → text
 
     def token_text(self, token: int) -> str:
         """The text of one token, control tokens included."""
-        return self._text([token])
+        return self._decoder.text([token])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
-        return self._text([i for i in ids if i not in self._control])
+        return self._decoder.decode(ids)
 
     def offsets(self, ids: Sequence[int]) -> list[int]:
-        """For each sampled token [T] the end, in characters of ``decode(ids)``, of the text up to and with it.
-
-        Equal to ``len(decode(ids[:t + 1]))`` wherever that prefix is complete UTF-8; inside of a character it is the
-        number of characters that the prefix shares with the whole text. Never decreasing; the last is the text's
-        length. Linear in T: decodes a sliding window, with the piece before it as context.
-        """
-        plain = [i for i in ids if i not in self._control]
-        text, ends = self._text(plain), []
-        context = settled = 0  # plain[context:settled] is decoded before each window plain[settled:t + 1]
-        length = before = 0  # characters of the settled text; of the context
-        for t, token in enumerate(plain):
-            width = self._width(token)
-            if settled == t and width is not None:
-                length, before, context, settled = length + width, width, t, t + 1
-                ends.append(length)
-                continue
-            piece = self._text(plain[context : t + 1])[before:]
-            shared = _common_prefix(piece, text, length)
-            ends.append(length + shared)
-            if shared == len(piece) and not piece.endswith(_BROKEN):
-                context, settled, length = settled, t + 1, length + shared
-                before = len(self._text(plain[context:settled]))
-            elif shared == len(piece) and t - settled >= _WINDOW and self._cuts(plain, t + 1, text, length + shared):
-                context = settled = t + 1
-                length, before = length + shared, 0
-        if ends and ends[-1] != len(text):  # a decoder that looks further back than the window
-            ends = [_common_prefix(self._text(plain[: t + 1]), text, 0) for t in range(len(plain))]
-        running = iter(accumulate(ends, max))
-        last, spread = 0, []
-        for i in ids:
-            last = last if i in self._control else next(running)
-            spread.append(last)
-        return spread
+        """For each sampled token [T] the end of its text; see ``Decoder.offsets``."""
+        return self._decoder.offsets(ids)
 
     # -- inside
-
-    def _text(self, plain: list[int]) -> str:
-        text = self.tokenizer.decode(plain, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
-    def _width(self, token: int) -> int | None:
-        """Characters of a token whose text does not depend on its neighbours; None where it may."""
-        if self._widths is None:
-            return None
-        if token not in self._widths:
-            text = self._text([token])
-            self._widths[token] = -1 if _BROKEN in text else len(text)
-        width = self._widths[token]
-        return None if width < 0 else width
-
-    def _cuts(self, plain: list[int], t: int, text: str, length: int) -> bool:
-        """Whether a run of broken bytes may be cut before token t: what follows decodes as it does in the text."""
-        return text.startswith(self._text(plain[t : t + 8]).rstrip(_BROKEN), length)
 
     def _end_of_turn(self) -> tuple[_Slot, tuple[int, ...]]:
         """How an assistant turn ends: its slot, and the template's ids after it up to the stop token."""
         layout, _ = self._layout_for([Message("user", ""), Message("assistant", "")], opening=False)
         at, slot = next((i, s) for i, s in enumerate(layout) if isinstance(s, _Slot) and s.reply)
-        after = self._tokenize("".join(s for s in layout[at + 1 :] if isinstance(s, str)))
+        closing = "".join(s for s in layout[at + 1 :] if isinstance(s, str))
+        after = self._tokenize(closing, "a")
         for i, token in enumerate(after):
             if token in self._control:
-                return slot, tuple(after[: i + 1])
+                own = self._decoder.text(after[:i])
+                self._repeats = any(_PLACEHOLDER.format(k) in own for k in range(2))
+                return slot, (token,) if self._repeats else tuple(after[: i + 1])
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no end-of-sequence token and its chat template no end-of-turn token")
         return slot, (self.tokenizer.eos_token_id,)
 
     def _layout_for(self, messages: Sequence[Message], *, opening: bool) -> tuple[_Layout, Sequence[Message]]:
-        knows_tools = self._template is not None and "tool" in self._template
+        knows_tools = self._template is not None and "tool" in self._template.source
         refused = ""
         for attempt in attempts(messages, knows_tools=knows_tools):
             layout = self._layout(tuple(m.role for m in attempt), opening)
@@ -272,18 +258,18 @@ class Renderer:
             layout.append(_Slot(message=i, reply=role == "assistant", trim_left=False, trim_right=False))
         return layout
 
-    def _template_layout(self, template: str, roles: tuple[str, ...], opening: bool) -> _Layout | str:
-        marks = [f"content{i}placeholder" for i in range(len(roles))]
+    def _template_layout(self, template: ChatTemplate, roles: tuple[str, ...], opening: bool) -> _Layout | str:
+        marks = [_PLACEHOLDER.format(i) for i in range(len(roles))]
         turns = [(role, _PAD + mark + _PAD) for role, mark in zip(roles, marks, strict=True)]
         try:
-            text = self._templated(template, turns, opening)
-        except Exception as error:  # noqa: BLE001  a template is a program of a stranger and may raise anything
-            return (str(error).strip() or type(error).__name__).splitlines()[0]
+            text = template.render(turns, opening=opening)
+        except ModelError as error:
+            return str(error)
         layout: _Layout = []
         for i, mark in enumerate(marks):
             scaffold, found, text = text.partition(mark)
             if not found:
-                return f"it leaves out or reorders the message of role {roles[i]!r}"
+                return f"it leaves out, changes or reorders the message of role {roles[i]!r}"
             left, right = not scaffold.endswith(_PAD), not text.startswith(_PAD)
             scaffold = scaffold if left else scaffold.removesuffix(_PAD)
             text = text if right else text.removeprefix(_PAD)
@@ -291,56 +277,103 @@ class Renderer:
             layout += [scaffold, slot]
         return [*layout, text]
 
-    def _templated(self, template: str, turns: Sequence[tuple[str, str]], opening: bool) -> str:
-        """The tokenizer's own rendering of (role, content); models that can think are asked not to."""
-        options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in template else {}
-        conversation = [{"role": role, "content": content} for role, content in turns]
-        text = self.tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=opening, **options
-        )
-        assert isinstance(text, str)
-        return text
+    def _templated(self, template: ChatTemplate, messages: Sequence[Message]) -> str:
+        """The template's own rendering of a prompt. Raises ModelError."""
+        try:
+            return template.render([(m.role, m.content) for m in messages], opening=True)
+        except ModelError as error:
+            raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {error}") from error
 
-    def _hidden(self, template: str, messages: Sequence[Message]) -> list[Piece]:
-        """The pieces of a prompt whose template looks into contents. These show it no control token: a mark stands for
-        each."""
+    def _looking(self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str) -> list[Piece]:
+        """The pieces of a prompt whose template looks into contents, which is ``text``. Where contents lie in it nobody
+        says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these tokens as
+        a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
+        tokens are left that the template does not write by itself."""
         shown = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
-        control = re.compile("|".join(map(re.escape, shown)))
+        signs = re.compile("|".join(re.escape(sign) for sign in sorted(set("".join(shown))) if not sign.isalnum()))
+        bare = self._templated(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
+        slots: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
+        own = [self._controls(slots), self._controls([(bare, "template")])]
+        whole = re.compile("|".join(map(re.escape, shown)))
+        held = sorted({m.content for m in messages if whole.search(m.content)}, key=len, reverse=True)
+        found = re.compile("(" + "|".join(map(re.escape, held)) + ")").split(text) if held else [text]
+        for pieces in (
+            self._hidden(template, messages, re.compile("|".join(re.escape(token[0]) for token in shown))),
+            self._hidden(template, messages, whole),
+            [(part, "content" if i % 2 else "template") for i, part in enumerate(found)],
+            [(text, "template")],
+        ):
+            if _joined(pieces) == text and self._controls(pieces) in own:
+                return pieces
+        raise ModelError(
+            f"the chat template makes control tokens of what a message of {[m.role for m in messages]} says; give the "
+            "model another one"
+        )
+
+    def _hidden(self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]) -> list[Piece]:
+        """The pieces of a prompt, rendered with a mark in the place of each string in contents that has the pattern."""
         hidden: list[str] = []
 
         def mark(found: re.Match[str]) -> str:
             hidden.append(found.group())
             return f"{len(hidden) - 1}".join(_MARK)
 
-        text = self._templated(template, [(m.role, control.sub(mark, m.content)) for m in messages], opening=True)
-        parts = re.split(f"{_MARK[0]}(\\d+){_MARK[1]}", text)
+        parts = _MARKED.split(
+            self._templated(template, [Message(m.role, pattern.sub(mark, m.content)) for m in messages])
+        )
         return [(hidden[int(part)], "content") if i % 2 else (part, "template") for i, part in enumerate(parts)]
 
-    def _encode_stretch(self, stretch: Sequence[Piece]) -> list[int]:
-        """Encode template and contents together if that makes no control token that the template did not write."""
-        own = [
-            i for text, origin in stretch if origin == "template" for i in self._tokenize(text) if i in self._forbidden
-        ]
-        together = self._tokenize("".join(text for text, _ in stretch))
-        if [i for i in together if i in self._forbidden] == own:
-            return together
-        parts = (self._tokenize(text) if origin == "template" else self._encode_alone(text) for text, origin in stretch)
-        return [i for part in parts for i in part]
+    def _controls(self, pieces: Sequence[Piece]) -> list[int]:
+        """The control tokens that the template writes."""
+        found = (i for text, origin in pieces if origin == "template" for i in self._tokenize(text))
+        return [i for i in found if i in self._forbidden]
 
-    def _encode_alone(self, content: str) -> list[int]:
+    def _encode_stretch(self, stretch: Sequence[Piece], before: str) -> list[int]:
+        """Encode template and contents together if that makes no control token that the template did not write."""
+        together = self._tokenize(_joined(stretch), before)
+        if [i for i in together if i in self._forbidden] == self._controls(stretch):
+            return together
+        ids: list[int] = []
+        for text, origin in stretch:
+            ids += self._tokenize(text, before) if origin == "template" else self._encode_alone(text, before)
+            before += text
+        return ids
+
+    def _encode_alone(self, content: str, before: str = "") -> list[int]:
         """Encode untrusted text on its own; no id of it is a control token."""
-        ids = self._tokenize(content, split_special_tokens=True)
+        if self._spaced and self._control.isdisjoint(ids := self._tokenize(content, before)):
+            return ids
+        ids = self._tokenize(content, before, split_special_tokens=True)
         if self._forbidden.isdisjoint(ids):
             return ids
         if len(content) < 2:
             raise ModelError(f"the tokenizer has no ordinary token for the character {content!r}")
         half = len(content) // 2  # the tokenizer takes a control token's text for it: cut until none is left whole
-        return self._encode_alone(content[:half]) + self._encode_alone(content[half:])
+        begun = content[:half]
+        return self._encode_alone(begun, before) + self._encode_alone(content[half:], before + begun)
 
-    def _tokenize(self, text: str, split_special_tokens: bool = False) -> list[int]:
-        if not text:
-            return []
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens).input_ids)
+    def _tokenize(self, text: str, before: str = "", split_special_tokens: bool = False) -> list[int]:
+        """The ids of a text as it stands behind another one."""
+
+        def ids_of(whole: str) -> list[int]:
+            how = {"add_special_tokens": False, "split_special_tokens": split_special_tokens}
+            return list(self.tokenizer(whole, **how).input_ids)
+
+        for anchor in (before[-_BEFORE:], *_ANCHORS) if text and before and self._spaced else ():
+            first, whole = ids_of(anchor), ids_of(anchor + text)
+            if whole[: len(first)] == first:
+                return whole[len(first) :]
+        return ids_of(text) if text else []
+
+
+def _joined(pieces: Sequence[Piece]) -> str:
+    return "".join(text for text, _ in pieces)
+
+
+def said_with(model: PreTrainedModel) -> GenerationConfig | None:
+    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing."""
+    settings = model.generation_config
+    return None if settings is None or settings._from_model_config else settings
 
 
 def _filled(item: str | _Slot, messages: Sequence[Message]) -> Piece:
@@ -350,20 +383,10 @@ def _filled(item: str | _Slot, messages: Sequence[Message]) -> Piece:
     return item.trim(messages[item.message].content), "reply" if item.reply else "content"
 
 
-def _common_prefix(piece: str, text: str, start: int) -> int:
-    """Number of leading characters of ``piece`` that stand in ``text`` at ``start``."""
-    if text.startswith(piece, start):
-        return len(piece)
-    return next(i for i, char in enumerate(piece) if start + i >= len(text) or text[start + i] != char)
-
-
-def _ids_of(eos: int | list[int] | None) -> set[int]:
-    return set() if eos is None else {eos} if isinstance(eos, int) else set(eos)
-
-
-def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a text is the tokens' bytes in a row, read as UTF-8 (GPT-2, Llama 3, Qwen, the embedded base)."""
-    from tokenizers.decoders import ByteLevel
-    from transformers import PreTrainedTokenizerFast
-
-    return isinstance(tokenizer, PreTrainedTokenizerFast) and isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel)
+def _ids_of(eos: Any) -> set[int]:
+    """Of an end-of-sequence setting. Raises ModelError for what is neither a token id nor a list of some."""
+    found = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
+    for one in found:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 2**31:
+            raise ModelError(f"eos_token_id holds {one!r}; expected a token id or a list of them")
+    return set(found)

@@ -7,9 +7,10 @@
     new                                          \n<user>Sure?<end><assistant>
 
 The rule compares *texts*: of the prompt as the template renders it now, and of the tokens that are there, with the
-control tokens in both. Only what is new is encoded. So no token is ever made twice: what was sampled stays as it was
-sampled, also where the tokenizer would cut its text otherwise. A template that rewrites earlier turns (drops a thought,
-trims a reply, moves the system message) makes a prompt that does not begin so, and a new sequence begins.
+control tokens in both. Only what is new is encoded, as it stands behind the rest. So no token is ever made twice: what
+was sampled stays as it was sampled, also where the tokenizer would cut its text otherwise. A template that rewrites
+earlier turns (drops a thought, trims a reply, moves the system message) makes a prompt that does not begin so, and a
+new sequence begins.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TokenSequence:
                 if not text.startswith(left):
                     return None
                 rest = [piece for piece in [(text[len(left) :], origin), *prompt[i + 1 :]] if piece[0]]
-                return renderer.encode_pieces(rest) if rest else ()
+                return renderer.encode_pieces(rest, self.text) if rest else ()
             if not left.startswith(text):
                 return None
             left = left[len(text) :]

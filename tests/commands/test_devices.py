@@ -15,6 +15,8 @@ COMMANDS = (
     ["sft", f"--model={TINY}", "--out=out", "--data=rows.jsonl", "--role=solver", "--from-samples"],
     ["sft", f"--model={TINY}", "--out=out"],
     ["pretrain", "--out=out"],
+    ["run", "grpo", f"--model={TINY}", "--out=out"],
+    ["run", "grpo", f"--model={TINY}", "--out=out", "--dry-run"],
 )
 
 
@@ -34,6 +36,14 @@ def test_a_device_that_is_not_there_is_told(words, place, capsys):
         assert main([*words, f"--device={device}", "--threads=1"]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert why in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", ["tpu", "cuda", "cuda:-1", "mps", "meta", ""])
+def test_a_comparison_says_so_before_it_begins(place, capsys, device):
+    assert main(["compare", "grpo", "tango", "--out=out", "--batches=1", f"--device={device}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"--device {device!r}" in line
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -232,6 +232,27 @@ def test_cancelled_rows_leave_and_the_rest_go_on():
         assert_same(found[i], complete(model, requests[i]))
 
 
+def test_a_row_whose_logits_are_not_numbers_fails_alone():
+    model = tiny_model()
+    engine = static({"a": model})
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7].fill_(torch.inf)
+        model.get_output_embeddings().weight = torch.nn.Parameter(tiny_model().get_input_embeddings().weight.clone())
+    wanted = [request(prompt_ids=(1, 2, i), task=i, stop_ids=(7,)) for i in (3, 4, 7, 5)]
+
+    async def ask():
+        tasks = [asyncio.ensure_future(engine.sample(one)) for one in wanted]
+        await asyncio.sleep(0)
+        while engine.advance():
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert isinstance(found[2], FloatingPointError) and "policy 'a' (version 0)" in str(found[2])
+    for i in (0, 1, 3):
+        assert_same(found[i], complete(model, wanted[i]))
+
+
 def test_logits_that_are_not_numbers_stop_the_engine():
     model = tiny_model()
     engine = static({"a": model})

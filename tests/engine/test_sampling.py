@@ -148,3 +148,16 @@ def test_rows_do_not_depend_on_each_other():
 def test_logits_that_are_not_numbers_show():
     _, logprob = draw_one([0.0, math.nan], 0.5)
     assert math.isnan(logprob)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-320, 1e-45, 1e-40, 1e-38, 1e-37, 1e-12, 9e-7])
+def test_temperatures_near_zero_are_greedy(temperature):
+    logits = [1.0, 5.0e4, 2.0, -5.0e4]
+    token, logprob = draw_one(logits, MOST, temperature)
+    assert (token, logprob) == draw_one(logits, LEAST, 0.0) and math.isfinite(logprob)
+
+
+@pytest.mark.parametrize("top_p", [5e-324, 1e-320, 1e-45, 1e-40, 1e-38, 1e-9])
+def test_the_smallest_top_p_keeps_the_likeliest_token(top_p):
+    assert draw_one([1.0, 5.0, 2.0], MOST, 1.0, top_p) == (1, 0.0)
+    assert draw_one([3.0, 3.0, 3.0], MOST, 1e-4, top_p) == (0, 0.0)

@@ -3,6 +3,7 @@ line."""
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +133,38 @@ def test_a_run_with_a_model_that_cannot_be_read_ends_before_it_begins(other, tmp
     words = ["run", "grpo", "--model", other, "--steps", "1", "--prompt", str(tmp_path / "ask.txt"), "--out", str(out)]
     assert main([*words, "--set", "roles.solver.sampling.max_tokens=4"]) == 2
     assert "of 8 answers were cut off before they ended" in capsys.readouterr().err and not out.exists()
+
+
+def with_context(folder, tokens):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": tokens}))
+
+
+@pytest.mark.parametrize("words", [["--answer", "auto"], ["--answer", "boxed"]])
+@pytest.mark.parametrize("suite", [False, True])
+def test_a_context_that_is_too_short_asks_for_a_lower_limit(other, tmp_path, capsys, monkeypatch, words, suite):
+    with_context(Path(other), 512)
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(9)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["run", "grpo", "--model", other, "--steps", "1", "--out", "run"]
+    command = ["eval", other, "--suite", "gsm8k", "--data", "rows.jsonl", "--samples", "1"] if suite else command
+    found = main([*command, *words])
+    told = capsys.readouterr()
+    last, said = told.err.splitlines()[-1], told.err + told.out
+    assert "context" in last and "lower" in last and "0 of 0" not in said and "raise" not in said
+    assert found == 2
+    if suite:
+        assert main([*command, *words, "--max-tokens", "8"]) in (0, 2)  # and what is said to help does
+        assert "context" not in capsys.readouterr().err
+
+
+def test_a_limit_is_not_to_be_raised_where_the_context_ends(other):
+    reading = read("ask", "phrase", said("I think", "so", finish="length"))
+    assert "raise their limit" in refusal(reading) and "raise their limit" in refusal(replace(reading, room=100))
+    full = refusal(replace(reading, room=3))
+    assert full.startswith("2 of 2 answers were cut off before they ended, ") and "raise" not in full
+    assert "no problem was there" in refusal(read("ask", "phrase", []))
 
 
 def test_a_format_is_as_good_as_what_it_reads():

@@ -6,11 +6,12 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from cotrain.core.errors import ModelError, UnknownName
-from cotrain.models.adapters import AdapterBase
+from cotrain.models.adapters import AdapterBase, merged_into_base
 from cotrain.models.config import new_model, small_config
-from cotrain.models.load import load_model, save_model
+from cotrain.models.load import load_model, load_tokenizer, save_model
 from cotrain.models.shared_prefix import can_branch
 
 IDS = torch.tensor([[1, 9, 8, 7, 40, 3], [1, 5, 6, 7, 8, 2]])
@@ -198,8 +199,8 @@ def test_what_is_no_adapter_of_this_base_is_refused(directory, model, tokenizer,
 
     with pytest.raises(ModelError, match=r"no adapter_config\.json"):
         AdapterBase(directory).load("one", tmp_path / "nowhere")
-    refused("cannot be read", raw={"config": "{"})
-    refused("cannot be read", raw={"bytes": b"x"})
+    refused("adapter_config.json is no JSON", raw={"config": "{"})
+    refused("cut short or damaged", raw={"bytes": b"x"})
     refused("expected LORA", peft_type="LOHA", raw={"config": json.dumps({"peft_type": "LOHA"})})
     for change in (
         {"use_dora": True},
@@ -237,3 +238,42 @@ def test_float32_adapters_on_a_bfloat16_base(directory):
 def test_models_with_adapters_can_branch(directory):
     base = base_of(directory, "one")
     assert can_branch(base.module) and can_branch(base._peft)
+
+
+@pytest.mark.parametrize("targets", [["lm_head"], ["q_proj", "lm_head"]])
+def test_an_adapter_of_a_layer_that_is_another_ones_too_is_refused(directory, tmp_path, targets):
+    with pytest.raises(ModelError, match=r"layer 'lm_head' shares its weights with 'model.embed_tokens'"):
+        AdapterBase(directory).add("one", rank=2, alpha=4, targets=targets, seed=0)
+    elsewhere = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(directory), LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=targets)
+    )
+    elsewhere.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(ModelError, match="shares its weights with"):
+        AdapterBase(directory).load("one", tmp_path / "theirs")
+
+
+def test_an_output_layer_of_its_own_takes_an_adapter_and_merges(directory, tmp_path):
+    untied = AutoModelForCausalLM.from_pretrained(directory)
+    untied.config.tie_word_embeddings = False
+    untied.lm_head.weight = torch.nn.Parameter(untied.lm_head.weight.detach().clone())
+    save_model(untied, load_tokenizer(directory), tmp_path / "untied")
+    base = AdapterBase(tmp_path / "untied")
+    base.add("one", rank=2, alpha=4, targets=["lm_head", "q_proj"], seed=0)
+    with torch.no_grad():
+        for weight in base._weights["one"].values():
+            weight.fill_(0.1)
+    whole = merged_into_base(base, "one")
+    assert torch.allclose(whole(input_ids=IDS).logits, logits(base, "one"), atol=1e-5)
+
+
+def test_a_merged_model_that_is_another_one_is_not_exported(directory, monkeypatch):
+    base = base_of(directory, "one")
+    with torch.no_grad():
+        for weight in base._weights["one"].values():
+            weight.fill_(0.1)
+    whole = merged_into_base(base, "one")
+    assert torch.allclose(whole(input_ids=IDS).logits, logits(base, "one"), atol=1e-5)
+    unmerged = load_model(directory)[0]
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self: unmerged, raising=False)
+    with pytest.raises(ModelError, match="it is another model"):
+        merged_into_base(base, "one")

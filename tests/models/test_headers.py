@@ -22,8 +22,11 @@ def test_a_copy_in_another_layout_does_not_count(tmp_path):
     (tmp_path / "named" / SINGLE).rename(tmp_path / "named" / "weights.safetensors")
     for name in ("both", "named"):
         folder = str(tmp_path / name)
-        assert parameters_of(folder) == shape_of(folder).parameters == PARAMETERS
+        assert parameters_of(folder) == PARAMETERS
         assert describe_model(folder) == describe_model(TINY)
+    assert shape_of(tmp_path / "both").parameters == PARAMETERS
+    with pytest.raises(ModelError, match="no file named model"):  # as whoever loads it would say
+        shape_of(tmp_path / "named")
 
 
 def sharded(folder: Path) -> list[Path]:

@@ -79,7 +79,7 @@ def malicious(directory):
         (remove("model.safetensors"), "no \\*.safetensors file; found no weights"),
         (remove("tokenizer.json"), "cannot be read|no tokenizer"),
         (pickled, "found pytorch_model.bin; convert it, pickled weights are not read"),
-        (truncate, "safetensors are cut short or damaged .Error while deserializing header.*; copy them again"),
+        (truncate, "safetensors is cut short or damaged .Error while deserializing header.*; copy it again"),
         (lambda d: (d / "tokenizer.json").write_text("{"), "its tokenizer cannot be read"),
         (lambda d: (d / "config.json").write_text("{"), "config.json is no JSON"),
         (lambda d: (d / "config.json").write_text("[]"), "config.json holds a list, expected an object"),

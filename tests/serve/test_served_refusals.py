@@ -2,6 +2,7 @@
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from served_asks import HERE, ask, body
@@ -80,6 +81,8 @@ def test_foreign_hosts_are_refused(served, client):
     assert refused.status_code == 400 and "not a name of this server" in refused.json()["error"]["message"]
     for name in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
         assert client.get("/health", headers={"host": name}).status_code == 200
+    for name in ("[::1].evil", "[::1]evil:80", "[::1]:80:80", "localhost:evil", "localhost:80:80", "localhost:80@evil"):
+        assert client.get("/health", headers={"host": name}).status_code == 400
     wide = TestClient(application(served, ("0.0.0.0", "box.lan")), base_url=HERE)
     for name, status in (("10.0.0.7:80", 200), ("box.lan", 200), ("evil.example", 400), ("", 400)):
         assert wide.get("/health", headers={"host": name}).status_code == status
@@ -99,6 +102,19 @@ def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, tas
     assert "KeyError: 'odd'" in streamed and "server_error" in streamed and "[DONE]" not in streamed
     monkeypatch.undo()
     assert ask(client, "chat/completions", **body(task, max_tokens=2))["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "cold", [{"temperature": 1e-40}, {"temperature": 5e-324}, {"temperature": 1e-38}, {"top_p": 1e-320}]
+)
+def test_a_request_near_zero_is_answered_and_harms_no_other(client, task, cold):
+    asked = [body(task, max_tokens=40, seed=1, n=4), body(task, max_tokens=5, **cold)]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda one: client.post("/v1/chat/completions", json=one), asked))
+    assert [answer.status_code for answer in both] == [200, 200]
+    if "temperature" in cold:
+        greedy = client.post("/v1/chat/completions", json=asked[1] | {"temperature": 0}).json()
+        assert both[1].json()["choices"] == greedy["choices"]
 
 
 def test_an_engine_that_stays_broken_waits_for_the_next_request(client, served, task, monkeypatch):

@@ -1,0 +1,120 @@
+"""The files of a model directory, looked at before a library opens any of them.
+
+A directory from elsewhere may hold a file that never ends, a number of layers that takes hours to build, or JSON that
+is something else than the library counts on. What is wrong is said in one line, and nothing is built. Left out: the
+tokenizer's own files, which its library reads with limits of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cotrain.core.errors import ModelError
+
+FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
+OBJECTS = (  # small JSON files that hold one object each
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "adapter_config.json",
+    "model.safetensors.index.json",
+)
+LARGEST = 2**27  # bytes of one
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+SIZES = (  # that are at least 1 where a model has them
+    *(*LAYERS, "hidden_size", "n_embd", "num_attention_heads", "n_head", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "n_inner", "vocab_size", "max_position_embeddings", "n_positions"),
+)
+MOST = {"experts": 2**14, "heads": 2**14}  # of what there is by its name; a library would build for hours
+WIDEST = 2**40  # of any of these sizes
+
+
+def check_files(folder: Path, where: str) -> None:
+    """Raise ModelError for a file of a model that is no file: a pipe, a device, a link to itself or to nowhere.
+    ``where``: what errors call the directory."""
+    try:
+        entries = sorted(folder.iterdir())
+        entries += sorted((folder / "additional_chat_templates").glob("*"))
+    except OSError as error:
+        raise ModelError(f"{where}: {_reason(error)}; expected a directory that can be read") from error
+    for entry in entries:
+        if not any(entry.match(pattern) for pattern in (*FILES, "*.py")):
+            continue
+        try:
+            mode = entry.stat().st_mode
+        except OSError as error:
+            raise ModelError(f"{where}: {entry.name} leads nowhere ({_reason(error)}); copy it") from error
+        if not stat.S_ISREG(mode):
+            kind = "directory" if stat.S_ISDIR(mode) else "pipe, device or socket"
+            raise ModelError(f"{where}: {entry.name} is a {kind}; expected a plain file")
+
+
+def read_object(file: Path, where: str) -> dict[str, Any]:
+    """The object that a JSON file holds. Raises ModelError."""
+    try:
+        if file.stat().st_size > LARGEST:
+            raise ModelError(f"{where}: {file.name} has more than {LARGEST} bytes; expected a small object")
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ModelError(f"{where}: {file.name} is nested too deeply; copy it again") from error
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ModelError(f"{where}: {file.name} is no JSON ({why}); copy it again") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{where}: {file.name} holds a {type(found).__name__}, expected an object")
+    return found
+
+
+def check_objects(folder: Path, where: str) -> None:
+    """Raise ModelError for a small JSON file that is there and does not hold an object."""
+    for file in (folder / one for one in OBJECTS):
+        if file.is_file():
+            read_object(file, where)
+
+
+def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, where: str) -> None:
+    """Raise ModelError for sizes that no model has, more layers than there are ``tensors`` (None: nobody knows), and a
+    dtype that is none of weights."""
+    for key, value in _settings(config):
+        plain = key.rpartition(".")[2]
+        wrong = _wrong_dtype(value) if plain in ("dtype", "torch_dtype") else ""
+        if isinstance(value, int) and not isinstance(value, bool):
+            if plain in SIZES and not 1 <= value <= WIDEST:
+                wrong = f"expected 1 to {WIDEST}"
+            elif any(part in plain and value > most for part, most in MOST.items()):
+                wrong = "expected fewer"
+            elif plain in LAYERS and tensors is not None and value > len(tensors):
+                wrong = f"there are {len(tensors)} weights; config.json and weights do not belong together"
+        if wrong:
+            raise ModelError(f"{where}: config.json has {key} {str(value)[:60]!r}; {wrong}")
+
+
+def _wrong_dtype(value: Any) -> str:
+    for one in value.values() if isinstance(value, Mapping) else [value]:
+        known = getattr(torch, one.removeprefix("torch."), None) if isinstance(one, str) and one else None
+        if one is not None and not (isinstance(known, torch.dtype) and known.is_floating_point):
+            return "expected a type of weights, such as 'float32' or 'bfloat16'"
+    return ""
+
+
+def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every setting of a configuration, with those of the configurations in it, but for how weights were packed."""
+    left = [("", config)]
+    while left:
+        where, inside = left.pop()
+        for name, value in inside.items():
+            yield f"{where}{name}", value
+            if isinstance(value, Mapping) and name != "quantization_config":
+                left.append((f"{where}{name}.", value))
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,168 @@
+"""A tokenizer's chat template: a stranger's program in Jinja, compiled by transformers and rendered here.
+
+The text is a function of the conversation and of one moment. ``strftime_now`` tells the moment that
+``ChatTemplate.now`` holds: of a run the one in which it was begun, so that a run that is resumed on another day sends
+the same prompts. What else a template could take from outside is refused: random draws, and places in memory.
+
+A template may also compute for ever, in loops or in one power of two numbers. So before it is trusted it is rendered in
+a copy of this process, with little time and memory (``_trial``). Left out: templates slow for some contents only.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import resource
+import signal
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from transformers import PreTrainedTokenizerBase
+
+SECONDS = 1  # of a processor, for a template's trial; a usual one takes a hundredth of one
+MEMORY = 2**29  # bytes of its trial
+LONGEST = 10**6  # characters that it may write around short messages
+_PATIENCE = 60.0  # seconds by the clock, after which a trial says nothing
+_PLACE = re.compile(r" at 0x[0-9a-f]{4,}>")  # in memory, where Python shows one
+_TRIALS = ("u", "su", "ua", "sua", "uau", "uaua", "uauau")  # roles: system, user, assistant
+_ROLES = {"s": "system", "u": "user", "a": "assistant"}
+
+Turn = tuple[str, str]  # role, content
+
+
+class ChatTemplate:
+    """The template of one tokenizer."""
+
+    def __init__(self, source: str, special: Mapping[str, str], *, tried: bool = False) -> None:
+        """``special``: the tokenizer's special tokens by their names. Raises ModelError for a template that takes too
+        long, unless it was ``tried`` before."""
+        self.source, self._special = source, dict(special)
+        self.now = datetime.now()
+        wrong = "" if tried else _trial(source, tuple(sorted(self._special.items())))
+        if wrong:
+            raise ModelError(f"the chat template {wrong} for a few short messages; give the model another one")
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> ChatTemplate | None:
+        """The one for conversations without tools; None where the tokenizer has none. Raises ModelError."""
+        held: Any = tokenizer.chat_template
+        if isinstance(held, Mapping) and held:
+            if "default" not in held:
+                names = ", ".join(sorted(map(str, held)))
+                raise ModelError(
+                    f"the tokenizer has chat templates of the names {names}, and none is called 'default'; name the "
+                    "one to use so in its tokenizer_config.json"
+                )
+            held = held["default"]
+        if not held:
+            return None
+        if not isinstance(held, str):
+            raise ModelError(f"the tokenizer's chat_template is a {type(held).__name__}; expected a text")
+        return cls(held, tokenizer.special_tokens_map)
+
+    def render(self, turns: Sequence[Turn], *, opening: bool) -> str:
+        """What it makes of a conversation; models that can think are asked not to. ``opening``: up to the beginning of
+        the assistant's next turn. Raises ModelError."""
+        try:
+            text = self._render(turns, opening)
+        except Exception as error:  # a template is a program of a stranger and may raise anything
+            raise ModelError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+        if _PLACE.search(text) and not any(_PLACE.search(content) for _, content in turns):
+            raise ModelError("it shows a place in memory, which is another one in every process")
+        return text
+
+    def _render(self, turns: Sequence[Turn], opening: bool) -> str:
+        options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in self.source else {}
+        return _compiled(self.source).render(
+            **self._special,
+            **options,
+            messages=[{"role": role, "content": content} for role, content in turns],
+            tools=None,
+            documents=None,
+            add_generation_prompt=opening,
+            strftime_now=self._strftime,
+        )
+
+    def _strftime(self, form: str) -> str:
+        return self.now.strftime(form.replace("%s", str(int(self.now.timestamp()))))
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(source: str) -> Template:
+    """As transformers compiles it, without what draws at random."""
+    from transformers.utils import chat_template_utils
+
+    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(source)  # of our own, not of its cache
+    compiled.environment.filters["random"] = compiled.environment.globals["lipsum"] = _refuse_chance
+    return compiled
+
+
+def _refuse_chance(*given: Any, **named: Any) -> str:
+    raise ValueError("it draws at random, so no run with it could be repeated")
+
+
+@functools.lru_cache(maxsize=32)
+def _trial(source: str, special: tuple[tuple[str, str], ...]) -> str:
+    """Compile and render a template in a copy of this process: what is wrong where that takes too much time or memory,
+    or ends the process. What else it raises is told by whoever renders it here."""
+    from transformers.utils import chat_template_utils  # noqa: F401  whose import is no part of the trial
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the copy runs Python alone
+        try:
+            child = os.fork()
+        except OSError:  # no more processes here: then there is no trial
+            return ""
+    if child == 0:
+        _render_in_copy(source, special)
+    status, until = None, time.monotonic() + _PATIENCE
+    try:
+        while status is None and time.monotonic() < until:
+            ended, found = os.waitpid(child, os.WNOHANG)
+            status = found if ended else None
+            time.sleep(0.0 if ended else 0.002)
+    finally:
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return "takes too much memory, or writes too much text," if code else ""
+    return f"takes more than {SECONDS} s" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"ends by signal {-code}"
+
+
+def _render_in_copy(source: str, special: tuple[tuple[str, str], ...]) -> None:
+    """Never returns: the code with which the copy ends says what was found."""
+    code = 1
+    try:
+        held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        trial = ChatTemplate(source, dict(special), tried=True)
+        longest = 0
+        for roles in _TRIALS:
+            turns = [(_ROLES[role], f"content {i}") for i, role in enumerate(roles)]
+            for opening in (True, False):
+                try:
+                    longest = max(longest, len(trial._render(turns, opening)))
+                except MemoryError:
+                    raise
+                except Exception:  # noqa: BLE001  told by whoever renders it
+                    continue
+        code = int(longest > LONGEST)
+    except MemoryError:
+        code = 1
+    except (OSError, ValueError):  # a system without these limits
+        code = 0
+    finally:
+        os._exit(code)

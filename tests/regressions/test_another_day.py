@@ -1,0 +1,99 @@
+"""A chat template that shows today's date gave a run that was resumed on another day other prompts."""
+
+import json
+import shutil
+import signal
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cotrain import api
+from cotrain.disk.ledger import Ledger
+from cotrain.loop import run as loop
+from cotrain.loop.run import Interrupted
+from cotrain.models.load import load_tokenizer
+from cotrain.recipes.grpo import grpo
+from cotrain.stages.corpora import from_items
+from cotrain.stages.documents import all_documents
+from cotrain.stages.sft import sft
+from cotrain.stages.trainer import begun_at
+from cotrain.text import chat_template
+from tests.helpers import EASY, TINY
+
+DATED = "{{ '[' ~ strftime_now('%d %b %Y %H:%M') ~ ']' }}"
+
+
+class NextYear(datetime):
+    """The clock of a process that goes on later."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(days=400)
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = Path(shutil.copytree(TINY, tmp_path / "model"))
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(DATED + template)
+    return str(folder)
+
+
+def recipe_of(model):
+    return grpo(
+        model=model, steps=3, tasks_per_step=1, group_size=2, evaluation_tasks=1, tasks=EASY, kl=0.0, evaluate_every=0
+    )
+
+
+class Counted:
+    """An engine that is asked to stop after some steps of it."""
+
+    def __init__(self, engine, most):
+        self.engine, self.most, self.count = engine, most, 0
+        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
+
+    def advance(self):
+        self.count += 1
+        if self.count > self.most:
+            raise Interrupted(signal.SIGINT)
+        return self.engine.advance()
+
+
+def prompts_of(out, model):
+    tokenizer = load_tokenizer(model)
+    with Ledger(out / "episodes") as ledger:
+        steps = [ledger.read(step) for step in ledger.steps()]
+    return [tokenizer.decode(t.prompt_ids) for episodes in steps for e in episodes for t in e.traces]
+
+
+def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tmp_path, monkeypatch):
+    out, engines = tmp_path / "run", []
+
+    def wrap(engine):
+        engines.append(Counted(engine, 3))
+        return engines[-1]
+
+    with pytest.raises(Interrupted):
+        loop.start(recipe_of(model), out, checkpoint_every=1, wrap=wrap)
+    begun = datetime.fromisoformat(json.loads((out / "provenance.json").read_text())["begun"])
+    monkeypatch.setattr(chat_template, "datetime", NextYear)
+    loop.resume(recipe_of(model), out)
+    prompts = prompts_of(out, model)
+    assert len(prompts) == 6 and len({prompt.partition("]")[0] for prompt in prompts}) == 1
+    assert begun.strftime("[%d %b %Y %H:%M]") in prompts[0]
+    renderer = api.trained(out, recipe=recipe_of(model)).policies["generator"].renderer
+    assert renderer.asks_time and renderer._template.now == begun  # also where it is measured later
+
+
+def test_a_training_that_goes_on_another_day_learns_the_same_texts(model, tmp_path, monkeypatch):
+    rows = [[{"role": "user", "content": f"{n} + 1?"}, {"role": "assistant", "content": f"{n + 1}"}] for n in range(20)]
+    sizes = {"tokens": 512, "batch_tokens": 128, "length": 128, "validation": 2}
+    corpus, out, tokenizer = from_items("sums", rows), tmp_path / "tuned", load_tokenizer(model)
+    assert sft(model, out, conversations=corpus, **sizes).finished
+    begun = begun_at(out)
+    learned = all_documents(corpus, tokenizer, begun=datetime.fromisoformat(begun))
+    monkeypatch.setattr(chat_template, "datetime", NextYear)
+    assert all_documents(corpus, tokenizer) != learned
+    assert all_documents(corpus, tokenizer, begun=datetime.fromisoformat(begun)) == learned
+    assert sft(model, out, conversations=corpus, resume=True, **sizes).finished and begun_at(out) == begun
