@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import RunDirectoryError, UnknownName, UserError
+from cotrain.core.errors import CotrainError, RunDirectoryError, UnknownName, UserError
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
-from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
-from cotrain.loop.guard import Diverged
+from cotrain.loop.directory import STOPPED, RunDirectory, differences, estimates_json, refuse_other
 from cotrain.loop.log import Observer
 from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
@@ -53,8 +53,8 @@ def run(
     }
     try:
         outcome = loop.start(recipe, out, **how, device=device, observer=observer)
-    except (Interrupted, Diverged):
-        write_report(Path(out))
+    except Exception as error:
+        _report_stopped(Path(out), error)
         raise
     write_report(Path(out))
     return outcome
@@ -74,11 +74,19 @@ def resume(
         if not RunDirectory(directory).summary.exists():
             refuse_lost(made.policies, directory)
         outcome = loop.resume(made, directory, device=device, backend=backend, observer=observer)
-    except (Interrupted, Diverged):
-        write_report(Path(directory))
+    except Exception as error:
+        _report_stopped(Path(directory), error)
         raise
     write_report(Path(directory))
     return outcome
+
+
+def _report_stopped(directory: Path, error: Exception) -> None:
+    """The report of a run that was asked to stop, or that something stopped; nothing of a directory that it never
+    began to work in."""
+    if isinstance(error, Interrupted) or (directory / STOPPED).is_file():
+        with suppress(CotrainError):  # as on a full disk: the first error is the one to tell
+            write_report(directory)
 
 
 def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:

@@ -18,7 +18,7 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import ProcessLost, RunDirectoryError
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, said_by
 from cotrain.core.pace import Pace
 from cotrain.disk import transaction
 from cotrain.disk.files import Growing, Written
@@ -29,6 +29,7 @@ from cotrain.loop import seal
 from cotrain.loop.costs import by_clock, rates, seconds_of
 from cotrain.loop.directory import (
     AFTER,
+    STOPPED,
     RunDirectory,
     estimates_json,
     provenance,
@@ -169,6 +170,7 @@ def _continue(
 ) -> Outcome:
     with stop_on_signal() as stopping:
         trainer, record, room = build(stopping), seal.Record(directory), Room(stopping, observer)
+        (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest(directory)
         for damage in checkpoint.damaged if checkpoint else ():
@@ -203,6 +205,11 @@ def _continue(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is "
                 f"lost. Go on with: cotrain resume {directory.path}"
             )
+            raise
+        except Exception as error:
+            if before is not None:  # else there is nothing yet to look at
+                with suppress(OSError, CotrainError):
+                    directory.write(STOPPED, {"steps": trainer.finished, "error": said_by(error)})
             raise
         finally:
             trainer.close()

@@ -176,10 +176,10 @@ class CoTrainer:
         played, short = self.plays.of(step), self.policies.scoring_short()
         clock.lap("play")
         episodes = played.episodes
-        refuse_mass_failure(step, episodes, self.executor.set_aside)
+        refuse_mass_failure(f"step {step}", episodes, self.executor.set_aside)
         refuse_silence(step, self.policies, played.outside)
         self.meter.spoken(episodes)
-        refuse_idleness(phase, episodes)
+        refuse_idleness(f"phase {phase.name!r}", phase.protocol, episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap

@@ -302,7 +302,7 @@ class Executor:
             split=split,
             step=step,
         )
-        declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
+        declared = declared_by(protocol) or Declared(name_of(protocol), ())
         places = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         for tried in range(1, TRIES + 1):
             over = self.watch(len(places)) if self.watch else None
@@ -320,6 +320,12 @@ class Executor:
             if why is not None:
                 self.set_aside.setdefault(episode.task_id, why)
         return tuple(episode for episode, _ in episodes)
+
+
+def name_of(protocol: Protocol) -> str:
+    """What a protocol is called, of whatever kind of callable it is."""
+    function = getattr(protocol, "func", protocol)  # of a functools.partial
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def failure_of(error: Exception) -> str:
