@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import CotrainError, RunDirectoryError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
+from cotrain.loop.costs import spent_by
 from cotrain.loop.directory import STOPPED, RunDirectory, differences, estimates_json, refuse_other
 from cotrain.loop.log import Observer
 from cotrain.loop.override import override, restored
@@ -27,7 +28,8 @@ from cotrain.metrics.table import rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
-from cotrain.recipes import make
+from cotrain.recipes import SHIPPED, make
+from cotrain.report.live import Live, ends_of
 from cotrain.view.report import write_report
 
 
@@ -44,7 +46,9 @@ def run(
 ) -> Outcome:
     """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
-    this process, on ``device``. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
+    this process, on ``device``. ``observer``: who is told of steps and alarms; None: standard output, as the command
+    has it. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
+    _refuse_other_than_recipe(recipe)
     how: dict[str, Any] = {
         "checkpoint_every": checkpoint_every,
         "keep_every": keep_every,
@@ -52,7 +56,8 @@ def run(
         "lag": lag,
     }
     try:
-        outcome = loop.start(recipe, out, **how, device=device, observer=observer)
+        with _observed(recipe, observer) as watch:
+            outcome = loop.start(recipe, out, **how, device=device, observer=watch)
     except Exception as error:
         _report_stopped(Path(out), error)
         raise
@@ -73,12 +78,41 @@ def resume(
         made = recipe or rebuild(directory)
         if not RunDirectory(directory).summary.exists():
             refuse_lost(made.policies, directory)
-        outcome = loop.resume(made, directory, device=device, backend=backend, observer=observer)
+        with _observed(made, observer, spent_by(Path(directory))) as watch:
+            outcome = loop.resume(made, directory, device=device, backend=backend, observer=watch)
     except Exception as error:
         _report_stopped(Path(directory), error)
         raise
     write_report(Path(directory))
     return outcome
+
+
+def _refuse_other_than_recipe(recipe: Any) -> None:
+    if isinstance(recipe, Recipe):
+        return
+    name = recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")
+    how = (
+        f"from cotrain.recipes.{name} import {name}, and pass {name}(steps=100)"
+        if name in SHIPPED
+        else (
+            f"call the function, as in {name}(steps=100)"
+            if callable(recipe) and name
+            else "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
+        )
+    )
+    raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {how}")
+
+
+@contextmanager
+def _observed(
+    recipe: Recipe, observer: Observer | None, spent: Mapping[str, float] | None = None
+) -> Iterator[Observer]:
+    """Who watches the run."""
+    if observer is not None:
+        yield observer
+        return
+    with Live(ends_of(recipe), spent=spent) as live:
+        yield live
 
 
 def _report_stopped(directory: Path, error: Exception) -> None:

@@ -25,7 +25,7 @@ from cotrain.commands.common import (
     threads,
 )
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
-from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_parameters, comments_of, typed_in, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
@@ -301,15 +301,18 @@ def _watched(
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
     """Run under the live table, mirrored in trackers; print where the results are."""
+    from cotrain.loop.costs import spent_by
     from cotrain.loop.guard import Diverged
     from cotrain.loop.run import Interrupted
-    from cotrain.report.live import Live
+    from cotrain.report.live import Live, ends_of
     from cotrain.report.trackers import Mirrors
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.length}
-    ends = {"steps": recipe.length} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
     try:
-        with Live(ends, spent=_spent(Path(out))) as live, Mirrors(live, out, trackers, about=about) as watch:
+        with (
+            Live(ends_of(recipe), spent=spent_by(Path(out))) as live,
+            Mirrors(live, out, trackers, about=about) as watch,
+        ):
             for note in notes:
                 live.message(note)
             outcome = work(watch)
@@ -321,16 +324,6 @@ def _watched(
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0
-
-
-def _spent(directory: Path) -> dict[str, float]:
-    """What a run that goes on had spent, for the time that is left; a directory that cannot be read is told later."""
-    from cotrain.loop.costs import costs_of
-
-    try:
-        return costs_of(directory)[-1]
-    except (OSError, KeyError, CotrainError):
-        return {}
 
 
 FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines

@@ -185,8 +185,8 @@ def check(recipe: Recipe) -> None:
             _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:
             _known("store", name, recipe.stores, f"phase {phase.name!r}")
-        given = {**phase.options, **{name: recipe.stores[name] for name in phase.stores}}
-        check_options(f"phase {phase.name!r}", phase.protocol, given, first=2)
+        options = {**phase.options, **{name: recipe.stores[name] for name in phase.stores}}
+        check_options(f"phase {phase.name!r}", phase.protocol, options, first=2)
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")

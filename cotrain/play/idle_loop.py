@@ -24,6 +24,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self.advance: Callable[[], bool] = _nothing
         self.outside = 0  # how many coroutines wait for short work outside
         self.elsewhere = 0  # how many wait for a server that answers when it likes
+        self.given_up = False  # nobody waits for its end any more
         self.watch = stuck.Watch()
         super().__init__(_IdleSelector(self))
 
@@ -53,12 +55,28 @@ class IdleLoop(asyncio.SelectorEventLoop):
 
         ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
         """
-        self.advance = advance or _nothing
+        self.advance, self.given_up = advance or _nothing, False
+        if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
+            return self._in_thread(work)
+        return self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self.run_until_complete(work)
         finally:
             self._end_all()
             self.watch.rests()
+
+    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
+        ends the other one too."""
+        with ThreadPoolExecutor(1, thread_name_prefix="cotrain-loop") as pool:
+            running = pool.submit(self._run, work)
+            try:
+                return running.result()
+            except BaseException:
+                self.given_up = True
+                raise
 
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""
@@ -93,6 +111,9 @@ class _IdleSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         watch = self._loop.watch
+        if self._loop.given_up:
+            self._loop.given_up = False
+            raise KeyboardInterrupt
         watch.rests()
         try:
             return self._select(timeout)

@@ -305,7 +305,7 @@ def test_a_protocol_takes_a_task_and_roles():
 
     made = grpo(tasks=EASY, kl=0.0)
     with pytest.raises(
-        ConfigError, match="phase 'train': alone takes 1 argument.s.; expected .async def alone.task, roles"
+        ConfigError, match=r"phase 'train': alone takes 1 argument.s.; expected .async def alone.task, roles"
     ):
         replace(made, schedule=single(alone, "generator"))
     with pytest.raises(ConfigError, match="evaluation is 'solve'; expected a function"):

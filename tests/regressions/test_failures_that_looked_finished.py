@@ -52,7 +52,7 @@ breaks.gives = breaks_later.gives = solve.gives
 
 def test_a_start_that_cannot_be_measured_ends_the_run_and_leaves_nothing(tmp_path):
     with pytest.raises(
-        TooManyFailures, match="held-out problems of test: 4 of 4 episodes failed, the first with: .*vo"
+        TooManyFailures, match=r"held-out problems of test: 4 of 4 episodes failed, the first with: .*vo"
     ):
         api.run(brief(evaluate=breaks), tmp_path / "run")
     assert not (tmp_path / "run").exists()
