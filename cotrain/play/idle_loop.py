@@ -24,7 +24,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -73,10 +73,12 @@ class IdleLoop(asyncio.SelectorEventLoop):
         with ThreadPoolExecutor(1, thread_name_prefix="cotrain-loop") as pool:
             running = pool.submit(self._run, work)
             try:
-                return running.result()
+                while not running.done():
+                    wait([running], timeout=LOOK_UP)  # a signal is seen between two looks
             except BaseException:
                 self.given_up = True
                 raise
+            return running.result()
 
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""
