@@ -12,6 +12,7 @@ from typing import Any
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
+from cotrain.core.trust import consenting, loading
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
@@ -22,7 +23,7 @@ from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
-from cotrain.loop.whereabouts import refuse_lost
+from cotrain.loop.whereabouts import admit_code, admit_models, refuse_lost
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import rank
 from cotrain.models.load import EMBEDDED_RATER
@@ -126,10 +127,16 @@ def _report_stopped(directory: Path, error: Exception) -> None:
 def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
     """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain
     settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
-    RunDirectoryError where more has changed, or a file of the run is not as the run wrote it."""
+    RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
+    no run of this user was begun with (``core/trust.py``)."""
     folder = RunDirectory.open(directory)
     seal.verify(folder)
     saved: Any = folder.read("recipe.json")  # ``open`` has seen it
+    with loading(directory):
+        return _rebuilt(directory, saved, say)
+
+
+def _rebuilt(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -139,6 +146,8 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
     try:
         made = override(make(origin["target"], arguments, again=True), origin["settings"])
+    except RunDirectoryError:
+        raise
     except UserError as error:
         raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
     changed = differences(saved, made)
@@ -147,7 +156,23 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
         for name, was, now in changed:
             say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
     refuse_other(Path(directory), saved, made)
+    admit_models(made.policies)
     return made
+
+
+def refuse_foreign_code(directory: Path | str) -> None:
+    """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
+    saved: Any = RunDirectory.open(directory).read("recipe.json")
+    with loading(directory):
+        if saved["origin"] is not None:
+            admit_code(saved["origin"]["target"], saved["origin"]["arguments"])
+
+
+def trust_code(directory: Path | str) -> None:
+    """Consent to the Python that a run directory names, now and as long as it stays the same: it is run with all that
+    you may do."""
+    with consenting():
+        rebuild(directory)
 
 
 def _argument(value: Any) -> Any:

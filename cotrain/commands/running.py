@@ -26,7 +26,7 @@ from cotrain.commands.common import (
 )
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_parameters, comments_of, typed_in, values_of, whole
+from cotrain.core.flags import Parser, add_parameters, add_trust, comments_of, typed_in, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
 if TYPE_CHECKING:
@@ -247,11 +247,15 @@ def resume(argv: Sequence[str]) -> int:
     add_threads(parser, "as the run was begun")
     add_backend(parser)
     add_lag(parser, None)
+    add_trust(parser)
     given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import refuse_other_lag
 
     quiet()
+    from cotrain import api
+
+    api.refuse_foreign_code(given.directory)  # before anything of the run is changed
     refuse_other_lag(given.directory, given.lag)
     if given.model is not None:
         from cotrain.loop.whereabouts import moved
@@ -261,7 +265,6 @@ def resume(argv: Sequence[str]) -> int:
         from cotrain.loop.lengthen import lengthen
 
         lengthen(given.directory, given.steps)
-    from cotrain import api
     from cotrain.commands.ready import ready
     from cotrain.report.trackers import tracked
 

@@ -35,7 +35,6 @@ from cotrain.loop.directory import (
     provenance,
     refuse_other,
     told,
-    weights_hash,
 )
 from cotrain.loop.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
@@ -43,14 +42,13 @@ from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
 from cotrain.loop.limits import limit, limits
 from cotrain.loop.log import Logged, Observer, Silent
-from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.shortage import Room
 from cotrain.loop.shortage import told as short_of
 from cotrain.loop.stopping import Interrupted, stop_on_signal
 from cotrain.loop.trainer import CoTrainer
-from cotrain.loop.whereabouts import located, ready
+from cotrain.loop.whereabouts import admit_code, admit_models, located, ready, weights_of
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.spent import flops_of
@@ -87,7 +85,7 @@ def start(
     with RunDirectory.begin(out) as directory:
         backend = backend or Local(device)
         build = _builder(recipe, backend, wrap, lag)
-        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), backend.describe())
+        made = provenance(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = Logged(observer or Silent(), directory.path)
         grown: dict[str, Written] = {}
         aside = getattr(recipe.tasks, "quarantine", None)
@@ -96,6 +94,9 @@ def start(
             grown[QUARANTINE] = Growing(directory.path / QUARANTINE).written()
             observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
         directory.keep({"provenance.json": made, "recipe.json": saved}, grown)
+        if recipe.origin is not None:
+            admit_code(recipe.origin.target, recipe.origin.arguments)
+        admit_models(recipe.policies)
         return _continue(directory, recipe, build, checkpoint_every, observer)
 
 
@@ -145,16 +146,6 @@ def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None
         return trainer
 
     return build
-
-
-def _weights(recipe: Recipe) -> dict[str, str]:
-    """Hashes of what each policy begins with."""
-    found = {}
-    for name, spec in recipe.policies.items():
-        found[name] = weights_hash(spec.model) if isinstance(spec, Weights) else ""
-        if spec.lora is not None and spec.lora.path is not None:
-            found[f"{name}/adapter"] = weights_hash(spec.lora.path)
-    return found
 
 
 def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:

@@ -19,6 +19,7 @@ loop being ours.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,10 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
-from cotrain.core.user_code import place_of
+from cotrain.core.user_code import failure_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.play.conversation import Conversation
-from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.play.idle_loop import IdleLoop, Stopped, busy, is_ended, together
 from cotrain.play.role import Role, Turn
 from cotrain.text.nonce import nonce
 from cotrain.text.prompts import fields_of
@@ -347,14 +348,6 @@ def name_of(protocol: Protocol) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def failure_of(error: Exception) -> str:
-    """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own protocol."""
-    place, said = place_of(error), f"{type(error).__name__}: {error}"
-    if "'coroutine'" in said:
-        said += "; a call to a role is to be awaited"
-    return f"{place}: {said}" if place else said
-
-
 async def _episode(
     protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any], over: Callable[[], None] | None
 ) -> tuple[Episode, str | None]:
@@ -365,10 +358,16 @@ async def _episode(
         episode = roles._seal(None)
     except TooLong as error:
         why, episode = str(error), roles._seal(TOO_LONG)
-    except CotrainError:
-        raise
-    except Exception as error:  # noqa: BLE001  a protocol may raise anything; the episode says what
+    except Stopped as error:
         episode = roles._seal(failure_of(error))
+    except (CotrainError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if is_ended():
+            raise
+        episode = roles._seal(failure_of(error))
+    if isinstance(loop := asyncio.get_running_loop(), IdleLoop):
+        loop.watch.moved()
     if over is not None:
         over()
     return replace(episode, task_id=task.id), why
