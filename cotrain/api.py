@@ -162,7 +162,9 @@ def _rebuilt(directory: Path | str, saved: Any, say: Callable[[str], None] | Non
 
 def refuse_foreign_code(directory: Path | str) -> None:
     """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
-    saved: Any = RunDirectory.open(directory).read("recipe.json")
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    saved: Any = folder.read("recipe.json")
     with loading(directory):
         if saved["origin"] is not None:
             admit_code(saved["origin"]["target"], saved["origin"]["arguments"])

@@ -79,6 +79,12 @@ def place_of(error: BaseException) -> str:
     return own_line((frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__)))
 
 
+def through_loaded(error: BaseException) -> bool:
+    """Whether an error went through a file that ``load_file`` has loaded."""
+    files = {getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(PREFIX)}
+    return any(frame.filename in files for frame in traceback.extract_tb(error.__traceback__))
+
+
 def own_line(places: Iterable[tuple[str, int | None]]) -> str:
     """``method.py, line 7``: the first of these files and lines that is neither cotrain's nor a library's; "" where
     there is none."""

@@ -335,7 +335,7 @@ def _work(
         monitor.add(row)
         guard.add(row)
     metrics, timings, ledger = (
-        JsonlWriter(directory.metrics),
+        JsonlWriter(directory.metrics, watched=True),
         JsonlWriter(directory.timings),
         Ledger(directory.episodes),
     )

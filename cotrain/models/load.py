@@ -41,6 +41,7 @@ from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
 from cotrain.models.config import ATTENTION
 from cotrain.models.headers import COPIES, shapes_in, weight_files
+from cotrain.models.memory import out_of_memory
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
@@ -69,7 +70,8 @@ UNREADABLE = (
     TypeError,
     RuntimeError,
     StrictDataclassError,
-)  # what transformers raises for broken files
+    MemoryError,
+)  # what transformers raises for broken files, and safetensors where memory runs out
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -360,7 +362,8 @@ def _tokenizer(
 
 
 def _unreadable(name: str | os.PathLike[str], error: Exception, what: str = "") -> ModelError:
-    return ModelError(f"model {str(name)!r}: {what}cannot be read: {first_line(error)}")
+    why = "memory ran out; free some" if out_of_memory(error) else first_line(error)
+    return ModelError(f"model {str(name)!r}: {what}cannot be read: {why}")
 
 
 def first_line(error: BaseException) -> str:

@@ -24,10 +24,10 @@ import asyncio
 import selectors
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cotrain.core.errors import CotrainError
 from cotrain.core.user_code import failure_of
@@ -82,8 +82,8 @@ class IdleLoop(asyncio.SelectorEventLoop):
             self._end_all()
             self.watch.rests()
 
-    def run_until_complete(self, future: Awaitable[T]) -> T:
-        before, self._until = self._until, asyncio.ensure_future(future, loop=self)
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        before, self._until = self._until, asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
         try:
             return super().run_until_complete(self._until)
         finally:

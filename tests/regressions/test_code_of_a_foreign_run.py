@@ -183,22 +183,17 @@ def test_a_task_source_a_module_and_a_sandbox_are_code_too(run, tmp_path, monkey
         assert not canary.exists(), tasks
 
 
-def test_python_that_comes_with_a_model_is_code_too(run, tmp_path, capsys):
-    change(
-        run,
-        lambda origin: (
-            origin.update(target="grpo"),
-            origin["arguments"].update(kl=0.0),
-            origin["settings"].append("policies.generator.trust_remote_code=true"),
-        ),
-    )
-    directory = RunDirectory(run)
-    saved = directory.read("recipe.json")
-    saved["settings"]["policies"]["generator"]["trust_remote_code"] = True
-    directory.keep({"recipe.json": saved})
-    assert cli.main(["eval", str(run), "--problems", "1"]) == 2
+def test_python_that_comes_with_a_model_is_code_too(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "their config"))
+    more = ["--kl", "0", "--steps", "1", "--set", "policies.generator.trust_remote_code=true"]
+    assert cli.main(["run", "grpo", "--out", str(out), *SMALL, *more]) == 0
+    assert cli.main(["eval", str(out), "--problems", "1"]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert cli.main(["eval", str(out), "--problems", "1"]) == 2
     said = capsys.readouterr().err
-    assert "trust_remote_code" in said and "--trust-code" in said, said
+    assert "Python files of the model" in said and "--trust-code" in said
 
 
 def test_a_home_that_cannot_be_written_to_asks_again(run, tmp_path, monkeypatch):
