@@ -1,9 +1,10 @@
 """Whose Python a run directory may have run: recipe.json names files and modules, and who loads them runs them.
 
 A user's own runs remember the code that they were begun with by its hash, in ``~/.config/cotrain/trusted`` (or below
-``$XDG_CONFIG_HOME``). While a run directory is loaded (``loading``), other code is refused in one line before anything
-of it runs, unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. What an installed package
-holds is the user's own, as he installed it.
+``$XDG_CONFIG_HOME``), and for the run itself, as long as it stays where it was begun, also by its path: who edits his
+method may resume. While a run directory is loaded (``loading``), other code is refused in one line before anything of
+it runs, unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. What an installed package holds
+is the user's own, as he installed it.
 
 Left out: what such code imports in turn. A file that is trusted may import what it likes.
 """
@@ -25,6 +26,8 @@ from pathlib import Path
 from cotrain.core.errors import RunDirectoryError
 
 _LOADED: ContextVar[str | None] = ContextVar("the run directory that is being loaded", default=None)
+_BEGUN: ContextVar[str | None] = ContextVar("the run directory that is being begun", default=None)
+_NAMED: set[tuple[Path, str]] = set()  # what a user, by his file of trust, named himself while this process lives
 _CONSENT: ContextVar[bool] = ContextVar("whether its code was consented to", default=False)
 
 
@@ -36,6 +39,16 @@ def loading(directory: Path | str) -> Iterator[None]:
         yield
     finally:
         _LOADED.reset(token)
+
+
+@contextmanager
+def beginning(directory: Path | str) -> Iterator[None]:
+    """Inside of the block what is admitted is remembered for this run too, whose provenance.json is there."""
+    token = _BEGUN.set(str(directory))
+    try:
+        yield
+    finally:
+        _BEGUN.reset(token)
 
 
 def consent(given: bool = True) -> None:
@@ -82,13 +95,27 @@ def admit_model(model: str) -> None:
 
 
 def _admit(key: str, where: str, what: str) -> None:
-    directory = _LOADED.get()
-    if directory is not None and not _CONSENT.get() and key not in _remembered():
+    directory, begun = _LOADED.get(), _BEGUN.get()
+    if directory is None:
+        _NAMED.add((_path(), where))
+    elif (
+        (_path(), where) not in _NAMED
+        and not _CONSENT.get()
+        and _remembered().isdisjoint((key, _of_run(directory, where)))
+    ):
         raise RunDirectoryError(
             f"{directory} was not begun here with this code, and loading it would run {what}, which may do all that "
             f"you may: read it, and give --trust-code if you trust it (from Python: cotrain.trust_code({directory!r}))"
         )
     remember(key, where)
+    if begun is not None:
+        remember(_of_run(begun, where), f"{where}, of {os.path.realpath(begun)}")
+
+
+def _of_run(directory: str, where: str) -> str:
+    """The code of this path in this run, in this place."""
+    at = os.path.realpath(directory)
+    return hash_of([Path(at) / "provenance.json"], f"run {at} {where}")
 
 
 def hash_of(files: Iterable[Path], name: str = "") -> str:

@@ -20,6 +20,7 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, said_by
 from cotrain.core.pace import Pace
+from cotrain.core.trust import beginning
 from cotrain.disk import transaction
 from cotrain.disk.files import Growing, Written
 from cotrain.disk.jsonl import JsonlWriter, cut, truncate_after
@@ -94,9 +95,10 @@ def start(
             grown[QUARANTINE] = Growing(directory.path / QUARANTINE).written()
             observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
         directory.keep({"provenance.json": made, "recipe.json": saved}, grown)
-        if recipe.origin is not None:
-            admit_code(recipe.origin.target, recipe.origin.arguments)
-        admit_models(recipe.policies)
+        with beginning(directory.path):
+            if recipe.origin is not None:
+                admit_code(recipe.origin.target, recipe.origin.arguments)
+            admit_models(recipe.policies)
         return _continue(directory, recipe, build, checkpoint_every, observer)
 
 

@@ -145,6 +145,26 @@ def test_a_run_begun_here_is_trusted(run, tmp_path):
     assert cli.main(["eval", str(run), "--problems", "1"]) == 0  # the same file
 
 
+def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run, tmp_path, monkeypatch, capsys):
+    method, out = tmp_path / "mine.py", tmp_path / "mine"
+    method.write_text(METHOD)
+    assert cli.main(["run", f"{method}:mine", "--out", str(out), *SMALL]) == 0
+    method.write_text(METHOD + "# edited\n")
+    assert cli.main(["eval", str(out), "--problems", "1"]) == 0
+    monkeypatch.setattr(trust, "_NAMED", set())  # as of another process
+    assert cli.main(["eval", str(out), "--problems", "1"]) == 0
+    shutil.move(out, tmp_path / "moved")
+    method.write_text(METHOD + "# edited once more\n")
+    assert cli.main(["eval", str(tmp_path / "moved"), "--problems", "1"]) == 2
+    shutil.copytree(run, out)  # another run in its place that names the same file
+    named(out, f"{method}:mine")
+    (out / "provenance.json").write_text((out / "provenance.json").read_text() + " ")
+    directory = RunDirectory(out)
+    directory.keep({"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}})
+    assert cli.main(["eval", str(out), "--problems", "1"]) == 2
+    assert str(method) in capsys.readouterr().err
+
+
 def test_a_relative_path_names_no_file_of_the_current_directory(run, monkeypatch, capsys):
     trust.remember(trust.hash_of([run.parent / "method.py"]), "method.py")
     named(run, "method.py:mine")
