@@ -30,7 +30,6 @@ from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.recipes import SHIPPED, make
-from cotrain.report.live import Live, ends_of
 from cotrain.view.report import write_report
 
 
@@ -112,6 +111,8 @@ def _observed(
     if observer is not None:
         yield observer
         return
+    from cotrain.report.live import Live, ends_of
+
     with Live(ends_of(recipe), spent=spent) as live:
         yield live
 
