@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.api import report as report
     from cotrain.api import resume as resume
     from cotrain.api import run as run
+    from cotrain.api import trust_code as trust_code
     from cotrain.core.address import rng_of as rng_of
     from cotrain.core.arguments import at_least as at_least
     from cotrain.core.errors import ConfigError as ConfigError
@@ -114,7 +115,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
 
 __version__ = "0.1.0"
 NAMES = {  # module → the names that it has here
-    "api": "compare evaluate report resume run",
+    "api": "compare evaluate report resume run trust_code",
     "core.address": "rng_of",
     "core.arguments": "at_least",
     "core.errors": "ConfigError",

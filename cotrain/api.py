@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import RunDirectoryError, UnknownName, UserError
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
+from cotrain.core.trust import consenting, loading
 from cotrain.loop import run as loop
 from cotrain.loop import seal
 from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
-from cotrain.loop.directory import RunDirectory, differences, estimates_json, refuse_other
-from cotrain.loop.guard import Diverged
+from cotrain.loop.costs import spent_by
+from cotrain.loop.directory import STOPPED, RunDirectory, differences, estimates_json, refuse_other
 from cotrain.loop.log import Observer
 from cotrain.loop.override import override, restored
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.run import Interrupted, Outcome
 from cotrain.loop.trainer import CoTrainer
-from cotrain.loop.whereabouts import refuse_lost
+from cotrain.loop.whereabouts import admit_code, admit_models, refuse_lost
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
 from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
-from cotrain.recipes import make
+from cotrain.recipes import SHIPPED, make
 from cotrain.view.report import write_report
 
 
@@ -45,7 +47,9 @@ def run(
 ) -> Outcome:
     """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
-    this process, on ``device``. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
+    this process, on ``device``. ``observer``: who is told of steps and alarms; None: standard output, as the command
+    has it. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
+    _refuse_other_than_recipe(recipe)
     how: dict[str, Any] = {
         "checkpoint_every": checkpoint_every,
         "keep_every": keep_every,
@@ -53,9 +57,10 @@ def run(
         "lag": lag,
     }
     try:
-        outcome = loop.start(recipe, out, **how, device=device, observer=observer)
-    except (Interrupted, Diverged):
-        write_report(Path(out))
+        with _observed(recipe, observer) as watch:
+            outcome = loop.start(recipe, out, **how, device=device, observer=watch)
+    except Exception as error:
+        _report_stopped(Path(out), error)
         raise
     write_report(Path(out))
     return outcome
@@ -74,21 +79,66 @@ def resume(
         made = recipe or rebuild(directory)
         if not RunDirectory(directory).summary.exists():
             refuse_lost(made.policies, directory)
-        outcome = loop.resume(made, directory, device=device, backend=backend, observer=observer)
-    except (Interrupted, Diverged):
-        write_report(Path(directory))
+        with _observed(made, observer, spent_by(Path(directory))) as watch:
+            outcome = loop.resume(made, directory, device=device, backend=backend, observer=watch)
+    except Exception as error:
+        _report_stopped(Path(directory), error)
         raise
     write_report(Path(directory))
     return outcome
 
 
+def _refuse_other_than_recipe(recipe: Any) -> None:
+    if isinstance(recipe, Recipe):
+        return
+    name = recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")
+    how = (
+        f"from cotrain.recipes.{name} import {name}, and pass {name}(steps=100)"
+        if name in SHIPPED
+        else (
+            f"call the function, as in {name}(steps=100)"
+            if callable(recipe) and name
+            else "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
+        )
+    )
+    raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {how}")
+
+
+@contextmanager
+def _observed(
+    recipe: Recipe, observer: Observer | None, spent: Mapping[str, float] | None = None
+) -> Iterator[Observer]:
+    """Who watches the run."""
+    if observer is not None:
+        yield observer
+        return
+    from cotrain.report.live import Live, ends_of
+
+    with Live(ends_of(recipe), spent=spent) as live:
+        yield live
+
+
+def _report_stopped(directory: Path, error: Exception) -> None:
+    """The report of a run that was asked to stop, or that something stopped; nothing of a directory that it never
+    began to work in."""
+    if isinstance(error, Interrupted) or (directory / STOPPED).is_file():
+        with suppress(CotrainError):  # as on a full disk: the first error is the one to tell
+            write_report(directory)
+
+
 def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
     """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain
     settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
-    RunDirectoryError where more has changed, or a file of the run is not as the run wrote it."""
+    RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
+    no run of this user was begun with (``core/trust.py``)."""
     folder = RunDirectory.open(directory)
     seal.verify(folder)
     saved: Any = folder.read("recipe.json")  # ``open`` has seen it
+    with loading(directory):
+        return _rebuilt(directory, saved, say)
+
+
+def _rebuilt(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -98,6 +148,8 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
     arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
     try:
         made = override(make(origin["target"], arguments, again=True), origin["settings"])
+    except RunDirectoryError:
+        raise
     except UserError as error:
         raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
     changed = differences(saved, made)
@@ -106,7 +158,25 @@ def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) 
         for name, was, now in changed:
             say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
     refuse_other(Path(directory), saved, made)
+    admit_models(made.policies)
     return made
+
+
+def refuse_foreign_code(directory: Path | str) -> None:
+    """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
+    folder = RunDirectory.open(directory)
+    seal.verify(folder)
+    saved: Any = folder.read("recipe.json")
+    with loading(directory):
+        if saved["origin"] is not None:
+            admit_code(saved["origin"]["target"], saved["origin"]["arguments"])
+
+
+def trust_code(directory: Path | str) -> None:
+    """Consent to the Python that a run directory names, now and as long as it stays the same: it is run with all that
+    you may do."""
+    with consenting():
+        rebuild(directory)
 
 
 def _argument(value: Any) -> Any:

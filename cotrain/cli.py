@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from cotrain.core import streams
 from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
 from cotrain.core.threads import wait_briefly
+from cotrain.core.trust import consent
+from cotrain.core.user_code import failure_of, through_loaded
 from cotrain.core.verbosity import set_level, shows_all
 
 USAGE = """\
@@ -101,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     argv = list(argv)
     set_level(None)
+    consent(False)
     wait_briefly()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)
@@ -124,14 +127,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("cotrain: interrupted", file=sys.stderr)
         return 130
-    except OSError as error:
-        if error.errno not in OUTSIDE:
+    except Exception as error:
+        if through_loaded(error):  # a method, a measure or a task source of the user's own
+            if shows_all():
+                traceback.print_exc()
+            print(f"cotrain: {failure_of(error)}", file=sys.stderr)
+            return 2
+        if _memory_ran_out(error):
+            print("cotrain: memory ran out; free some, and go on with `cotrain resume`", file=sys.stderr)
+            return 1
+        if not isinstance(error, OSError) or error.errno not in OUTSIDE:
             raise
         where = f"{error.filename}: " if error.filename else ""
         print(
             f"cotrain: {where}{(error.strerror or '').lower()}; choose another place, or mend this one", file=sys.stderr
         )
         return 2
+
+
+def _memory_ran_out(error: Exception) -> bool:
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from cotrain.models.memory import out_of_memory
+
+    return out_of_memory(error)
 
 
 def find_command(name: str) -> Callable[[Sequence[str]], int]:

@@ -69,7 +69,7 @@ def programs() -> str:
         return str(error)
     left = ways_out(kind)
     return f"run in {kind}: {ABOUT[kind]}; " + (
-        f"still open to them: {', '.join(left)}" if left else "no other files, no network"
+        f"still open to them: {', '.join(left)}" if left else "no other files, no network, no Unix sockets"
     )
 
 

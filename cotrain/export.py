@@ -75,6 +75,7 @@ def export(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
     if model is not None:
+        api.refuse_foreign_code(directory)  # before anything of the run is changed
         moved(directory, model)
     recipe = api.recipe_of(directory)
     policy = policy_named(recipe, role)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from huggingface_hub import HfApi, get_token
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser
+from cotrain.core.flags import Parser, add_trust
 from cotrain.core.verbosity import progress
 from cotrain.disk.watching import Say
 from cotrain.export import export
@@ -41,6 +41,7 @@ def command(words: Sequence[str]) -> int:
         "--repo", required=True, metavar="OWNER/NAME", help="the repository of the Hub, made where there is none"
     )
     parser.add_argument("--private", action="store_true", help="only you can see it")
+    add_trust(parser)
     given = parser.strict(words)
     print(f"pushed to {push(given.directory, given.role, given.repo, private=given.private, say=progress)}")
     return 0

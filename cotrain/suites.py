@@ -37,6 +37,7 @@ from cotrain.loop.names import role_named
 from cotrain.loop.override import override
 from cotrain.loop.probing import AUTO, PROBED
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.refusals import refuse_unmeasured
 from cotrain.loop.verdicts import verdicts_for
 from cotrain.metrics.suites import (
     GREEDY,
@@ -271,6 +272,8 @@ def attempts(executor: Executor, tasks: Sequence[Task], play: Play, *, step: int
     how = {"solver": play.solver, "reviews": play.reviews}
     sampled = executor.play(attempt, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **how)
     greedy = executor.greedy().play(attempt, tasks, step=step, split=split, group_size=1, verifier=None, **how)
+    for played in (sampled, greedy):
+        refuse_unmeasured(split, played, executor.set_aside)
     found = [(e, e.member) for e in sampled] + [(e, GREEDY) for e in greedy]
     found.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY))  # stable: samples stay in order
     role = executor.roles[play.solver]

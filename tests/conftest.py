@@ -3,7 +3,9 @@
 import gc
 import os
 import shutil
+import tempfile
 
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="cotrain-tests-")  # what tests trust, no user does
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported, and for the processes that tests start
 
 import pytest
@@ -11,6 +13,10 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 def pytest_collection_finish(session):

@@ -33,6 +33,7 @@ from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
 from cotrain.loop.names import role_named
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.refusals import refuse_unmeasured
 from cotrain.loop.trainer import CoTrainer
 from cotrain.play.executor import Executor, Roles
 from cotrain.play.protocols import examine, show_verdict
@@ -161,6 +162,7 @@ def wrong_solutions(
     player = trainer.player(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
     player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
     played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=WRONG)
+    refuse_unmeasured(f"problems of {split}", played, player.set_aside)
     found: dict[tuple[int, str], Wrong] = {}
     for episode in played:
         for trace in episode.traces:
@@ -226,6 +228,7 @@ def judged(
             attempts=mine,
             judge=role,
         )
+        refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
         outcomes += [_outcome(mine[episode.task], episode) for episode in episodes]
     say(f"{len(attempts):,} {kind} solutions judged")
     return outcomes

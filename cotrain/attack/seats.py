@@ -35,6 +35,7 @@ from cotrain.loop.directory import RunDirectory, resolved
 from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
 from cotrain.loop.policies import Policy
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.refusals import refuse_unmeasured
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, figure, ratio
 from cotrain.metrics.heldout import by_task, verifying
@@ -84,9 +85,11 @@ def seats(
         for j, trainer in enumerate(tables(row, points, recipes, roles[1], device)):
             spoken = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
             rules = trainer.recipe.evaluation
-            played[i, j] = trainer.player(evaluation_seed(first.seed), roles=spoken).play(
+            player = trainer.player(evaluation_seed(first.seed), roles=spoken)
+            played[i, j] = player.play(
                 rules.protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n, **rules.options
             )
+            refuse_unmeasured(f"problems of {split}", played[i, j], player.set_aside)
         say(f"{row.run} after step {row.step} has met {len(points)} players")
     alike = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []

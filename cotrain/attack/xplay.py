@@ -33,6 +33,7 @@ from cotrain.disk import transaction
 from cotrain.loop.directory import RunDirectory
 from cotrain.loop.evaluation import EVALUATION_STEP, evaluation_seed, held_out
 from cotrain.loop.recipe import Recipe
+from cotrain.loop.refusals import refuse_unmeasured
 from cotrain.metrics.answers import best_is_right
 from cotrain.metrics.clusters import Share, Statistic, figure
 from cotrain.metrics.verdicts import MCC, confusion, rates
@@ -149,6 +150,7 @@ def solutions(
     player = trainer.player(evaluation_seed(recipe.seed))
     player.watch = None if pace is None else lambda total: pace.add
     played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
+    refuse_unmeasured(f"problems of {split}", played, player.set_aside)
     trainer.close()
     attempts, right = [], []
     for episode in played:

@@ -14,7 +14,7 @@ from cotrain.attack import seats as at_table
 from cotrain.attack import xplay as cross
 from cotrain.commands.common import add_device, add_threads, device_of, threads
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, typed_in, whole
+from cotrain.core.flags import Parser, add_trust, typed_in, whole
 
 SEATS, ROLLOUTS = "--seats", "--on-rollouts"
 OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS}  # the matrix of ``xplay`` that alone looks at a flag
@@ -106,6 +106,7 @@ def _read(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_device(parser)
     add_threads(parser)
+    add_trust(parser)
     given = parser.strict(argv)
     threads(given.threads)
     return given

@@ -20,7 +20,7 @@ from cotrain.commands.common import (
     say,
     threads,
 )
-from cotrain.core.flags import Parser, real, whole, words_of
+from cotrain.core.flags import Parser, add_trust, real, whole, words_of
 
 
 def list_recipes(argv: Sequence[str]) -> int:
@@ -120,6 +120,7 @@ def _evaluating() -> Parser:
     add_device(parser)
     add_threads(parser)
     add_answers(parser)
+    add_trust(parser)
     parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
     parser.add_argument(
@@ -165,6 +166,7 @@ def chat(argv: Sequence[str]) -> int:
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     add_device(parser)
     add_threads(parser)
+    add_trust(parser)
     given = parser.strict(argv)
     quiet()
     threads(given.threads)
@@ -181,6 +183,7 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
     parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
+    add_trust(parser)
     given = parser.strict(argv)
     quiet()
     from cotrain.export import export as write

@@ -25,8 +25,8 @@ from cotrain.commands.common import (
     threads,
 )
 from cotrain.commands.config import RECIPE, config_of, file_of, words_of
-from cotrain.core.errors import ConfigError, CotrainError
-from cotrain.core.flags import Parser, add_parameters, comments_of, typed_in, values_of, whole
+from cotrain.core.errors import ConfigError
+from cotrain.core.flags import Parser, add_parameters, add_trust, comments_of, typed_in, values_of, whole
 from cotrain.metrics.table import is_headline, rank
 
 if TYPE_CHECKING:
@@ -247,11 +247,15 @@ def resume(argv: Sequence[str]) -> int:
     add_threads(parser, "as the run was begun")
     add_backend(parser)
     add_lag(parser, None)
+    add_trust(parser)
     given = parser.strict(argv)
     from cotrain.loop.directory import RunDirectory
     from cotrain.loop.lag import refuse_other_lag
 
     quiet()
+    from cotrain import api
+
+    api.refuse_foreign_code(given.directory)  # before anything of the run is changed
     refuse_other_lag(given.directory, given.lag)
     if given.model is not None:
         from cotrain.loop.whereabouts import moved
@@ -261,7 +265,6 @@ def resume(argv: Sequence[str]) -> int:
         from cotrain.loop.lengthen import lengthen
 
         lengthen(given.directory, given.steps)
-    from cotrain import api
     from cotrain.commands.ready import ready
     from cotrain.report.trackers import tracked
 
@@ -300,15 +303,18 @@ def _watched(
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
     """Run under the live table, mirrored in trackers; print where the results are."""
+    from cotrain.loop.costs import spent_by
     from cotrain.loop.guard import Diverged
     from cotrain.loop.run import Interrupted
-    from cotrain.report.live import Live
+    from cotrain.report.live import Live, ends_of
     from cotrain.report.trackers import Mirrors
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.length}
-    ends = {"steps": recipe.length} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
     try:
-        with Live(ends, spent=_spent(Path(out))) as live, Mirrors(live, out, trackers, about=about) as watch:
+        with (
+            Live(ends_of(recipe), spent=spent_by(Path(out))) as live,
+            Mirrors(live, out, trackers, about=about) as watch,
+        ):
             for note in notes:
                 live.message(note)
             outcome = work(watch)
@@ -320,16 +326,6 @@ def _watched(
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0
-
-
-def _spent(directory: Path) -> dict[str, float]:
-    """What a run that goes on had spent, for the time that is left; a directory that cannot be read is told later."""
-    from cotrain.loop.costs import costs_of
-
-    try:
-        return costs_of(directory)[-1]
-    except (OSError, KeyError, CotrainError):
-        return {}
 
 
 FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines

@@ -19,6 +19,8 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 
 def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments of a call by name, defaults included. Raises UnknownName and ConfigError, one line each."""
@@ -35,6 +37,34 @@ def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
         check_argument(f"{key} of {name}", value, hints.get(key, Any))
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def check_options(where: str, function: Callable[..., Any], given: Mapping[str, Any], *, first: int) -> None:
+    """Raise ConfigError where a function cannot be called with these options as keywords, behind ``first`` arguments;
+    UnknownName for one that it does not have."""
+    if not callable(function):
+        raise ConfigError(f"{where} is {function!r}; expected a function")
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a callable that does not say
+        return
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    rest = {one.kind for one in parameters}
+    if len(positional) < first and inspect.Parameter.VAR_POSITIONAL not in rest:
+        raise ConfigError(
+            f"{where}: {name} takes {len(positional)} argument(s); expected `async def {name}(task, roles, …)`"
+        )
+    own = {one.name: one for one in parameters if one not in positional[:first] and one.kind in _BY_NAME}
+    for option in given:
+        if option not in own and inspect.Parameter.VAR_KEYWORD not in rest:
+            raise UnknownName(f"option of {name} ({where})", option, own)
+    for one in own.values():
+        if one.default is one.empty and one.name not in given:
+            raise ConfigError(f"{where}: {name} needs the option {one.name!r}; give it one, or give it a default")
+    hints = hints_of(function)
+    for option, value in given.items():
+        check_argument(f"{where}: option {option} of {name}", value, hints.get(option, Any))
 
 
 def at_least(least: int, where: str, **sizes: int) -> None:

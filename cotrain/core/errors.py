@@ -81,6 +81,18 @@ class RankShort(ProcessLost):
         )
 
 
+def said_by(error: BaseException) -> str:
+    """What an error says, in one line: its own words where cotrain raised it, else ``KeyError: 'vote'``; also of one
+    that has no words, or whose words cannot be had."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001  an exception of a user's own may be anything
+        words = "its text cannot be had"
+    if isinstance(error, CotrainError) and words:
+        return words
+    return f"{type(error).__name__}: {words or 'without a message'}"
+
+
 SHOWN = 32  # names that a message lists before it only counts them
 
 

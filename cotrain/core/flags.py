@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from cotrain.core.arguments import hints_of, plain
 from cotrain.core.errors import ConfigError, DataError, nearest
+from cotrain.core.trust import consent
 from cotrain.core.verbosity import LEVELS, set_level
 
 
@@ -77,6 +78,20 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near}?" if near else ""))
         set_level(values.log_level)
         return values
+
+
+def add_trust(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--trust-code",
+        action=_Trust,
+        nargs=0,
+        help="run the Python that the run names, though no run of yours was begun with it; it may do all that you may",
+    )
+
+
+class _Trust(argparse.Action):
+    def __call__(self, *_: Any) -> None:
+        consent()
 
 
 def _level(text: str) -> str:

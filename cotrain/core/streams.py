@@ -37,8 +37,8 @@ def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
-    raw: Any = _Lenient(stream.fileno(), name)
-    return io.TextIOWrapper(
+    raw: Any = _Lenient(os.dup(stream.fileno()), name)  # which stays where a protocol closes the stream's own
+    return _StaysOpen(
         raw if stream.write_through else io.BufferedWriter(raw),  # PYTHONUNBUFFERED: each text goes out at once
         encoding=stream.encoding,
         errors=ERRORS,
@@ -46,6 +46,13 @@ def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+class _StaysOpen(io.TextIOWrapper):
+    """A stream that no code of a user's closes for those who print after it."""
+
+    def close(self) -> None:
+        self.flush()
 
 
 class _Lenient(io.FileIO):

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, said_by, unknown_message
+from cotrain.core.trust import admit_file, admit_module
 
 PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
 
@@ -35,6 +36,7 @@ def load_file(path: str, where: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{where}: there is no file {path}")
+    admit_file(path)
     name = f"{PREFIX}{file.stem}"
     loader = _AsItStands(name, str(file.resolve())) if file.suffix == ".py" else None
     spec = importlib.util.spec_from_file_location(name, file.resolve(), loader=loader) if loader else None
@@ -60,13 +62,27 @@ def failure_in(file: Path, error: BaseException) -> str:
     through."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
-    return f"{place}: {type(error).__name__}: {' '.join(str(error).split()) or 'without a message'}"
+    return f"{place}: {said_by(error)}"
+
+
+def failure_of(error: BaseException) -> str:
+    """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own code, if it is."""
+    place, said = place_of(error), said_by(error)
+    if "'coroutine'" in said:
+        said += "; a call to a role is to be awaited"
+    return f"{place}: {said}" if place else said
 
 
 def place_of(error: BaseException) -> str:
     """``method.py, line 7``: the last line that an error went through of code that is neither cotrain's nor a
     library's; "" where there is none."""
     return own_line((frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__)))
+
+
+def through_loaded(error: BaseException) -> bool:
+    """Whether an error went through a file that ``load_file`` has loaded."""
+    files = {getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(PREFIX)}
+    return any(frame.filename in files for frame in traceback.extract_tb(error.__traceback__))
 
 
 def own_line(places: Iterable[tuple[str, int | None]]) -> str:
@@ -99,6 +115,7 @@ def named_class(target: str, where: str) -> Any:
     if path.endswith(".py"):
         module = load_file(path, where)
     else:
+        admit_module(path)
         try:
             module = importlib.import_module(path)
         except ImportError as error:

@@ -63,6 +63,14 @@ def written_in(path: Path, limit: int) -> Written:
     return growing.written_so_far()
 
 
+def lost(path: Path) -> DiskError:
+    """Of a file that a run rests on."""
+    return DiskError(
+        f"{path} was removed, cut or replaced while the run wrote it, and what it held is gone; put it back and "
+        "resume, or start anew"
+    )
+
+
 class Growing:
     """The hash of a file that is only ever appended to: each call reads what is new."""
 
@@ -70,8 +78,12 @@ class Growing:
         self._path, self._size, self._digest = path, 0, hashlib.sha256()
 
     def written(self) -> Written:
-        """All of the file as it is now; a missing one is empty. Raises OSError."""
-        if self._path.exists():
+        """All of the file as it is now; a missing one is empty. Raises DiskError where it has become shorter, else
+        OSError."""
+        there = self._path.stat().st_size if self._path.exists() else 0
+        if there < self._size:
+            raise lost(self._path)
+        if there:
             self.read()
         return self.written_so_far()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
@@ -18,15 +19,16 @@ from types import TracebackType
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
-from cotrain.disk.files import REAL_FILES, Files, make_directory, read_blocks, replace_file, reported, write_all
+from cotrain.disk.files import REAL_FILES, Files, lost, make_directory, read_blocks, replace_file, reported, write_all
 
 
 class JsonlWriter:
     """Appends rows to a file, creating it and its directory if need be. A torn last line is cut off at the start."""
 
-    def __init__(self, path: Path, *, files: Files = REAL_FILES) -> None:
+    def __init__(self, path: Path, *, watched: bool = False, files: Files = REAL_FILES) -> None:
+        """``watched``: refuse to write on where the file of this name is not the open one any more."""
         self.path = path
-        self._files = files
+        self._files, self._watched = files, watched
         self._file: FileIO | None = None
         with reported(f"open {path}"):
             make_directory(files, path.parent)
@@ -70,6 +72,8 @@ class JsonlWriter:
     def _open(self) -> FileIO:
         if self._file is None:
             raise ValueError(f"{self.path} was closed")
+        if self._watched and not _is_at(self._file, self.path):
+            raise lost(self.path)
         return self._file
 
     def __enter__(self) -> JsonlWriter:
@@ -79,6 +83,15 @@ class JsonlWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_at(file: FileIO, path: Path) -> bool:
+    """Is the open file the one of this name?"""
+    try:
+        there, mine = path.stat(), os.fstat(file.fileno())
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:

@@ -37,6 +37,7 @@ from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optim
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
 NON_FINITE = "non-finite"
+MOST_APART = 16  # terms of an update whose gradients are compared: each is a copy of them, and pairs grow by the square
 Gradients = Sequence[torch.Tensor | None]  # of each trained parameter
 
 
@@ -76,7 +77,7 @@ class TorchLearner:
             head: "lm", "value" or "reward".
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
                 the gradients for each term but the last); None: when an update has several terms, roles that share
-                weights.
+                weights, and not more than ``MOST_APART``.
             activate: called before each pass, to select the adapter of this policy on a shared base.
             scorer: called as ``Scorer``.
             restart_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
@@ -154,7 +155,7 @@ class TorchLearner:
         self._optimizer.zero_grad()
         metrics: dict[str, float] = {}
         try:
-            apart = len(plan) > 1 if self._term_norms is None else self._term_norms
+            apart = 1 < len(plan) <= MOST_APART if self._term_norms is None else self._term_norms
             sums: list[Gradients] = []  # the gradients after each term but the last
             for place, planned in enumerate(plan):
                 metrics |= self._term(planned)

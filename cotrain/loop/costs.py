@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotrain.core.errors import CotrainError
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.metrics.spent import flops_of
 
@@ -35,6 +36,15 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
             }
             found.append(now)
     return found
+
+
+def spent_by(folder: Path) -> dict[str, float]:
+    """What a run that goes on had spent, for the time that is left; nothing where that cannot be read, which is told
+    elsewhere."""
+    try:
+        return costs_of(folder)[-1]
+    except (OSError, KeyError, CotrainError):
+        return {}
 
 
 def by_clock(result: StepResult) -> dict[str, float | str]:

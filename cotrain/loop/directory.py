@@ -7,6 +7,7 @@
     provenance.json   versions, machine, threads, hashes of the starting weights
     seal.json         size and hash of the files that are written once (``seal.py``)
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
+    stopped.json      what ended a run before its time; gone when it goes on
     run.log           messages with their time: notes, alarms, resumptions
     timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
     before.json       figures before the first step
@@ -25,6 +26,7 @@ import hashlib
 import json
 import math
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -37,7 +39,9 @@ from cotrain.core import redact
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
+from cotrain.disk import transaction
 from cotrain.disk.files import Written, replace_file, written
+from cotrain.disk.jsonl import read_jsonl
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
 from cotrain.loop.log import NAME as LOG
@@ -47,8 +51,14 @@ from cotrain.tasks.reading import NAME as QUARANTINE
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 SEAL = "seal.json"
 AFTER = "after_problems.json"
+STOPPED = "stopped.json"
 FIRST = "recipe.json"  # the file that makes a directory one of a run
-EARLY = ("provenance.json", QUARANTINE, SEAL)  # written before it
+EARLY = ("provenance.json", QUARANTINE, SEAL, LOG)  # written before it
+FILES = (  # of a run that never finished a step; the first one goes last
+    *EARLY, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
+    "report.html", FIRST,
+)  # fmt: skip
+FOLDERS = ("checkpoints", "episodes", "tensorboard")
 
 
 class RunDirectory:
@@ -66,12 +76,12 @@ class RunDirectory:
     @classmethod
     @contextmanager
     def begin(cls, path: Path | str) -> Iterator[RunDirectory]:
-        """A directory for a new run, not there yet or empty, and held by this process alone for as long as the block
-        lasts.
+        """A directory for a new run, not there yet, empty, or one of a run that never finished a step, and held by this
+        process alone for as long as the block lasts.
 
         It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one
-        goes on as if it were alone. A run that is refused before anything was measured leaves nothing that would be in
-        the way of the next try.
+        goes on as if it were alone. A run that is refused before anything was measured leaves nothing, and one that
+        broke in its first step nothing that would be in the way of the next try.
         """
         run = cls(path)
         run.refuse_used()
@@ -97,11 +107,10 @@ class RunDirectory:
                 raise
 
     def refuse_used(self) -> None:
-        """Raise RunDirectoryError for a place that holds anything but what a run leaves that was killed as it began."""
+        """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step."""
         if self.path.is_file():
             raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
-        early = {LOCK, LOG, *(name for first in EARLY for name in (first, _staging(first))), _staging(FIRST)}
-        if not self.path.exists() or all(child.name in early for child in self.path.iterdir()):
+        if not self.path.exists() or self._may_be_replaced():
             return
         if (self.path / FIRST).exists():
             raise RunDirectoryError(
@@ -109,14 +118,28 @@ class RunDirectory:
             )
         raise RunDirectoryError(f"{self.path} is not empty and is no run directory; choose another --out")
 
+    def _may_be_replaced(self) -> bool:
+        """Whether nothing is here but what a run writes until it has finished its first step."""
+        names = (*FILES, *FOLDERS) if (self.path / FIRST).exists() else (*EARLY, FIRST)
+        left = {LOCK, *names, *map(_staging, names)}
+        if any(child.name not in left for child in self.path.iterdir()) or self.summary.exists():
+            return False
+        try:
+            stepped = any(row.get("kind") != "evaluation" for row in _rows_if_any(self.metrics))
+            saved = any(transaction.steps(self.checkpoints)) if self.checkpoints.is_dir() else False
+        except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
+            return False
+        lost = not self.metrics.exists() and self.episodes.is_dir() and any(self.episodes.iterdir())
+        return not (stepped or saved or lost)
+
     def _clear(self) -> None:
-        """Remove what a run writes before it has measured anything."""
-        for name in (FIRST, *EARLY, "before_counts.json", "trackers.json", LOG):
+        """Remove what a run writes until it has finished its first step."""
+        if (self.path / FIRST).exists():
+            for name in FOLDERS:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in FILES:
             (self.path / name).unlink(missing_ok=True)
             (self.path / _staging(name)).unlink(missing_ok=True)
-        for folder in (self.checkpoints, self.episodes):
-            with suppress(OSError):  # not there, or not empty
-                folder.rmdir()
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -188,6 +211,10 @@ class RunDirectory:
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
+
+
+def _rows_if_any(path: Path) -> Iterator[Mapping[str, Any]]:
+    return iter(read_jsonl(path) if path.exists() else ())
 
 
 def told(values: Mapping[str, Any]) -> dict[str, Written]:

@@ -8,16 +8,19 @@ greedy solutions). The training split is never used: curves come from "validatio
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.address import seed_of
-from cotrain.core.errors import TooLong, UnknownName
+from cotrain.core.errors import UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, TaskSource
 from cotrain.loop.implied import Implied
+from cotrain.loop.refusals import refuse_idleness, refuse_unmeasured
 from cotrain.loop.schedule import Protocol
+from cotrain.metrics.clusters import Share, figure, figures
 from cotrain.metrics.heldout import Measure
 from cotrain.play.executor import TOO_LONG, Executor
 
@@ -77,22 +80,51 @@ def evaluate(
     group_size: int,
     greedy: bool = True,
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-    """Play and measure. Returns the figures and the sampled episodes they were taken from."""
-    played = executor.play(
-        evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, group_size=group_size, **evaluation.options
-    )
-    if played and all(episode.failure == TOO_LONG for episode in played):
-        raise TooLong(f"no problem of {split} fits: {next(iter(executor.set_aside.values()))}")
-    figures: dict[str, Estimate] = {}
-    for measure in evaluation.measures:
-        figures |= measure(played)
-    if greedy and evaluation.greedy:
-        single = executor.greedy().play(
-            evaluation.protocol, tasks, step=EVALUATION_STEP, split=split, group_size=1, **evaluation.options
+    """Play and measure. Returns the figures and the sampled episodes they were taken from. Episodes that broke off are
+    left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
+    a protocol that asks nobody."""
+
+    def play(player: Executor, members: int) -> tuple[Episode, ...]:
+        protocol, where = evaluation.protocol, f"held-out problems of {split}"
+        found = player.play(
+            protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members, **evaluation.options
         )
+        refuse_unmeasured(where, found, player.set_aside)
+        refuse_idleness(where, protocol, found, "measured")
+        for why, count in Counter(map(_break_of, found)).items():
+            if why:
+                first = next(episode.task_id for episode in found if episode.failure == why)
+                executor.set_aside.setdefault(first, f"{count} of {len(found)} episodes on {where} broke off: {why}")
+        return found
+
+    played = play(executor, group_size)
+    found: dict[str, Estimate] = {}
+    for measure in evaluation.measures:
+        found |= measure(played)
+    found |= broken_off(played)
+    if greedy and evaluation.greedy:
+        single = play(executor.greedy(), 1)
         for measure in evaluation.measures:
-            figures |= greedy_names(measure(single))
-    return figures, played
+            found |= greedy_names(measure(single))
+    return found, played
+
+
+def broken_off(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """``broken_off``: the share of episodes that the protocol broke off, which all other figures leave out; nothing
+    where there is none."""
+    if not any(map(_break_of, episodes)):
+        return {}
+    counts: dict[int, dict[str, float]] = {}
+    for episode in episodes:
+        row = counts.setdefault(episode.task, {"broken": 0.0, "all": 0.0})
+        row["broken"] += bool(_break_of(episode))
+        row["all"] += 1.0
+    return figures({"broken_off": figure(counts, Share("broken", "all"), len(episodes))})
+
+
+def _break_of(episode: Episode) -> str:
+    """Why the protocol broke off; "" where it did not, and where its problem was too long."""
+    return "" if episode.failure in (None, TOO_LONG) else str(episode.failure)
 
 
 def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:

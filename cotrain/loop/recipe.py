@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotrain.core.arguments import check_options
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import COLDEST, Sampling, TaskSource
@@ -176,6 +177,7 @@ def check(recipe: Recipe) -> None:
         kind = recipe.policies[policy].kind
         if not recipe.policies[policy].stays:
             raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
+    check_options("evaluation", evaluation.protocol, evaluation.options, first=2)
     for phase in recipe.schedule.phases:
         if phase.unlabelled:
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
@@ -183,6 +185,8 @@ def check(recipe: Recipe) -> None:
             _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:
             _known("store", name, recipe.stores, f"phase {phase.name!r}")
+        options = {**phase.options, **{name: recipe.stores[name] for name in phase.stores}}
+        check_options(f"phase {phase.name!r}", phase.protocol, options, first=2)
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")

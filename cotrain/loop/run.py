@@ -18,8 +18,9 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
-from cotrain.core.errors import ProcessLost, RunDirectoryError
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, said_by
 from cotrain.core.pace import Pace
+from cotrain.core.trust import beginning
 from cotrain.disk import transaction
 from cotrain.disk.files import Growing, Written
 from cotrain.disk.jsonl import JsonlWriter, cut, truncate_after
@@ -29,12 +30,12 @@ from cotrain.loop import seal
 from cotrain.loop.costs import by_clock, rates, seconds_of
 from cotrain.loop.directory import (
     AFTER,
+    STOPPED,
     RunDirectory,
     estimates_json,
     provenance,
     refuse_other,
     told,
-    weights_hash,
 )
 from cotrain.loop.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
 from cotrain.loop.fitting import look
@@ -42,14 +43,13 @@ from cotrain.loop.guard import Diverged, Guard, Losses, NotFinite
 from cotrain.loop.lag import AHEAD
 from cotrain.loop.limits import limit, limits
 from cotrain.loop.log import Logged, Observer, Silent
-from cotrain.loop.policies import Weights
 from cotrain.loop.problems import problems_json
 from cotrain.loop.recipe import Recipe
 from cotrain.loop.shortage import Room
 from cotrain.loop.shortage import told as short_of
 from cotrain.loop.stopping import Interrupted, stop_on_signal
 from cotrain.loop.trainer import CoTrainer
-from cotrain.loop.whereabouts import located, ready
+from cotrain.loop.whereabouts import admit_code, admit_models, located, ready, weights_of
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.spent import flops_of
@@ -86,7 +86,7 @@ def start(
     with RunDirectory.begin(out) as directory:
         backend = backend or Local(device)
         build = _builder(recipe, backend, wrap, lag)
-        made = provenance(recipe, _weights(recipe), torch.get_num_threads(), backend.describe())
+        made = provenance(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = Logged(observer or Silent(), directory.path)
         grown: dict[str, Written] = {}
         aside = getattr(recipe.tasks, "quarantine", None)
@@ -95,6 +95,10 @@ def start(
             grown[QUARANTINE] = Growing(directory.path / QUARANTINE).written()
             observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
         directory.keep({"provenance.json": made, "recipe.json": saved}, grown)
+        with beginning(directory.path):
+            if recipe.origin is not None:
+                admit_code(recipe.origin.target, recipe.origin.arguments)
+            admit_models(recipe.policies)
         return _continue(directory, recipe, build, checkpoint_every, observer)
 
 
@@ -146,16 +150,6 @@ def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None
     return build
 
 
-def _weights(recipe: Recipe) -> dict[str, str]:
-    """Hashes of what each policy begins with."""
-    found = {}
-    for name, spec in recipe.policies.items():
-        found[name] = weights_hash(spec.model) if isinstance(spec, Weights) else ""
-        if spec.lora is not None and spec.lora.path is not None:
-            found[f"{name}/adapter"] = weights_hash(spec.lora.path)
-    return found
-
-
 def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
     summary = directory.read("summary.json")
     if summary is None:
@@ -169,6 +163,7 @@ def _continue(
 ) -> Outcome:
     with stop_on_signal() as stopping:
         trainer, record, room = build(stopping), seal.Record(directory), Room(stopping, observer)
+        (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begun)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest(directory)
@@ -204,6 +199,11 @@ def _continue(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is "
                 f"lost. Go on with: cotrain resume {directory.path}"
             )
+            raise
+        except Exception as error:
+            if before is not None:  # else there is nothing yet to look at
+                with suppress(OSError, CotrainError):
+                    directory.write(STOPPED, {"steps": trainer.finished, "error": said_by(error)})
             raise
         finally:
             trainer.close()
@@ -338,7 +338,7 @@ def _work(
         monitor.add(row)
         guard.add(row)
     metrics, timings, ledger = (
-        JsonlWriter(directory.metrics),
+        JsonlWriter(directory.metrics, watched=True),
         JsonlWriter(directory.timings),
         Ledger(directory.episodes),
     )

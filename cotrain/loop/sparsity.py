@@ -18,6 +18,7 @@ from cotrain.core.errors import UserError
 from cotrain.core.statistics import Estimate
 from cotrain.loop.policies import Adapter, Critic, Learning, RewardModel
 from cotrain.models.changes import Unchanged, total, whole
+from cotrain.models.memory import SHORT, out_of_memory
 
 SAME, NEAR = "update_sparsity", "update_sparsity_1e-5"
 
@@ -31,8 +32,11 @@ def update_sparsity(
     for policy in sorted((p for p in policies if p.spec.trained), key=lambda p: (p.spec.model, p.spec.kind, p.name)):
         try:
             counted = None if policy.sharded else _counted(policy, seed, held)
-        except UserError as error:
-            say(f"note: {policy.name}/{SAME} is not measured: {error}")
+        except (UserError, *SHORT) as error:
+            if not isinstance(error, UserError) and not out_of_memory(error):
+                raise
+            why = error if isinstance(error, UserError) else "memory ran out"
+            say(f"note: {policy.name}/{SAME} is not measured: {why}")
             continue
         if counted is None:
             say(f"note: {policy.name}/{SAME} is not measured: its weights are in shards, or have other names now")

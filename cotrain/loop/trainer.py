@@ -32,7 +32,7 @@ from cotrain.loop.implied import implied_figures
 from cotrain.loop.lag import Played, Plays, StoppableEngine, Work, check_lag, updates_behind
 from cotrain.loop.policy_store import PolicyStore
 from cotrain.loop.recipe import Recipe
-from cotrain.loop.refusals import refuse_idleness, refuse_lonely, refuse_mass_failure, refuse_silence
+from cotrain.loop.refusals import refuse_lonely, refuse_play, refuse_silence
 from cotrain.loop.schedule import Phase
 from cotrain.metrics.spent import flops_of
 from cotrain.metrics.starved import MARK
@@ -176,10 +176,9 @@ class CoTrainer:
         played, short = self.plays.of(step), self.policies.scoring_short()
         clock.lap("play")
         episodes = played.episodes
-        refuse_mass_failure(step, episodes, self.executor.set_aside)
+        refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
         refuse_silence(step, self.policies, played.outside)
         self.meter.spoken(episodes)
-        refuse_idleness(phase, episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.trust import admit_file, admit_model, admit_module
 from cotrain.disk.lock import RunLock
 from cotrain.loop import seal
 from cotrain.loop.directory import RunDirectory, recipe_json, weights_hash
@@ -117,6 +118,34 @@ def _setting(text: str, names: Mapping[str, str]) -> str:
         plain = value
     new = names.get(plain, plain) if isinstance(plain, str) and path.startswith("policies.") else plain
     return text if new == plain else f"{path}={json.dumps(new, ensure_ascii=False)}"
+
+
+def weights_of(policies: Mapping[str, Policy]) -> dict[str, str]:
+    """Hashes of what each policy begins with."""
+    found = {}
+    for name, spec in policies.items():
+        found[name] = weights_hash(spec.model) if isinstance(spec, Weights) else ""
+        if spec.lora is not None and spec.lora.path is not None:
+            found[f"{name}/adapter"] = weights_hash(spec.lora.path)
+    return found
+
+
+def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
+    """Of what a recipe is made of, the Python that is not cotrain's (``core/trust.py``)."""
+    classes = [one["class"] for one in arguments.values() if isinstance(one, Mapping) and one.get("class")]
+    for one in (target, *classes):
+        path = str(one).rpartition(":")[0]
+        if path.endswith(".py"):
+            admit_file(path)
+        elif path:
+            admit_module(path)
+
+
+def admit_models(policies: Mapping[str, Policy]) -> None:
+    """The same of models that come with Python files of their own."""
+    for policy in policies.values():
+        if isinstance(policy, Weights) and policy.trust_remote_code:
+            admit_model(policy.model)
 
 
 def refuse_lost(policies: Mapping[str, Policy], where: Path | str) -> None:

@@ -217,12 +217,12 @@ class Monitor:
 
     def _causes(self, new: list[Alarm]) -> list[Alarm]:
         """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
-        explained = consequences(new, self.alarms, self._row)
+        explained = set(map(id, consequences(new, self.alarms, self._row)))
         stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
         for alarms in stores:
-            for place in [place for place, alarm in alarms.items() if any(alarm is one for one in explained)]:
+            for place in [place for place, alarm in alarms.items() if id(alarm) in explained]:
                 del alarms[place]
-        return [one for one in new if not any(one is other for other in explained)]
+        return [one for one in new if id(one) not in explained]
 
     def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
         value, step = band.rule(series), series.step

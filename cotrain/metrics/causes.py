@@ -32,21 +32,39 @@ EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 def consequences(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
     """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
     name. ``alarms``: all so far, the new among them."""
-    firing = [alarm for alarm in alarms if alarm.last == row.get("step")]
-    before = {(alarm.band, alarm.key) for alarm in firing if all(alarm is not one for one in new)}
+    fresh, before = set(map(id, new)), set[tuple[str, str]]()
+    own: dict[str, list[Alarm]] = {}  # what can be a cause, by role
+    wide: list[Alarm] = []  # one that explains what is empty or constant anywhere
+    for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
+        if id(alarm) not in fresh:
+            before.add((alarm.band, alarm.key))
+        if alarm.band in (CONSTANT, CUT, *UNREAD):
+            own.setdefault(_role(alarm), []).append(alarm)
+            if not wide and alarm.band != CONSTANT and _share(alarm, row) > NEARLY_ALL:
+                wide.append(alarm)
     return [
         one
         for one in new
-        if (one.band, one.key) in before or any(_explains(cause, one, row) for cause in firing if cause is not one)
+        if (one.band, one.key) in before
+        or any(_explains(cause, one, row) for cause in (*own.get(_role(one), ()), *wide) if cause is not one)
     ]
 
 
+def _role(alarm: Alarm) -> str:
+    return alarm.key.partition("/")[0]
+
+
+def _share(alarm: Alarm, row: Mapping[str, Any]) -> float:
+    share = row.get(alarm.key)
+    return share if isinstance(share, int | float) else -1.0
+
+
 def _explains(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
-    role, share = cause.key.partition("/")[0], row.get(cause.key)
-    mine = other.key.partition("/")[0] == role
+    role, share = _role(cause), _share(cause, row)
+    mine = _role(other) == role
     if cause.band == CONSTANT:
         return other.band in EMPTY and mine
-    if cause.band not in (CUT, *UNREAD) or not isinstance(share, int | float):
+    if cause.band not in (CUT, *UNREAD) or share < 0.0:
         return False
     if other.band in (CONSTANT, *EMPTY):
         return share > NEARLY_ALL

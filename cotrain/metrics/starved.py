@@ -64,9 +64,13 @@ class Starved:
     def add(self, row: Mapping[str, Any]) -> list[Alarm]:
         """The next row of a training step."""
         self._last, skips = int(row["step"]), []
+        own: dict[str, dict[str, Any]] = {}  # the keys of each objective, and those of "failures"
+        for key, value in row.items():
+            own.setdefault(key.partition("/")[0], {})[key] = value
         for key in sorted(row):
             if key.endswith(SAMPLES):
-                self._objective(key.removesuffix(SAMPLES), row)
+                name = key.removesuffix(SAMPLES)
+                self._objective(name, own.get(name, {}), own.get(FAILURES.rstrip("/"), {}))
             elif key.endswith(UNREAD) and key.count("/") == 1:
                 self._count("unreadable answers", key, row[key] == 1.0)
             elif key.endswith(MARK):
@@ -87,7 +91,7 @@ class Starved:
         self.alarms["update skipped", f"{key} {self._last}"] = alarm
         return alarm
 
-    def _objective(self, name: str, row: Mapping[str, Any]) -> None:
+    def _objective(self, name: str, row: Mapping[str, Any], failed: Mapping[str, Any]) -> None:
         empty = row[name + SAMPLES] == 0
         self._count("no samples", name + SAMPLES, empty)
         dropped = self._dropped.setdefault(name, Counter())
@@ -95,11 +99,9 @@ class Starved:
         if not empty:
             dropped.clear()
             failures.clear()
+        for key, value in failed.items() if empty else ():
+            failures[key.removeprefix(FAILURES)] += int(value)
         for key, value in row.items():
-            if key.startswith(FAILURES) and empty:
-                failures[key.removeprefix(FAILURES)] += int(value)
-            if not key.startswith(f"{name}/"):
-                continue
             rest = key.removeprefix(name)
             if rest.startswith(DROPPED) and empty:
                 dropped[rest.removeprefix(DROPPED)] += int(value)

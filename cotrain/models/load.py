@@ -41,6 +41,7 @@ from cotrain.core.verbosity import shows_progress
 from cotrain.models.config import ATTENTION
 from cotrain.models.files import FILES, check_config, check_files, check_objects, read_object
 from cotrain.models.headers import COPIES, shapes_in, weight_files
+from cotrain.models.memory import out_of_memory
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
@@ -233,7 +234,8 @@ def reading(where: str, what: str = "") -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
             raise
-        raise ModelError(f"{where}: {what}cannot be read: {first_line(error)}") from error
+        why = "memory ran out; free some" if out_of_memory(error) else first_line(error)
+        raise ModelError(f"{where}: {what}cannot be read: {why}") from error
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:

@@ -13,24 +13,26 @@ cotrain itself (a wrong template, an unknown policy) and of the engine end the p
 Nothing outlives a
 play: what is still running when it ends is cancelled.
 
-Left out: playing inside of a running event loop, since the engine's turn is defined by the loop being ours.
+Inside of a running event loop, as a notebook's, protocols are played in a thread: the engine's turn is defined by the
+loop being ours.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import Declared, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
-from cotrain.core.user_code import place_of
+from cotrain.core.user_code import failure_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.play.conversation import Conversation
-from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.play.idle_loop import IdleLoop, Stopped, busy, is_ended, together
 from cotrain.play.role import Role, Turn
 from cotrain.text.nonce import nonce
 from cotrain.text.prompts import fields_of
@@ -59,6 +61,8 @@ class Stage:
     seed: int
     split: str
     step: int
+    asked: dict[str, dict[str, str]] = field(default_factory=dict)  # address of a conversation whose group the protocol
+    # left open → what it was asked
 
 
 class Roles:
@@ -115,10 +119,10 @@ class Roles:
         self, name: str, group: str | None, parent: Turn | None, fields: Mapping[str, Any], *, keep: bool
     ) -> Conversation:
         address, role = self._next(name), self._stage.roles[name]
-        return Conversation(
+        chat = Conversation(
             role=role,
             address=address,
-            group=f"{address.task}:{address.role}" if group is None else group,
+            group=whole_group(address.task, name) if group is None else group,
             parent=parent,
             fields=fields,
             renderer=self._stage.renderers[role.policy],
@@ -128,6 +132,9 @@ class Roles:
             keep=keep,
             declared=self._declared,
         )
+        if group is None:
+            self._stage.asked[str(address)] = {key: str(fields[key]) for key in sorted(fields_of(role.prompt))}
+        return chat
 
     async def _answer(
         self,
@@ -199,6 +206,12 @@ class RoleHandle:
         """A solution in tags as this role is read: for programs that speak in its place."""
         return self._roles._stage.roles[self._name].write(solution)
 
+    @property
+    def whole_group(self) -> str:
+        """The group of all traces of this role on this task, as ``group=roles.solver.whole_group``: for a protocol that
+        means to compare answers to different prompts."""
+        return whole_group(self._roles._task, self._name)
+
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
         """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""
         return self._roles._begin(self._name, group, parent, fields, keep=True)
@@ -209,8 +222,8 @@ class RoleHandle:
         """Ask once: a conversation of one turn.
 
         Args:
-            group: pool key of the trace; by default the traces of this role in the whole group on this task are one
-                pool.
+            group: which traces are compared with each other: those of one group. By default all of this role on this
+                task, which must then be asked the same; else name one, as in ``group=proposal.id``.
             parent: the turn that this one judges or answers.
             fields: what to put into the template. The parser sees them all; the template takes those it has.
 
@@ -224,6 +237,10 @@ class RoleHandle:
         """Ask ``n`` times at once; the turns come in the order of their calls."""
         chats = [self._roles._begin(self._name, group, parent, fields, keep=False) for _ in range(n)]
         return together([chat.say() for chat in chats])
+
+
+def whole_group(task: int, role: str) -> str:
+    return f"{task}:{role}"
 
 
 class Executor:
@@ -261,6 +278,7 @@ class Executor:
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
         self.loop, self.watch = loop or IdleLoop(), watch
         self.set_aside: dict[str, str] = {}  # problems that did not fit so far, by id, and why
+        self.asked: dict[int, dict[str, dict[str, str]]] = {}  # training step → ``Stage.asked`` of its play
 
     def greedy(self) -> Executor:
         """The same with every role at temperature 0."""
@@ -302,7 +320,7 @@ class Executor:
             split=split,
             step=step,
         )
-        declared = declared_by(protocol) or Declared(getattr(protocol, "__name__", str(protocol)), ())
+        declared = declared_by(protocol) or Declared(name_of(protocol), ())
         places = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         for tried in range(1, TRIES + 1):
             over = self.watch(len(places)) if self.watch else None
@@ -316,18 +334,18 @@ class Executor:
             except EngineLost as lost:  # it held nothing of its own: the same play once more, by another one
                 if tried == TRIES:
                     raise EngineLost(f"{lost}; so it was {TRIES} times in one play") from lost
+        if step >= 0:
+            self.asked[step] = stage.asked
         for episode, why in episodes:
             if why is not None:
                 self.set_aside.setdefault(episode.task_id, why)
         return tuple(episode for episode, _ in episodes)
 
 
-def failure_of(error: Exception) -> str:
-    """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own protocol."""
-    place, said = place_of(error), f"{type(error).__name__}: {error}"
-    if "'coroutine'" in said:
-        said += "; a call to a role is to be awaited"
-    return f"{place}: {said}" if place else said
+def name_of(protocol: Protocol) -> str:
+    """What a protocol is called, of whatever kind of callable it is."""
+    function = getattr(protocol, "func", protocol)  # of a functools.partial
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 async def _episode(
@@ -340,10 +358,16 @@ async def _episode(
         episode = roles._seal(None)
     except TooLong as error:
         why, episode = str(error), roles._seal(TOO_LONG)
-    except CotrainError:
-        raise
-    except Exception as error:  # noqa: BLE001  a protocol may raise anything; the episode says what
+    except Stopped as error:
         episode = roles._seal(failure_of(error))
+    except (CotrainError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if is_ended():
+            raise
+        episode = roles._seal(failure_of(error))
+    if isinstance(loop := asyncio.get_running_loop(), IdleLoop):
+        loop.watch.moved()
     if over is not None:
         over()
     return replace(episode, task_id=task.id), why

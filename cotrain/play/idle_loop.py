@@ -23,19 +23,27 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cotrain.core.errors import CotrainError
+from cotrain.core.user_code import failure_of
 from cotrain.play import stuck
 
 T = TypeVar("T")
+_ENDED: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks that are cancelled here, and by no protocol
 LOOK_UP = 0.1  # seconds between two looks at whether the run shall stop, while everyone waits for a server
 
 
 class Deadlock(CotrainError, RuntimeError):
     """Coroutines wait for something that neither the engine nor anything outside will ever bring."""
+
+
+class Stopped(CotrainError, RuntimeError):
+    """A protocol ended what is not its own: the loop, or the tasks of others."""
 
 
 class IdleLoop(asyncio.SelectorEventLoop):
@@ -45,23 +53,65 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self.advance: Callable[[], bool] = _nothing
         self.outside = 0  # how many coroutines wait for short work outside
         self.elsewhere = 0  # how many wait for a server that answers when it likes
+        self.given_up = False  # nobody waits for its end any more
         self.watch = stuck.Watch()
+        self._until: asyncio.Future[Any] | None = None  # what it runs for
         super().__init__(_IdleSelector(self))
+        self.set_exception_handler(_tell)
 
     def run(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
         """Run a coroutine to its end. What it leaves behind is cancelled and has ended by then.
 
         ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
         """
-        self.advance = advance or _nothing
+        self.advance, self.given_up = advance or _nothing, False
+        if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
+            return self._in_thread(work)
+        return self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self.run_until_complete(work)
+        except asyncio.CancelledError as error:
+            raise Stopped(
+                "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of its own"
+            ) from error
+        except SystemExit as error:  # of a task that a protocol began, or of a parser
+            raise Stopped(f"{failure_of(error)}; a run does not end that way: return, or raise an exception") from error
         finally:
             self._end_all()
             self.watch.rests()
 
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        before, self._until = self._until, asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
+        try:
+            return super().run_until_complete(self._until)
+        finally:
+            self._until = before
+
+    def stop(self) -> None:
+        """Called when what it runs for is over. Raises Stopped where a protocol calls it before."""
+        if self._until is not None and not self._until.done():
+            raise Stopped("a protocol cannot stop the loop it is played in; return, or raise an exception")
+        super().stop()
+
+    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
+        ends the other one too."""
+        with ThreadPoolExecutor(1, thread_name_prefix="cotrain-loop") as pool:
+            running = pool.submit(self._run, work)
+            try:
+                while not running.done():
+                    wait([running], timeout=LOOK_UP)  # a signal is seen between two looks
+            except BaseException:
+                self.given_up = True
+                raise
+            return running.result()
+
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""
+        if self.is_running():
+            raise Stopped("a protocol cannot close the loop it is played in; return, or raise an exception")
         if not self.is_closed():
             self._end_all()
         super().close()
@@ -69,8 +119,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
     def _end_all(self) -> None:
         self.advance = _nothing
         left = asyncio.all_tasks(self)
-        for task in left:
-            task.cancel()
+        _end(left)
         if left:
             self.run_until_complete(asyncio.wait(left))
         for task in left:
@@ -86,6 +135,12 @@ def _nothing() -> bool:
     return False
 
 
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio finds out too late to raise it, such as a failure of a task that nobody awaited."""
+    error = context.get("exception")
+    stuck.say(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
+
+
 class _IdleSelector(selectors.DefaultSelector):
     def __init__(self, loop: IdleLoop) -> None:
         super().__init__()
@@ -93,6 +148,9 @@ class _IdleSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         watch = self._loop.watch
+        if self._loop.given_up:
+            self._loop.given_up = False
+            raise KeyboardInterrupt
         watch.rests()
         try:
             return self._select(timeout)
@@ -101,6 +159,10 @@ class _IdleSelector(selectors.DefaultSelector):
 
     def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         loop = self._loop
+        if timeout == 0 and not loop.elsewhere and not loop.outside:  # somebody goes on, and the engine is not asked
+            events = super().select(0)
+            loop.watch.moved() if events else loop.watch.polled(loop)
+            return events
         if (timeout is None or timeout > 0) and not loop.outside:
             if loop.advance():
                 loop.watch.moved()
@@ -154,6 +216,20 @@ def elsewhere() -> Iterator[None]:
         loop.elsewhere -= 1
 
 
+def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        _ENDED.add(task)
+        task.cancel()
+
+
+def is_ended() -> bool:
+    """Whether the coroutine that asks is ended by its play, or thrown away, and not by a protocol."""
+    try:
+        return asyncio.current_task() in _ENDED
+    except RuntimeError:  # no loop runs
+        return True
+
+
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable[str] | None = None) -> list[T]:
     """Run all at once and return their results in order. If one fails the others are cancelled and have ended before
     its error is raised; of several errors, the first in order."""
@@ -165,8 +241,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         left = [task for task in tasks if not task.done()]
-        for task in left:
-            task.cancel()
+        _end(left)
         if left:
             await asyncio.wait(left)
         errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]

@@ -5,6 +5,7 @@ seconds, and then each time twice as long, one line on stderr names it::
 
     note: mine.py, line 7 has computed for 60 s, and nothing else can go on meanwhile; is it an endless loop? …
     note: nothing has moved for 60 s; mine.py, line 9 waits (task 3, member 0, and 7 more); …
+    note: nothing has moved for 60 s; mine.py, line 9 asks again and again (task 3, member 0); …
 
 Nothing is stopped: a tool may be slow, and only its user knows. A thread watches, since a loop that computes looks at
 nothing itself.
@@ -18,7 +19,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -39,6 +41,7 @@ class Watch:
         self._since: float | None = None  # a coroutine computes
         self._said = 0.0
         self._waits = 0.0  # seconds without an event
+        self._polls: float | None = None  # since when coroutines go on without one
         _WATCHED.add(self)
 
     def computes(self) -> None:
@@ -51,20 +54,28 @@ class Watch:
         self._since = None
 
     def moved(self) -> None:
-        """Something has come, or the engine has worked."""
-        self._waits = 0.0
+        """Something has come, the engine has worked, or an episode is over."""
+        self._waits, self._polls = 0.0, None
 
     def waited(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         """Nothing has come for so long."""
         before, self._waits = self._waits, self._waits + seconds
+        if _due(before, self._waits) and (where := _where(asyncio.all_tasks(loop), "waits")):
+            say(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
+
+    def polled(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Coroutines go on, and nothing has come. The models have no turn while one is ready to."""
+        now = time.monotonic()
+        if self._polls is None:
+            self._polls = now
+        before, self._waits = self._waits, now - self._polls
         if _due(before, self._waits):
-            waiting = [(task.get_name(), own_line(_lines(_frames_of(task)))) for task in asyncio.all_tasks(loop)]
-            named = sorted((name, line) for name, line in waiting if line) or sorted(waiting)
-            if named:
-                name, line = named[0]
-                more = f", and {len(named) - 1} more" if len(named) > 1 else ""
-                where = f"{line} waits ({name}{more})" if line else f"{name} waits{more}"
-                _say(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
+            ready = [task for task in asyncio.all_tasks(loop) if getattr(task, "_fut_waiter", None) is None]
+            if where := _where(ready, "asks again and again"):
+                say(
+                    f"nothing has moved for {self._waits:.0f} s; {where}, and no model has a turn meanwhile; await "
+                    "what it looks for, as a role or an asyncio.Event; Ctrl-C, twice, ends the run"
+                )
 
     def look(self) -> None:
         """Called by the thread that watches."""
@@ -73,10 +84,21 @@ class Watch:
             return
         before, self._said = self._said, time.monotonic() - since
         if _due(before, self._said) and (line := own_line(_lines(_frames_below(self._thread)))):
-            _say(
+            say(
                 f"{line} has computed for {self._said:.0f} s, and nothing else can go on meanwhile; "
                 "is it an endless loop? Ctrl-C ends the run"
             )
+
+
+def _where(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
+    """Who it is, by the first of them with a line of its user's own: "mine.py, line 9 waits (task 3, and 7 more)"."""
+    found = [(task.get_name(), own_line(_lines(_frames_of(task)))) for task in tasks]
+    named = sorted((name, line) for name, line in found if line) or sorted(found)
+    if not named:
+        return ""
+    name, line = named[0]
+    more = f", and {len(named) - 1} more" if len(named) > 1 else ""
+    return f"{line} {does} ({name}{more})" if line else f"{name} {does}{more}"
 
 
 def _due(before: float, now: float) -> bool:
@@ -126,6 +148,7 @@ def _lines(frames: Iterator[FrameType] | list[FrameType]) -> list[tuple[str, int
     return [(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     if shows_notes():
-        print(f"note: {text}", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # a stream that is closed
+            print(f"note: {text}", file=sys.stderr, flush=True)

@@ -60,7 +60,7 @@ def make(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> R
         return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
     except CotrainError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if target in SHIPPED:
             raise
         raise ConfigError(f"recipe {target!r}: {failure_in(Path(target.rpartition(':')[0]), error)}") from error

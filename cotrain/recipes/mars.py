@@ -40,7 +40,8 @@ QUERY = Finding[str]("query", str, "what was searched for")
 async def research(
     task: Task, roles: Roles, *, bin_size: int = 120, noise: float = 1.0, plan: bool = True, digest: bool = True
 ) -> None:
-    """One trajectory: plan, search, digests, solution; all of them get the reward ``outcome``.
+    """One trajectory: plan, search, digests, solution; all of them get the reward ``outcome``, and trajectories of one
+    problem are compared with each other, although each shows its roles what it has found.
 
     Notes: of the plan whether it ``found`` the documents, of a digest the ``recall`` and ``precision`` with which it
     holds the facts that its bin holds, of the solution the share of all facts that reached it (``informed``).
@@ -56,13 +57,16 @@ async def research(
     if digest:
         packed = first_fit_decreasing([len(document) for document in found], bin_size)
         bins = ["\n".join(found[i] for i in chosen) for chosen in packed]
-        digests = await together([roles.digester(documents=shown, purpose=question) for shown in bins])
+        digester = roles.digester
+        digests = await together(
+            [digester(group=digester.whole_group, documents=shown, purpose=question) for shown in bins]
+        )
         for shown, turn in zip(bins, digests, strict=True):
             weigh(turn, shown, facts)
         calls += digests
         said = [text for turn in digests if (text := turn.text.strip()) != NOTHING]
     context = " ".join([*said, question])
-    solution = await roles.solver(problem=context)
+    solution = await roles.solver(group=roles.solver.whole_group, problem=context)  # whatever each trajectory has found
     correct = await examine(task, roles, solution)
     if correct is None:
         return

@@ -39,6 +39,11 @@ LEARNED = {  # of what objectives report: how well what pays others, or teaches 
 }
 
 
+def ends_of(recipe: Any) -> dict[str, Any]:
+    """What ends a run of this recipe."""
+    return {"steps": recipe.length} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
+
+
 class Live:
     """Shows rows of metrics as they come. Use as a context: leaving it restores the terminal whatever happened."""
 

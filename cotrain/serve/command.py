@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, whole
+from cotrain.core.flags import Parser, add_trust, whole
 from cotrain.core.threads import settled_threads
 
 
@@ -25,6 +25,7 @@ def serve(words: Sequence[str]) -> int:
     parser.add_argument(
         "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
+    add_trust(parser)
     given = parser.strict(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -9,8 +9,13 @@ would take the machine.
 from __future__ import annotations
 
 import json
+import os
+import socket
+import sys
 import tempfile
+from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 
 from cotrain.core.errors import ConfigError
 from cotrain.tasks.cells import KINDS, PROCESSES, Kind
@@ -20,6 +25,7 @@ MEMORY_BYTES = 1 << 30  # address space of a program
 JUDGING = "cotrain.tasks.program_worker:load_programs"
 TRIED = 4 * PROCESSES  # processes that the test tries to start; they sleep
 DEADLINE_S = 5.0
+_PATH_LENGTH = 60  # of a directory for a socket, whose path has 107 bytes at most
 ABOUT: dict[Kind, str] = {
     "namespaces": "each program has a user or user namespace and process ids of its own",
     "bubblewrap": "each program has process ids of its own, through bwrap",
@@ -52,6 +58,17 @@ def reached(address):
     except OSError:
         return False
     return True
+def delivered(paths):
+    import socket
+    def send(one, path):
+        try:
+            one().sendto(b"x", path)
+        except OSError:
+            return False
+        return True
+    datagram = socket.AF_UNIX, socket.SOCK_DGRAM
+    ways = (lambda: socket.socket(*datagram), lambda: socket.socketpair(*datagram)[0])
+    return any(send(one, path) for one in ways for path in paths)
 """
 
 
@@ -77,14 +94,23 @@ def fault(kind: Kind) -> str | None:
 
 
 def ways_out(kind: Kind) -> list[str]:
-    """What this kind of cell leaves open here: "other files", "network"."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("seen")
-        file.flush()
+    """What this kind of cell leaves open here: "other files", "network", "Unix sockets"."""
+    short = None if len(tempfile.gettempdir()) < _PATH_LENGTH else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="cotrain-", dir=short) as folder, ExitStack() as opened:
+        os.chmod(folder, 0o755)
+        file, names = f"{folder}/file", [f"{folder}/socket"]
+        Path(file).write_text("seen")
+        if sys.platform == "linux":
+            names.append(f"\0{Path(folder).name}")  # an abstract one
+        for name in names:
+            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(name)
+        for path in (file, names[0]):
+            os.chmod(path, 0o666)
         checks = {
-            "other files": f"read({file.name!r}) is None",
-            "network": "not reached('192.0.2.1')",
-        }  # a route is asked for
+            "other files": f"read({file!r}) is None",
+            "network": "not reached('192.0.2.1')",  # a route is asked for
+            "Unix sockets": f"not delivered({names!r})",
+        }
         return [name for name, check in checks.items() if _tried(kind, {name: check}) is not None]
 
 
@@ -93,7 +119,7 @@ def _tried(kind: Kind, checks: dict[str, str]) -> str | None:
     worker = Worker(MEMORY_BYTES, (JUDGING,), kind)
     try:
         for name, check in checks.items():
-            names = ["begun", "imported", "read", "reached"]
+            names = ["begun", "imported", "read", "reached", "delivered"]
             paper = json.dumps({"imports": [], "names": names, "before": "", "tests": f"assert {check}"})
             grade = worker.ask(paper, _TEST, DEADLINE_S)
             if grade.value is not True:

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.trust import admit_module
 from cotrain.core.types import Grade, Task
 from cotrain.tasks.fences import MAX_PROGRAM, defines, program_of
 from cotrain.tasks.grade_process import GRACE_S
@@ -307,6 +308,7 @@ def whole(problem: Problem, program: str) -> str:
 def sandbox_of(name: str) -> Sandbox:
     """The function that "module:function" names. Raises ConfigError."""
     module, colon, function = name.partition(":")
+    admit_module(module)
     try:
         found = getattr(importlib.import_module(module), function) if colon else None
     except (ImportError, AttributeError, ValueError) as error:

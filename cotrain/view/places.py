@@ -13,6 +13,7 @@ from cotrain.report.compare_words import short_labels, slug_of
 from cotrain.view.follow import object_of
 
 RECIPE = "recipe.json"
+STOPPED = "stopped.json"  # of a run that an error ended
 MOST = 500
 DEEP = 3  # folders below the one that was named
 

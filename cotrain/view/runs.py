@@ -17,7 +17,7 @@ from cotrain.report.read import estimates, in_order
 from cotrain.view.curves import Curves, described
 from cotrain.view.detail import detail, models_of, weights_of
 from cotrain.view.follow import object_of
-from cotrain.view.places import RECIPE
+from cotrain.view.places import RECIPE, STOPPED
 from cotrain.view.rollouts import Json, Rollouts
 
 MOST_ALARMS = 40
@@ -57,6 +57,7 @@ class Run:
             int(watched),
             int(ended),
             sum(_changed(self.directory / f"{name}.json") for name in TRIED),
+            _changed(self.directory / STOPPED),
         ]
 
     def watch(self, rows: int = 200) -> bool:
@@ -75,7 +76,13 @@ class Run:
         ended = (self.directory / "summary.json").is_file()
         summary, torn = object_of(self.directory / "summary.json") if ended else ({}, "")
         before, _ = object_of(self.directory / "before.json")
+        stopped, _ = object_of(self.directory / STOPPED)
         notes = [note for note in (self._recipe_note, torn) if note]
+        if stopped and not ended:
+            said = str(stopped.get("error"))
+            notes.insert(
+                0, said if said.startswith("stopped") else f"stopped after step {stopped.get('steps')}: {said}"
+            )
         if self.curves.damaged:
             notes.append(f"{self.curves.damaged} line(s) of metrics.jsonl could not be read and were left out")
         columns, evaluations = self.curves.columns(), self.curves.evaluations()
@@ -90,6 +97,7 @@ class Run:
                 "seed": self.recipe.get("seed"),
                 "planned": self.recipe.get("steps"),
                 "ended": bool(summary),
+                "stopped": bool(stopped) and not ended,
                 "settings": shown(self.recipe.get("settings", {})),
                 "arguments": shown((self.recipe.get("origin") or {}).get("arguments", {})),
                 "provenance": shown(provenance),

@@ -23,6 +23,7 @@ from cotrain.report.escape import terminal
 from cotrain.report.guide import number
 from cotrain.report.live import clock, roles_of, spark
 from cotrain.view.curves import number as finite
+from cotrain.view.places import STOPPED
 from cotrain.view.runs import Run, opened
 
 PAUSE = 1.0  # seconds between looks
@@ -72,6 +73,7 @@ def snapshot(run: Run) -> dict[str, Any]:
         "share_spent": share_spent(ends, spent[-1]) if spent else 0.0,
         "phase": curves.phases[-1] if curves.phases else "",
         "ended": ended,
+        "stopped": not ended and (run.directory / STOPPED).is_file(),
         "tokens": finite(row.get("tokens")),
         "seconds_a_step": seconds,
         "gap": finite(row.get("gap")),
@@ -102,7 +104,13 @@ def _role(
 
 def screen(shown: Mapping[str, Any]) -> Group:
     """At most 24 lines of 80 columns."""
-    state = "ended" if shown["ended"] else f"phase {terminal(shown['phase'], 20)}"
+    state = (
+        "ended"
+        if shown["ended"]
+        else "stopped by an error"
+        if shown["stopped"]
+        else f"phase {terminal(shown['phase'], 20)}"
+    )
     left = ""
     share = shown["share_spent"]
     if not shown["ended"] and share and shown["seconds_a_step"]:

@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.loop.evaluation import Evaluation, evaluate
+from cotrain.loop.refusals import TooManyFailures
 from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.heldout import solving, verifying
 from cotrain.play.common_roles import parse_review, parse_solution
@@ -86,3 +88,46 @@ def test_greedy_judges_see_the_start_s_sampled_solutions():
     for name in ("balanced_accuracy", "step_balanced_accuracy"):
         assert found[f"verifier/greedy_{name}"] == same[f"verifier/{name}"] == same[f"verifier/greedy_{name}"]
     assert not any("greedy" in key for key in CoTrainer(warm).evaluate_fixed("test", 1)[0])
+
+
+BREAKS = {"all": "012", "one of three": "2"}  # problems
+
+
+def held_out_that_breaks(which):
+    """A protocol that raises on these problems, played on three of them."""
+
+    async def protocol(task, roles):
+        await roles.solver(problem=task.prompt)
+        if task.prompt in BREAKS[which]:
+            raise KeyError("vote")
+
+    role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
+    executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
+    tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
+    how = Evaluation(protocol=protocol, measures=(solving("solver", 4),))
+    return executor, lambda: evaluate(how, executor, tasks, split="test", group_size=4)[0]
+
+
+def test_a_held_out_protocol_that_breaks_everywhere_is_refused():
+    _, measure = held_out_that_breaks("all")
+    said = "held-out problems of test: 12 of 12 episodes failed, the first with: test_evaluation.py, line .*: KeyError"
+    with pytest.raises(TooManyFailures, match=said):
+        measure()
+
+
+def test_held_out_episodes_that_break_are_counted_and_told():
+    executor, measure = held_out_that_breaks("one of three")
+    assert measure()["broken_off"].value == pytest.approx(1 / 3)
+    [(problem, why)] = executor.set_aside.items()
+    assert problem == "t/2" and why.startswith("4 of 12 episodes on held-out problems of test broke off: test_eval")
+
+
+def test_a_held_out_protocol_that_asks_nobody_is_refused():
+    async def nobody(task, roles):
+        pass
+
+    role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
+    executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
+    task = Task(id="t/0", prompt="0", answer="1", solution=None, difficulty=0, grader=Exact())
+    with pytest.raises(ConfigError, match="held-out problems of test: protocol 'nobody' asked no role"):
+        evaluate(Evaluation(protocol=nobody, measures=()), executor, [task], split="test", group_size=1)

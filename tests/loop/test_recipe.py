@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.losses import Kl
@@ -18,6 +18,7 @@ from cotrain.loop.schedule import single
 from cotrain.recipes import find
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
+from tests.helpers import EASY
 
 
 def refuse(change, words):
@@ -276,3 +277,36 @@ def test_a_weight_is_positive():
     (objective,) = made.objectives.values()
     with pytest.raises(ConfigError, match="weight is 0"):
         replace(made, objectives={"generator": replace(objective, weight=0.0)})
+
+
+async def voting(task, roles, *, limit: int = 3, vote: bool):
+    """A protocol of a user's own: an option that may be left out, and one that may not."""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"vote": True, "limt": 4}, "unknown option of voting .phase 'train'.* 'limt'; did you mean 'limit'"),
+        ({}, "phase 'train': voting needs the option 'vote'"),
+        ({"vote": True, "limit": "4"}, "option limit of voting is '4'; expected a whole number"),
+    ],
+)
+def test_options_of_a_protocol_are_held_against_its_signature(options, told):
+    made = grpo(tasks=EASY, kl=0.0)
+    with pytest.raises(UserError, match=told):
+        replace(made, schedule=single(voting, "generator", **options))
+    with pytest.raises(UserError, match=told.replace("phase 'train'", "evaluation")):
+        replace(made, evaluation=replace(made.evaluation, protocol=voting, options=options))
+
+
+def test_a_protocol_takes_a_task_and_roles():
+    async def alone(task):
+        pass
+
+    made = grpo(tasks=EASY, kl=0.0)
+    with pytest.raises(
+        ConfigError, match=r"phase 'train': alone takes 1 argument.s.; expected .async def alone.task, roles"
+    ):
+        replace(made, schedule=single(alone, "generator"))
+    with pytest.raises(ConfigError, match="evaluation is 'solve'; expected a function"):
+        replace(made, evaluation=replace(made.evaluation, protocol="solve"))

@@ -1,9 +1,12 @@
 """What a program may not ask the kernel for: system calls by seccomp, files by Landlock. Neither needs a privilege.
 
 Seccomp refuses what reaches other processes (ptrace, reading their memory), what makes namespaces, mounts, shared
-memory that outlives its owner and sockets other than local ones; for a program that shares its user with us also
-signals to any process but itself. Landlock leaves the interpreter, its packages and the program's own folder; the rest
-of the files cannot be opened.
+memory that outlives its owner and sockets; for a program that shares its user with us also signals to any process but
+itself. Landlock leaves the interpreter, its packages and the program's own folder; the rest of the files cannot be
+opened.
+
+Of sockets a pair of connected streams stays, which an event loop needs. Anything else can be led to a socket of another
+process: Landlock does not ask about sockets with a path, and a pair of datagram sockets sends to any address.
 
 Left out: machines other than x86-64 and aarch64, and kernels without these (Landlock came with 5.13): there nothing is
 refused, and ``doctor`` says what is open.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -28,7 +32,8 @@ REFUSED = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447),
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
     "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
-    "unshare": (272, 97), "setns": (308, 268), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    "unshare": (272, 97), "setns": (308, 268), "socket": (41, 198), "connect": (42, 203), "bind": (49, 200),
+    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
 }  # fmt: skip
 ALONE = {  # for a program of the same user as ours
@@ -39,13 +44,14 @@ ALONE = {  # for a program of the same user as ours
 }  # fmt: skip
 ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138)}  # then refused but for its own number
 LIMITS = {"prlimit64": (302, 261)}  # for its own number or 0
-SOCKET, CLONE, CLONE3 = (41, 198), (56, 220), (435, 435)
+SOCKETPAIR, CLONE, CLONE3 = (53, 199), (56, 220), (435, 435)
+STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # SOCK_STREAM, with SOCK_NONBLOCK and SOCK_CLOEXEC
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, linux/audit.h
 X32 = 0x40000000  # numbers of another way into the same kernel
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; arguments: their low halves
+_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; arguments: 8 bytes, their low halves
 
 
 class _Filter(ctypes.Structure):
@@ -75,7 +81,8 @@ def _program(alone: bool) -> Iterator[bytes]:
     yield from (_step(_EQUAL, CLONE3[column], 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS))  # its flags cannot be seen
     yield from (_step(_EQUAL, CLONE[column], 0, 3), _step(_LOAD, _ARGUMENT))
     yield from (_step(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
-    yield from _only(SOCKET[column], (1,), no, number)
+    yield from _only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
+    yield from _only(SOCKETPAIR[column], STREAMS, no, number, place=1)
     own = os.getpid()
     for numbers in ITSELF.values() if alone else ():
         yield from _only(numbers[column], (own,), no, number)
@@ -84,10 +91,10 @@ def _program(alone: bool) -> Iterator[bytes]:
     yield _step(_RETURN, _ALLOW)
 
 
-def _only(call: int, values: tuple[int, ...], no: bytes, number: bytes) -> Iterator[bytes]:
-    """One call, with one of these as its first argument."""
+def _only(call: int, values: tuple[int, ...], no: bytes, number: bytes, place: int = 0) -> Iterator[bytes]:
+    """One call, with one of these as its argument at ``place``."""
     n = len(values)
-    yield from (_step(_EQUAL, call, 0, n + 3), _step(_LOAD, _ARGUMENT))
+    yield from (_step(_EQUAL, call, 0, n + 3), _step(_LOAD, _ARGUMENT + 8 * place))
     for i, value in enumerate(values):
         yield _step(_EQUAL, value, n - i, 0)
     yield from (no, number)

@@ -5,7 +5,7 @@ of a process that may signal them and nobody else; no fork escapes that call. A 
 server itself dies (``sweeper.py``).
 
 Root's own files stay shut to this user by their modes, and all others by Landlock where the kernel has it; there is no
-network but local sockets (seccomp). The working folder lies in the file system, and is watched.
+network and no socket of another process (seccomp). The working folder lies in the file system, and is watched.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ function Head({ document, here, places, error }) {
   const facts = [
     `${number(training.rows)}${run.planned ? ` of ${number(run.planned)}` : ""} steps`,
     tokens ? `${number(tokens)} tokens` : "", run.seed !== null && run.seed !== undefined ? `seed ${run.seed}` : "",
-    run.ended ? "ended" : source.live ? "following" : "not ended",
+    run.ended ? "ended" : run.stopped ? "stopped by an error" : source.live ? "following" : "not ended",
   ].filter(Boolean);
   return html`<header class="top"><div>
       <h1><${Text} of=${run.name} limit=${80} /></h1><p class="soft"><${Text} of=${run.directory} limit=${80} /> · <${Text} of=${facts.join(" · ")} />

@@ -64,10 +64,10 @@ export function Overview({ document, axis, setAxis }) {
 }
 
 function Alarms({ document }) {
-  const { alarms, bands } = document;
+  const { alarms, bands, run } = document;
   const outside = alarms.length ? [] : leaving(document);
   return html`<section class="alarms" aria-label="alarms">
-    ${alarms.length ? null : html`<p class="calm"><b>● no alarm</b> ${document.unwatched ? html`so far; ${number(document.unwatched)} steps are still looked at. ` : ""}${bands.watched.length} of ${bands.all} bands have data in this run.</p>`}
+    ${alarms.length || run.stopped ? null : html`<p class="calm"><b>● no alarm</b> ${document.unwatched ? html`so far; ${number(document.unwatched)} steps are still looked at. ` : ""}${bands.watched.length} of ${bands.all} bands have data in this run.</p>`}
     ${alarms.map((alarm) => html`<article class="alarm">
       <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, step ${alarm.step}${alarm.last > alarm.step ? ` to ${alarm.last}` : ""}</small></h3>
       <p>Read <b><${Text} of=${alarm.reading} /></b>; healthy: <${Text} of=${alarm.healthy} />.</p>

@@ -1,0 +1,173 @@
+"""Whose Python a run directory may have run: recipe.json names files and modules, and who loads them runs them.
+
+A user's own runs remember the code that they were begun with by its hash, in ``~/.config/cotrain/trusted`` (or below
+``$XDG_CONFIG_HOME``), and for the run itself, as long as it stays where it was begun, also by its path: who edits his
+method may resume. While a run directory is loaded (``loading``), other code is refused in one line before anything of
+it runs, unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. What an installed package holds
+is the user's own, as he installed it.
+
+Left out: what such code imports in turn. A file that is trusted may import what it likes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from cotrain.core.errors import RunDirectoryError
+
+_LOADED: ContextVar[str | None] = ContextVar("the run directory that is being loaded", default=None)
+_BEGUN: ContextVar[str | None] = ContextVar("the run directory that is being begun", default=None)
+_NAMED: set[tuple[Path, str]] = set()  # what a user, by his file of trust, named himself while this process lives
+_CONSENT: ContextVar[bool] = ContextVar("whether its code was consented to", default=False)
+
+
+@contextmanager
+def loading(directory: Path | str) -> Iterator[None]:
+    """Inside of the block only code that is trusted is run."""
+    token = _LOADED.set(str(directory))
+    try:
+        yield
+    finally:
+        _LOADED.reset(token)
+
+
+@contextmanager
+def beginning(directory: Path | str) -> Iterator[None]:
+    """Inside of the block what is admitted is remembered for this run too, whose provenance.json is there."""
+    token = _BEGUN.set(str(directory))
+    try:
+        yield
+    finally:
+        _BEGUN.reset(token)
+
+
+def consent(given: bool = True) -> None:
+    """From now on the code that run directories name is run, and remembered; or no more."""
+    _CONSENT.set(given)
+
+
+@contextmanager
+def consenting() -> Iterator[None]:
+    """The same for a block."""
+    token = _CONSENT.set(True)
+    try:
+        yield
+    finally:
+        _CONSENT.reset(token)
+
+
+def admit_file(path: str) -> None:
+    """Called before a Python file is run. Raises RunDirectoryError for one that the run directory names, and that
+    nobody trusts."""
+    directory = _LOADED.get()
+    if directory is not None and not os.path.isabs(path):
+        raise RunDirectoryError(
+            f"{directory}: recipe.json names the Python file {path!r} by a relative path, which is another file in "
+            "every directory; a run names it by its whole path"
+        )
+    _admit(hash_of([Path(path)]), os.path.realpath(path), f"the Python file {path}")
+
+
+def admit_module(name: str) -> None:
+    """The same of a module that is about to be imported."""
+    if name in sys.modules and _LOADED.get() is None:
+        return
+    file = _file_of(name)
+    if file is not None and not _installed(file):
+        _admit(hash_of([file]), str(file), f"the module {name} ({file})")
+
+
+def admit_model(model: str) -> None:
+    """The same of Python files that come with a model (``trust_remote_code``)."""
+    folder = Path(model).expanduser()
+    files = sorted(folder.glob("*.py")) if folder.is_dir() else []
+    _admit(hash_of(files, f"code of {model}"), model, f"Python files of the model {model} (trust_remote_code)")
+
+
+def _admit(key: str, where: str, what: str) -> None:
+    directory, begun = _LOADED.get(), _BEGUN.get()
+    if directory is None:
+        _NAMED.add((_path(), where))
+    elif (
+        (_path(), where) not in _NAMED
+        and not _CONSENT.get()
+        and _remembered().isdisjoint((key, _of_run(directory, where)))
+    ):
+        raise RunDirectoryError(
+            f"{directory} was not begun here with this code, and loading it would run {what}, which may do all that "
+            f"you may: read it, and give --trust-code if you trust it (from Python: cotrain.trust_code({directory!r}))"
+        )
+    remember(key, where)
+    if begun is not None:
+        remember(_of_run(begun, where), f"{where}, of {os.path.realpath(begun)}")
+
+
+def _of_run(directory: str, where: str) -> str:
+    """The code of this path in this run, in this place."""
+    at = os.path.realpath(directory)
+    return hash_of([Path(at) / "provenance.json"], f"run {at} {where}")
+
+
+def hash_of(files: Iterable[Path], name: str = "") -> str:
+    """Of what files hold, and a name that stands for them."""
+    found = hashlib.sha256(name.encode("utf-8", "surrogateescape"))
+    for file in files:
+        with suppress(OSError):  # whoever loads it says that it is not there
+            found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def remember(key: str, where: str) -> None:
+    """For this user. A home that cannot be written to remembers nothing, and consent is asked for again."""
+    if key in _remembered():
+        return
+    path = _path()
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{key} {json.dumps(where)}\n")
+
+
+def _remembered() -> set[str]:
+    try:
+        lines = _path().read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    return {line.partition(" ")[0] for line in lines}
+
+
+def _path() -> Path:
+    if held := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(held) / "cotrain" / "trusted"
+    home = os.environ.get("HOME", "")
+    if not os.path.isdir(home):
+        with suppress(KeyError):
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+    return Path(home) / ".config" / "cotrain" / "trusted"
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module, found without importing anything; None for one that is built in, or not there."""
+    places: Iterable[str] | None = None
+    spec = None
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, None if places is None else list(places))
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations or ()
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _installed(file: Path) -> bool:
+    ours = Path(__file__).parents[1]
+    return not {ours, *(Path(path) for path in sysconfig.get_paths().values())}.isdisjoint(file.parents)

@@ -1,0 +1,176 @@
+"""Whatever a protocol raises, or ends that is not its own, costs its episode, or is one line; never the run in
+silence."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+
+import pytest
+
+from cotrain.core.errors import CotrainError, said_by
+from cotrain.core.types import Sampling
+from cotrain.play import stuck
+from cotrain.play.executor import Executor
+from cotrain.play.idle_loop import IdleLoop, Stopped, together
+from cotrain.play.role import Role
+from tests.helpers import CharRenderer
+from tests.loop.test_evaluation import Exact, Warm
+
+
+class Odd(BaseException):
+    pass
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def played(act, members=2):
+    """What becomes of episodes of which the first one does this, before it asks anybody."""
+
+    async def protocol(task, roles):
+        turn = await roles.solver(problem=task.prompt)
+        if turn.address.member == 0:
+            await act()
+
+    from cotrain.core.types import Task
+
+    role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99))
+    executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
+    task = Task(id="t/0", prompt="0", answer="1", solution=None, difficulty=0, grader=Exact())
+    return [episode.failure for episode in executor.play(protocol, [task], step=0, group_size=members)]
+
+
+def raising(error):
+    async def act():
+        raise error
+
+    return act
+
+
+async def stops_the_loop():
+    asyncio.get_running_loop().stop()
+
+
+async def closes_the_loop():
+    asyncio.get_running_loop().close()
+
+
+async def cancels_itself():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+
+
+async def awaits_what_it_cancelled():
+    other = asyncio.create_task(asyncio.sleep(10))
+    other.cancel()
+    await other
+
+
+async def raises_in_a_part():
+    await together([raising(Odd("in a part"))(), asyncio.sleep(0)])
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (raising(asyncio.CancelledError()), "CancelledError: without a message"),
+        (raising(GeneratorExit("gone")), "GeneratorExit: gone"),
+        (raising(SystemExit(0)), "SystemExit: 0"),
+        (raising(Odd("odd")), "Odd: odd"),
+        (raising(ValueError()), "ValueError: without a message"),
+        (raising(ValueError("two\nlines")), "ValueError: two lines"),
+        (raising(Unprintable()), "Unprintable: its text cannot be had"),
+        (stops_the_loop, "a protocol cannot stop the loop it is played in; return, or raise an exception"),
+        (closes_the_loop, "a protocol cannot close the loop it is played in; return, or raise an exception"),
+        (cancels_itself, "CancelledError: without a message"),
+        (awaits_what_it_cancelled, "CancelledError: without a message"),
+        (raises_in_a_part, "Odd: in a part"),
+    ],
+)
+def test_it_costs_its_own_episode_and_says_the_line(act, told):
+    first, second = played(act)
+    assert second is None
+    assert re.fullmatch(r"test_protocols_that_end_oddly.py, line \d+: " + re.escape(told), first)
+
+
+async def exits_in_a_part():
+    await together([raising(SystemExit(0))()])
+
+
+async def cancels_everybody():
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (exits_in_a_part, r"test_protocols_that_end_oddly.py, line \d+: SystemExit: 0; a run does not end that way"),
+        (cancels_everybody, "a protocol cancelled the play it is part of"),
+    ],
+)
+def test_what_ends_the_play_says_so_in_one_line(act, told):
+    with pytest.raises(Stopped, match=told) as ended:
+        played(act)
+    assert isinstance(ended.value, CotrainError) and "\n" not in said_by(ended.value)
+
+
+def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(stuck, "AFTER", 0.2)
+    asked, last = [], asyncio.Event
+
+    async def polls():
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 0.7
+        while loop.time() < until:
+            await asyncio.sleep(0)  # it looks again
+        asked.append(last)
+
+    async def waits():
+        await asyncio.Event().wait()
+
+    loop = IdleLoop()
+    with pytest.raises(CotrainError):  # the other one waits for nothing
+        loop.run(together([waits(), polls()], ["task 0, member 0", "task 0, member 1"]))
+    said = capsys.readouterr().err.splitlines()
+    assert asked and 1 <= len(said) <= 2
+    assert re.match(
+        r"note: nothing has moved for 0 s; test_protocols_that_end_oddly.py, line \d+ asks again and again "
+        r"\(task 0, member 1\), and no model has a turn meanwhile; .*Ctrl-C, twice, ends the run",
+        said[0],
+    )
+
+
+def test_a_failure_that_nobody_awaited_is_one_line(capsys):
+    async def forgets():
+        task = asyncio.create_task(raising(KeyError("vote"))())
+        await asyncio.sleep(0.01)
+        del task
+
+    IdleLoop().run(forgets())
+    assert re.fullmatch(
+        r"note: Task exception was never retrieved: test_protocols_that_end_oddly.py, line \d+: KeyError: 'vote'\n",
+        capsys.readouterr().err,
+    )
+
+
+COMMAND = """
+import sys, os
+from cotrain.core import streams
+streams.secure()
+{}
+print("after")
+"""
+
+
+@pytest.mark.parametrize("act", ["sys.stdout.close(); sys.stderr.close()", "os.close(1)"])
+def test_a_protocol_cannot_close_the_output(act):
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", COMMAND.format(act)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "after\n", "")

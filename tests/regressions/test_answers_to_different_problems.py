@@ -1,0 +1,68 @@
+"""Four members of a group, each with a problem of its own, were compared as answers to one problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME, gives
+from cotrain.disk.ledger import Ledger
+from cotrain.loop import run as loop
+from cotrain.loop.schedule import single
+from cotrain.play.idle_loop import together
+from cotrain.recipes.grpo import grpo
+from tests.helpers import EASY, TINY
+
+ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 1}
+
+
+def trained(protocol, out, **options):
+    made = grpo(tasks=EASY, **ROOM)
+    measured = replace(made.evaluation, group_size=1, greedy=False, splits=())
+    loop.start(replace(made, evaluation=measured, schedule=single(protocol, "generator", **options)), out)
+    with Ledger(out / "episodes") as ledger:
+        return sorted({trace.group for episode in ledger.read(0) for trace in episode.traces})
+
+
+@gives(OUTCOME.to("solver"))
+async def of_its_own(task, roles, *, named="", paid=(0, 1)):
+    """Two problems, two answers to each, of which those of the problems in ``paid`` are rewarded."""
+    solver = roles.solver
+    problems = [f"{task.prompt} Case {n}." for n in (1, 2)]
+    groups = {"": [None, None], "each": ["0/1", "0/2"], "whole": [solver.whole_group] * 2}[named]
+    asked = [solver.many(2, problem=text, group=group) for text, group in zip(problems, groups, strict=True)]
+    for problem, turns in enumerate(await together(asked)):
+        for place, turn in enumerate(turns):
+            if problem in paid:
+                turn.reward(OUTCOME, float(place))
+
+
+def test_they_are_refused_in_one_line_that_says_what_to_name(tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        trained(of_its_own, tmp_path / "run")
+    said = str(refused.value)
+    assert "objective 'generator' compares the answers of role 'solver' to one task" in said and "\n" not in said
+    assert "problem was '" in said and "roles.solver(group=…)" in said and "group=roles.solver.whole_group" in said
+
+
+def test_a_protocol_may_name_its_groups(tmp_path):
+    assert trained(of_its_own, tmp_path / "each", named="each") == ["0/1", "0/2"]
+    assert trained(of_its_own, tmp_path / "whole", named="whole") == ["0:solver"]
+
+
+def test_what_is_not_rewarded_is_not_compared(tmp_path):
+    assert trained(of_its_own, tmp_path / "run", paid=(0,)) == ["0:solver"]
+
+
+def test_a_conversation_that_goes_on_differently_answers_one_prompt(tmp_path):
+    @gives(OUTCOME.to("solver"))
+    async def asks_again(task, roles):
+        chat = roles.solver.begin(problem=task.prompt)
+        turn = await chat.say()
+        chat.user(f"You said {len(turn.text)} letters.")
+        await chat.say()
+        chat.reward(OUTCOME, float(len(turn.text)))
+
+    assert trained(asks_again, tmp_path / "run") == ["0:solver"]
