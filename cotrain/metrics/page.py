@@ -48,7 +48,8 @@ in reach, and maj@k what a vote makes of it.""",
     (
         "What a judge is worth",
         JUDGE,
-        """Right is the positive class. An unreadable review is a wrong judgement of either class, as in ProcessBench.
+        """Right is the positive class: a false positive is a wrong solution called right. Precision, recall and F1 are
+those of the class "wrong". An unreadable review is a wrong judgement of either class, as in ProcessBench.
 The greedy figure is measured on the greedy solutions of the same problems, one each, and so on other solutions than the
 sampled one. With `fixed` it is measured on the same sampled solutions of the start as the figure at the roles'
 temperature: what a judge gains there is skill, and what it gains beyond at temperature 1 is lower entropy.""",
