@@ -178,7 +178,8 @@ def describe_run(recipe: Json, columns: Json, measured: Sequence[Mapping[str, An
     trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
     steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
     begun = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
-    rest = "; ".join([*describe_changes(measured), *[paid] * bool(paid)])
+    changes = "; ".join(describe_changes(measured))
+    rest = "; ".join(part for part in (changes and f"on held-out problems {changes}", paid) if part)
     return " ".join(f"{part}." for part in (first, ": ".join(filter(None, (begun, rest)))) if part)
 
 
@@ -186,7 +187,8 @@ def describe_changes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
     """Start → end on held-out problems of each role's first headline, with the interval of the change."""
     found: dict[str, str] = {}
     for one in measured:
-        if one["who"] not in found and one["headline"] and one["before"] and one["after"] and one["change"]:
+        whole = one["headline"] and one["before"] and one["after"] and one["change"]
+        if whole and one["who"] and one["who"] not in found:
             share, change = one["share"], Estimate.of_json(one["change"])
             start, end = (guide.number(Estimate.of_json(one[at]).value, share=share) for at in ("before", "after"))
             size = "no change shown" if change.includes(0.0) else f"{guide.points(change.value, share=share)} points"

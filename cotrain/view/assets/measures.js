@@ -117,7 +117,7 @@ export function worse(apart, ns) {
   const most = ns.at(-1), smaller = ns.slice(0, -1), z = SHARED_Z[Math.min(smaller.length, SHARED_Z.length) - 1];
   const found = smaller.flatMap((n) => {
     const [groups, few, many, sum, squares] = apart?.[`${n}-${most}`] ?? [0];
-    if (groups < 3) return [];
+    if (groups < 8) return [];
     const value = sum / groups, spread = Math.sqrt(Math.max(0, squares - groups * value * value) / (groups - 1) / groups), free = groups - 1;
     const t = z + (z ** 3 + z) / (4 * free) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * free * free);
     return [{ n, most, groups, few: few / groups, many: many / groups, value, low: value - t * spread, high: value + t * spread }];

@@ -203,7 +203,7 @@ function Processes({ of }) {
 
 function Cell({ estimate, share }) {
   if (!estimate || !finite(estimate.value)) return html`<td>–</td>`;
-  const bounds = finite(estimate.low) && finite(estimate.high) ? `${number(estimate.low, share)} to ${number(estimate.high, share)}` : "";
+  const bounds = finite(estimate.low) && finite(estimate.high) ? `${number(estimate.low, share).replace("\u202f%", "")} to ${number(estimate.high, share)}` : "";
   return html`<td>${number(estimate.value, share)} <small>${bounds}${estimate.n ? `, n\u00a0${estimate.n}` : ""}</small></td>`;
 }
 
