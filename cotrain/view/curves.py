@@ -115,7 +115,7 @@ class Curves:
 
     def phase_at(self, step: int) -> str:
         """The name of a step's phase; "" where it is not known."""
-        at = bisect.bisect_left(self.rows, step, key=lambda row: row["step"])
+        at = bisect.bisect_left([row["step"] for row in self.rows], step)
         return self.phases[at] if at < len(self.rows) and self.rows[at]["step"] == step else ""
 
     def seconds_of_last(self) -> float | None:

@@ -302,7 +302,8 @@ def folder_row(place: Place) -> dict[str, Any]:
     runs = [place.path] if place.kind == "run" else [run for seeds in place.arms.values() for run in seeds.values()]
     recipe, _ = object_of(place.path / RECIPE) if place.kind == "run" else ({}, "")
     summary, _ = object_of(place.path / "summary.json") if place.kind == "run" else ({}, "")
-    measured = figures(estimates(summary.get("before")), summary, roles_in(estimates(summary.get("after"))))
+    roles = sorted(roles_in(set(estimates(summary.get("after")))))
+    measured = figures(estimates(summary.get("before")), summary, roles)
     wanted = (one for one in measured if one["name"] == "pass@1" and not one["split"] and one["after"])
     return {
         "name": place.name,
