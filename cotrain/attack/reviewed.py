@@ -69,7 +69,7 @@ def reviewed(
     if not samples:
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver whose truth is known")
     for step, drawn in samples:
-        say(f"step {step}: {len(drawn.right)} solutions, {sum(drawn.right)} are right")
+        say(f"step {step + 1}: {len(drawn.right)} solutions, {sum(drawn.right)} are right")
     cells = []
     pace = Pace(len(points) * sum(len(drawn.attempts) for _, drawn in samples), "{} solutions reviewed", say)
     for place, point in enumerate(points):
@@ -158,14 +158,14 @@ _GRADED = _Graded()
 
 MATRICES = {
     "balanced_accuracy": "balanced accuracy",
-    "precision": "precision of finding wrong ones",
-    "recall": "recall of wrong ones",
+    "precision": "precision on wrong ones",
+    "recall": "recall on wrong ones",
 }
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, rollouts of a step down and verifiers across."""
-    rows = [f"{row['step']} n {row['n']}" for row in found["generators"]]
+    rows = [f"{row['step'] + 1} n {row['n']}" for row in found["generators"]]
     columns = [str(one["step"]) for one in found["verifiers"]]
 
     def cells(key: str) -> Cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -124,6 +125,7 @@ def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
     from cotrain.loop.run import Interrupted
 
+    progress(f"watch it in a browser: cotrain view {shlex.quote(str(out))}")
     try:
         result = work()
     except Interrupted as stopped:

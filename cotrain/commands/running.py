@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -298,11 +299,11 @@ def _watched(
     recipe: Any,
     work: Callable[[Any], Any],
     *,
-    out: str = "",
+    out: str,
     trackers: Sequence[str] = (),
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
-    """Run under the live table, mirrored in trackers; print where the results are."""
+    """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
     from cotrain.loop.costs import spent_by
     from cotrain.loop.guard import Diverged
     from cotrain.loop.run import Interrupted
@@ -315,7 +316,7 @@ def _watched(
             Live(ends_of(recipe), spent=spent_by(Path(out))) as live,
             Mirrors(live, out, trackers, about=about) as watch,
         ):
-            for note in notes:
+            for note in (*notes, f"watch it in a browser: cotrain view {shlex.quote(out)}"):
                 live.message(note)
             outcome = work(watch)
     except Interrupted as stopped:
@@ -371,6 +372,6 @@ def demo(argv: Sequence[str]) -> int:
                 "it, or "
                 "choose another --out"
             )
-        return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch))
+        return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch), out=given.out)
     recipe = build(seed=given.seed or 0)
-    return _watched(recipe, lambda watch: api.run(recipe, given.out, observer=watch))
+    return _watched(recipe, lambda watch: api.run(recipe, given.out, observer=watch), out=given.out)

@@ -23,7 +23,7 @@ class Alarm:
 
     def line(self) -> str:
         """One plain line; steps are counted from 1, as the other lines of a run do."""
-        shown = f" See rollouts {', '.join(self.examples)}." if self.examples else ""
+        shown = f" See rollouts {', '.join(self.examples)} (addresses count from 0)." if self.examples else ""
         read = f"{self.band} ({self.key}: {self.reading}; healthy: {self.healthy})"
         return f"alarm after step {self.step + 1}: {read}. {self.advice}{shown}"
 

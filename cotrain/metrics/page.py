@@ -48,7 +48,8 @@ in reach, and maj@k what a vote makes of it.""",
     (
         "What a judge is worth",
         JUDGE,
-        """Right is the positive class. An unreadable review is a wrong judgement of either class, as in ProcessBench.
+        """Right is the positive class: a false positive is a wrong solution called right. Precision, recall and F1 are
+those of the class "wrong". An unreadable review is a wrong judgement of either class, as in ProcessBench.
 The greedy figure is measured on the greedy solutions of the same problems, one each, and so on other solutions than the
 sampled one. With `fixed` it is measured on the same sampled solutions of the start as the figure at the roles'
 temperature: what a judge gains there is skill, and what it gains beyond at temperature 1 is lower entropy.""",
@@ -68,12 +69,11 @@ interval leaves what its measure can be. The change from before to after is pair
 )
 BANDS_HEAD = """## Health bands
 
-`cotrain/metrics/alarms.py` reads the rows while a run goes on. An alarm is printed once, at the step where its band is
-first left; `summary.json` lists all of them under `alarms`, with the steps from and to which they held, and the
-report's section Health shows them and every band. A window is so many rows that have the metric: in an alternating
+`cotrain/metrics/alarms.py` reads the rows while a run goes on. An alarm is printed once, after the step where its band
+is first left; `summary.json` lists all of them under `alarms`, with the steps (from 0) from and to which they held, and
+the page's Overview shows them with the rollouts. A window is so many rows that have the metric: in an alternating
 schedule, steps at which that policy was trained. A band on a range of the table is left by a window whose mean is not
-*tolerable*, or, where that metric moves from step to step, by a window of which no row is healthy; the report says
-"watch" outside of the healthy range and "look here" outside of the tolerable one. A metric
+*tolerable*, or, where that metric moves from step to step, by a window of which no row is healthy. A metric
 that must stay near its best has fallen only where the fall is 2.5 standard errors too, by the scatter of its last rows:
 three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name up to three rollouts, to be found in
 `episodes/`. The pages of comparisons and studies list by recipe which alarms fired in how many runs.

@@ -234,19 +234,18 @@ JUDGE = (
     ),
     Metric(
         key="{role}/true_negative_rate", headline=MAIN, label="wrong solutions rejected", better=1, at=BOTH,
-        meaning="share of wrong solutions called INCORRECT; the rate of false positives is 1 minus it",
+        meaning="share of wrong solutions called INCORRECT; the false positive rate is 1 minus it",
     ),
     Metric(
-        key="{role}/precision", label="rejections that were deserved "
-            "(precision)", better=1, at=HELD_OUT, trend="rising",
-        meaning="of finding wrong solutions: share of the rejected ones that are wrong",
+        key="{role}/precision", label="precision on wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        meaning="precision of the class \"wrong\": share of the solutions called INCORRECT that are wrong",
     ),
     Metric(
-        key="{role}/recall", label="wrong solutions found (recall)", better=1, at=HELD_OUT, trend="rising",
-        meaning="of finding wrong solutions: share of the wrong ones that are rejected",
+        key="{role}/recall", label="recall on wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        meaning="recall of the class \"wrong\": the true negative rate",
     ),
     Metric(
-        key="{role}/f1", headline=MAIN, label="F1 of finding wrong solutions", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/f1", headline=MAIN, label="F1 on wrong solutions", better=1, at=HELD_OUT, trend="rising",
         meaning="harmonic mean of these two",
     ),
     Metric(
@@ -267,8 +266,8 @@ JUDGE = (
         meaning="share of wrong steps called wrong",
     ),
     Metric(
-        key="{role}/step_f1", label="F1 of finding wrong steps", better=1, at=HELD_OUT, trend="rising",
-        meaning="F1 of finding wrong steps",
+        key="{role}/step_f1", label="F1 on wrong steps", better=1, at=HELD_OUT, trend="rising",
+        meaning="the same over steps",
     ),
     Metric(
         key="{role}/first_error_accuracy", label="first wrong step located", better=1, at=HELD_OUT, trend="rising",

@@ -1,4 +1,6 @@
-"""The family of verdicts: how well a judge tells right from wrong. Right is the positive class.
+"""The family of verdicts: how well a judge tells right from wrong.
+
+Right is the positive class: a false positive (fp) is a wrong solution called right.
 
 ::
 
@@ -7,7 +9,7 @@
     wrong           fp             tn                                     (nothing readable: fp)
 
     true positive rate  tp/(tp+fn)      true negative rate  tn/(tn+fp)      balanced accuracy  their mean
-    of finding what is wrong:  precision  tn/(tn+fn)    recall  tn/(tn+fp)    F1  2tn/(2tn+fn+fp)
+    of the class "wrong":  precision  tn/(tn+fn)    recall  tn/(tn+fp)    F1  2tn/(2tn+fn+fp)
     Matthews correlation (MCC)  (tp·tn − fp·fn) / √((tp+fp)(tp+fn)(tn+fp)(tn+fn)), in [−1, 1]
 
 The MCC is undefined where one class, or one verdict, is missing; that is counted (``mcc_undefined``), and never a 0.

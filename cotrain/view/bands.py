@@ -37,7 +37,7 @@ def held_out_run(curves: Curves) -> SeedRun:
     """The evaluations of one run."""
     spent = curves.spent_at([row["step"] for row in curves.held_out])
     return _seed_run(
-        [({**cost, "step": row["step"]}, row) for cost, row in zip(spent, curves.held_out, strict=True)],
+        [({**cost, "step": row["step"] + 1.0}, row) for cost, row in zip(spent, curves.held_out, strict=True)],
         lambda name: name not in ("step", "tokens") and not name.startswith("updates/"),
     )
 

@@ -8,18 +8,21 @@ vote agree.
     errors    role → kind of the first error → reviews that called the solution right, that called it wrong, unread
     pairs     "a|b" → both right, only a, only b, both wrong: who calls what right
     best      role → n → groups, then what the judge says of the best of n, how often it is right, how often any is
+    apart     role → "few-many" → groups of at least ``many``, how often the choice among few is right and how often
+              that among many, the sum of the differences and that of their squares
     rates     nine bins of the share of right solutions in a group
 
-"Right" is the positive class. *rule* is the truth by the grader; *vote* calls those solutions right that give the
-group's most frequent answer, and nothing where two are; *reviews* is what most readable reviews say, *one review* and
-*another* are the first two of a solution. The best of n is an expectation over the subsets of a group, in closed form;
-a tie is broken by chance.
+"Right" is the positive class: a false positive is wrong and called right. *rule* is the truth by the grader; *vote*
+calls those solutions right that give the group's most frequent answer, and nothing where two are; *reviews* is what
+most readable reviews say, *one review* and *another* are the first two of a solution. The best of n is an expectation
+over the subsets of a group, in closed form; a tie is broken by chance.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from math import comb
 from typing import Any
 
@@ -81,9 +84,12 @@ class Counts:
             self.add(("rates", role), [float(at == place) for at in range(RATES + 1)])
         whole = [(said, right) for said, right in scored if said is not None and right is not None]
         if len(whole) > 1:
-            for n in SIZES:
-                if n <= len(whole):
-                    self.add(("best", role, str(n)), [1.0, *best_of(whole, n)])
+            best = {n: best_of(whole, n) for n in SIZES if n <= len(whole)}
+            for n, found in best.items():
+                self.add(("best", role, str(n)), [1.0, *found])
+            for few, many in combinations(best, 2):
+                one, other = best[few][1], best[many][1]
+                self.add(("apart", role, f"{few}-{many}"), [1.0, one, other, other - one, (other - one) ** 2])
 
 
 def summed(some: Sequence[Counts]) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def summed(some: Sequence[Counts]) -> dict[str, Any]:
         for key, values in one.sums.items():
             if key[0] != "judges":
                 total.add(key, values)
-    found: dict[str, Any] = {"errors": {}, "pairs": {}, "best": {}, "rates": {}}
+    found: dict[str, Any] = {"errors": {}, "pairs": {}, "best": {}, "apart": {}, "rates": {}}
     for (what, name, *rest), values in sorted(total.sums.items()):
         if rest:
             found[what].setdefault(name, {})[rest[0]] = values

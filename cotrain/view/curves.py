@@ -1,8 +1,10 @@
 """The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen
 shows.
 
-Each point of a long run is the mean of as many rows as it stands for; alarms are found on all rows. A metric of an
-objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values are None.
+On the axis "step" a point stands at how many steps were finished, as the console counts: the row of step 0 at 1, an
+evaluation of the start at 0. Each point of a long run is the mean of as many rows as it stands for; alarms are found on
+all rows. A metric of an objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values
+are None.
 """
 
 from __future__ import annotations
@@ -111,6 +113,11 @@ class Curves:
         self.phases.append(phase if isinstance(phase, str) else "")
         self.rows.append(values)
 
+    def phase_at(self, step: int) -> str:
+        """The name of a step's phase; "" where it is not known."""
+        at = bisect.bisect_left([row["step"] for row in self.rows], step)
+        return self.phases[at] if at < len(self.rows) and self.rows[at]["step"] == step else ""
+
     def seconds_of_last(self) -> float | None:
         """How long the last step took."""
         return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
@@ -130,7 +137,8 @@ class Curves:
         return {
             "every": every,
             "rows": count,
-            "axes": {n: _ends(rows, spans, n) for n in axes} | {n: _ends(sums, spans, n) for n in summed},
+            "axes": {n: _finished(rows, spans) if n == "step" else _ends(rows, spans, n) for n in axes}
+            | {n: _ends(sums, spans, n) for n in summed},
             "series": {name: _means(rows, spans, name) for name in series},
             "trained": {policy: _means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
             "phases": [self.phases[a] for a, _ in spans],
@@ -142,7 +150,7 @@ class Curves:
         names = sorted({name for row in rows for name in row} - {"step", "tokens"})
         spans = [(at, at + 1) for at in range(len(rows))]
         spent = self.spent_at([row["step"] for row in rows]) if rows else []
-        axes: dict[str, Any] = {"step": _ends(rows, spans, "step")} if rows else {}
+        axes: dict[str, Any] = {"step": _finished(rows, spans)} if rows else {}
         axes |= {name: _ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
         shown = [name for name in names if not name.startswith("updates/")]
         return {"axes": axes, "series": {name: _means(rows, spans, name) for name in shown}}
@@ -206,6 +214,11 @@ def _ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -
     return found
 
 
+def _finished(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) -> list[float]:
+    """How many steps were finished at the last row of each point."""
+    return _ends([{"step": row["step"] + 1.0} for row in rows], spans, "step")
+
+
 def _short(value: float) -> float:
     """Six digits: half the bytes."""
     return float(f"{value:.6g}")
@@ -244,6 +257,7 @@ def described(
             "advice": read.advice,
             "trend": read.trend,
             "meaning": read.meaning,
+            "spoken": not read.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
         }
     return found
 

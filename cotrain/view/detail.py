@@ -22,9 +22,12 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 NAME = "tokenizer.json"
 
 
-def detail(episode: Json, models: Mapping[str, str], weights: Weights, *, tokens: int = 64) -> dict[str, Any]:
-    """The rollout as a page wants it. ``models``: policy → the model it began with; ``tokens``: of how many traces, the
-    speeches before the reviews, each token is told."""
+def detail(
+    episode: Json, models: Mapping[str, str], weights: Weights, due: Json | None = None, *, tokens: int = 64
+) -> dict[str, Any]:
+    """The rollout as a page wants it. ``models``: policy → the model it began with; ``due``: objectives of its step's
+    phase, as ``due_in`` has them; ``tokens``: of how many traces, the speeches before the reviews, each token is
+    told."""
     traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
     traces.sort(key=lambda trace: trace.get("parent") is not None)
     problem = next((t["parsed"][PROBLEM.name] for t in traces if t["parsed"].get(PROBLEM.name)), None)
@@ -35,8 +38,42 @@ def detail(episode: Json, models: Mapping[str, str], weights: Weights, *, tokens
         "task_id": episode.get("task_id"),
         "failure": episode.get("failure"),
         "problem": problem,
-        "traces": [_trace(trace, models, weights, place < tokens) for place, trace in enumerate(traces)],
+        "traces": [
+            _trace(trace, models, weights, place < tokens) | {"learned": learned_from(trace, due)}
+            for place, trace in enumerate(traces)
+        ],
     }
+
+
+def learned_from(trace: Json, due: Json | None) -> str:
+    """Is this trace in training? "yes", or "no" with the reason. What was learned from has advantages in the
+    ledger."""
+    if trace.get("failure"):
+        return f"no: {trace['failure']}"
+    if runs := [run for runs in trace.get("advantages", {}).values() for run in runs]:
+        return "yes" if any(value for value, _ in runs) else "yes, but its advantage is 0"
+    if due is None:
+        return "no: nothing was learned from it"
+    mine = [name for name, objective in due.items() if trace.get("role") in _roles(objective)]
+    if mine:
+        return f"no: {' and '.join(mine)} took no advantage from it, as from a group whose rewards are all equal"
+    trained = dict.fromkeys(str(objective.get("policy")) for objective in due.values())
+    return f"no: this step trained {' and '.join(trained) or 'nothing'} on other turns"
+
+
+def due_in(recipe: Json, phase: str) -> dict[str, Json] | None:
+    """The objectives of a phase by name, as ``recipe.json`` has them; None where it does not name the phase."""
+    settings = _inside(recipe, "settings")
+    phases, known = _inside(settings, "schedule").get("phases"), _inside(settings, "objectives")
+    for one in phases if isinstance(phases, list) else ():
+        if isinstance(one, dict) and one.get("name") == phase and isinstance(one.get("objectives"), list):
+            return {name: known[name] for name in one["objectives"] if isinstance(known.get(name), dict)}
+    return None
+
+
+def _roles(objective: Json) -> Sequence[str]:
+    on = objective.get("on")
+    return on if isinstance(on, list) else [str(on)]
 
 
 def _trace(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:

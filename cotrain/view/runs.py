@@ -12,15 +12,16 @@ from cotrain.core.redact import redacted
 from cotrain.core.statistics import Estimate, difference
 from cotrain.metrics.alarms import BANDS, watched, with_examples
 from cotrain.metrics.table import is_headline, limits_of, rank
-from cotrain.report.guide import take_apart
+from cotrain.report import guide
 from cotrain.report.read import estimates, in_order
 from cotrain.view.curves import Curves, described
-from cotrain.view.detail import detail, models_of, weights_of
+from cotrain.view.detail import detail, due_in, models_of, weights_of
 from cotrain.view.follow import object_of
 from cotrain.view.places import RECIPE, STOPPED
 from cotrain.view.rollouts import Json, Rollouts
 
 MOST_ALARMS = 40
+LATELY = 10  # points that "at the end" is the mean of
 TRIED = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
 
 
@@ -84,12 +85,15 @@ class Run:
                 0, said if said.startswith("stopped") else f"stopped after step {stopped.get('steps')}: {said}"
             )
         if self.curves.damaged:
-            notes.append(f"{self.curves.damaged} line(s) of metrics.jsonl could not be read and were left out")
+            lines = "1 line" if self.curves.damaged == 1 else f"{self.curves.damaged} lines"
+            notes.append(f"metrics.jsonl: left out {lines} that cannot be read")
         columns, evaluations = self.curves.columns(), self.curves.evaluations()
         roles = in_order({name.split("/")[0] for name in self.curves.names if name.endswith("/length")})
         values = {**columns["series"], **evaluations["series"]}
         bands = watched(self.curves.last.keys()) if self.curves.last else []
+        measured = figures(estimates(summary.get("before", before)), summary, roles)
         return {
+            "said": describe_run(self.recipe, columns, measured, describe_pay(columns["series"], roles, self.weights)),
             "run": {
                 "name": str(self.recipe.get("name") or self.directory.name),
                 "directory": self.directory.name,
@@ -111,7 +115,7 @@ class Run:
             "evaluations": evaluations,
             "processes": self.curves.processes.rows(),
             "metrics": described(list(values), roles, values),
-            "figures": figures(estimates(summary.get("before", before)), summary, roles),
+            "figures": measured,
         }
 
     def _alarms(self) -> list[dict[str, Any]]:
@@ -132,7 +136,12 @@ class Run:
     def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
         """One rollout; None where there is none."""
         found = self.rollouts.find(step, task, member)
-        return None if found is None else detail(found, self.models, self.weights, tokens=tokens)
+        if found is None:
+            return None
+        with self._lock:
+            self.curves.read()
+            due = due_in(self.recipe, self.curves.phase_at(step))
+        return detail(found, self.models, self.weights, due, tokens=tokens)
 
 
 def _changed(path: Path) -> int:
@@ -148,7 +157,10 @@ def figures(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) ->
     after, paired = estimates(summary.get("after")), estimates(summary.get("change"))
     found = []
     for key in {**before, **after}:
-        name = take_apart(key, roles)
+        name = guide.take_apart(key, roles)
+        both = [e[key].value for e in (before, after) if key in e]
+        if name.metric.endswith("_undefined") and not any(both):
+            continue  # nothing is undefined
         low, high = limits_of(name.metric)
         change = paired.get(key)
         if change is None and key in before and key in after:
@@ -159,11 +171,66 @@ def figures(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) ->
             "before": before[key].json() if key in before else None,
             "after": after[key].json() if key in after else None,
             "change": change.json() if change else None,
-            **described([key], roles, {key: [e[key].value for e in (before, after) if key in e]})[key],
+            **described([key], roles, {key: both})[key],
         })  # fmt: skip
     order = in_order(str(entry["who"]) for entry in found)
     found.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], rank(e["name"])))
     return found
+
+
+def describe_run(recipe: Json, columns: Json, measured: Sequence[Mapping[str, Any]], paid: str) -> str:
+    """What a run was and what came of it: its recipe's first sentence; who was trained, start → end with the interval
+    of the change, and what was paid beside what is true."""
+    about = " ".join(str(recipe.get("description") or "").partition("\n\n")[0].replace("``", "").split())
+    first = about.partition(". ")[0].rstrip(".:")
+    trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
+    steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"
+    begun = f"{steps} of training {trained}" if trained else steps if columns["rows"] else ""
+    changes = "; ".join(describe_changes(measured))
+    rest = "; ".join(part for part in (changes and f"on held-out problems {changes}", paid) if part)
+    return " ".join(f"{part}." for part in (first, ": ".join(filter(None, (begun, rest)))) if part)
+
+
+def describe_changes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Start → end on held-out problems of each role's first headline, with the interval of the change."""
+    found: dict[str, str] = {}
+    for one in measured:
+        whole = one["headline"] and one["before"] and one["after"] and one["change"]
+        if whole and one["who"] and one["who"] not in found:
+            share, change = one["share"], Estimate.of_json(one["change"])
+            start, end = (guide.number(Estimate.of_json(one[at]).value, share=share) for at in ("before", "after"))
+            size = "no change shown" if change.includes(0.0) else f"{guide.points(change.value, share=share)} points"
+            size = size if share else size.removesuffix(" points")
+            bounds = guide.between(change, share=share).removesuffix(" points")
+            found[one["who"]] = f"{one['who']} {one['label']} {start} → {end} ({size}, 95\u202f%: {bounds})"
+    return list(found.values())
+
+
+def describe_pay(
+    series: Mapping[str, Sequence[float | None]], roles: Sequence[str], weights: Mapping[str, Mapping[str, float]]
+) -> str:
+    """What is paid beside what is true, over the last points: what judges call right; without a judge the reward that
+    weighs most. "" where neither is known."""
+    judges, paid = [], []
+    for role in roles:
+        words = f"the {role} calls {{}} of solutions right, {{}} are"
+        judges.append((f"{role}/predicted_positive", f"{role}/base_rate", words))
+        mine = {name: weight for name, weight in weights.get(role, {}).items() if name != "format"}
+        if mine:
+            most = max(mine, key=lambda name: mine[name])
+            words = f"the {role}'s {most} reward is {{}}, {{}} of its answers are right"
+            paid.append((f"{role}/reward/{most}", f"{role}/accuracy", words))
+    for some in (judges, paid):
+        said = []
+        for given, true, words in some:
+            both = zip(series.get(given, ()), series.get(true, ()), strict=False)
+            pairs = [(a, b) for a, b in both if a is not None and b is not None][-LATELY:]
+            if pairs:
+                means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
+                said.append(words.format(*(guide.number(mean, share=0.0 <= mean <= 1.0) for mean in means)))
+        if said:
+            return f"at the end {', '.join(said)}"
+    return ""
 
 
 def opened(directory: Path) -> Run:

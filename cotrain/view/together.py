@@ -36,7 +36,7 @@ from cotrain.view.bands import arms_of, bands_of, tells_of_training
 from cotrain.view.follow import object_of
 from cotrain.view.places import RECIPE, Place, comparison_at
 from cotrain.view.rollouts import FIELDS
-from cotrain.view.runs import Run, shown
+from cotrain.view.runs import Run, figures, shown
 from cotrain.view.settings import flat, word
 
 MOST_SETTINGS = 120  # rows of the difference of settings
@@ -302,8 +302,9 @@ def folder_row(place: Place) -> dict[str, Any]:
     runs = [place.path] if place.kind == "run" else [run for seeds in place.arms.values() for run in seeds.values()]
     recipe, _ = object_of(place.path / RECIPE) if place.kind == "run" else ({}, "")
     summary, _ = object_of(place.path / "summary.json") if place.kind == "run" else ({}, "")
-    before, after = estimates(summary.get("before")), estimates(summary.get("after"))
-    name = next((key for key in after if key.count("/") == 1 and key.endswith("/pass@1")), None)
+    roles = sorted(roles_in(set(estimates(summary.get("after")))))
+    measured = figures(estimates(summary.get("before")), summary, roles)
+    wanted = (one for one in measured if one["name"] == "pass@1" and not one["split"] and one["after"])
     return {
         "name": place.name,
         "kind": place.kind,
@@ -312,7 +313,7 @@ def folder_row(place: Place) -> dict[str, Any]:
         "planned": recipe.get("steps"),
         "runs": len(runs),
         "ended": sum((run / "summary.json").is_file() for run in runs),
-        "figure": None if name is None else [name, before[name].value if name in before else None, after[name].value],
+        "figure": next(wanted, None),
     }
 
 

@@ -132,7 +132,9 @@ def screen(shown: Mapping[str, Any]) -> Group:
             beside = (length, speed, "")[place]
             cells = (role["role"] if not place else "", name, now, spark(tuple(values)), beside)
             table.add_row(*(Text(terminal(cell, 26), overflow="crop") for cell in cells))
-    alarms = [Text(f"! {terminal(a['band'])} since step {a['step']}: {terminal(a['advice'])}") for a in shown["alarms"]]
+    alarms = [
+        Text(f"! {terminal(a['band'])} since step {a['step'] + 1}: {terminal(a['advice'])}") for a in shown["alarms"]
+    ]
     for line in alarms:
         line.truncate(COLUMNS)
         line.stylize("bold red")

@@ -52,14 +52,15 @@ def _find(run: Run, address: str) -> tuple[dict[str, Any], str]:
     found = run.rollout(step, task, member)
     if found is None:
         steps = [one.step for one in run.rollouts.members()]
-        there = f"its ledger has steps {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
+        there = f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
         raise ConfigError(f"cotrain why: {run.directory} has no rollout {step}:{task}:{member}; {there}")
     return found, ":".join(parts[3:])
 
 
 def explained(found: dict[str, Any], only: str = "") -> list[str]:
     """The lines for one rollout; of one trace alone where ``only`` ends an address that it has."""
-    lines = [f"rollout {found['step']}:{found['task']}:{found['member']}, task {terminal(found['task_id'], 80)}"]
+    address = f"{found['step']}:{found['task']}:{found['member']}"
+    lines = [f"rollout {address}, of step {found['step'] + 1}, task {terminal(found['task_id'], 80)}"]
     if found["failure"]:
         lines.append(f"broke off: {terminal(found['failure'], 200)}")
     if found["problem"]:
@@ -87,7 +88,6 @@ def _trace(trace: dict[str, Any]) -> list[str]:
     sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]
     masked = trace["token_count"] - sampled
     ended = terminal(trace["finish"], 60)
-    learned = f"no: {terminal(trace['failure'], 200)}" if trace["failure"] else "yes, unless its phase trains another"
     if spread := _sampled(trace, trace.get("entropies") or []):
         mean, most = sum(spread) / len(spread), max(range(len(spread)), key=spread.__getitem__)
         lines.append(
@@ -99,7 +99,8 @@ def _trace(trace: dict[str, Any]) -> list[str]:
             span = f"{min(known):g}" if min(known) == max(known) else f"{min(known):g} to {max(known):g}"
             lines.append(f"{INDENT}advantage of {terminal(objective, 60)}: {span}")
     lines += [
-        f"{INDENT}learned from: {learned}; {sampled} tokens sampled, {masked} given and masked, ended by {ended}",
+        f"{INDENT}learned from: {terminal(trace['learned'], 300)}",
+        f"{INDENT}{sampled} tokens sampled, {masked} given and masked, ended by {ended}",
         f"{INDENT}written: {terminal(trace['text'])}",
         f"{INDENT}read: {terminal(json.dumps(trace['parsed'], ensure_ascii=False))}",
         f"{INDENT}truth: {terminal(json.dumps(trace['truth'], ensure_ascii=False))}",

@@ -276,7 +276,8 @@ def test_an_alarm_about_rewards_names_the_best_paid_wrong_rollouts():
         "alarm after step 30: reward hacking (solver/reward/proxy: accuracy -0.20 since its best; healthy: accuracy "
         "within"
         " 0.1 of its best while the reward rises). The reward rises and the truth falls: read the rollouts, and mend or"
-        " co-train what gives this reward. See rollouts 24:1:0:solver:0, 24:0:0:solver:0, 22:0:0:solver:0."
+        " co-train what gives this reward. See rollouts 24:1:0:solver:0, 24:0:0:solver:0, 22:0:0:solver:0 "
+        "(addresses count from 0)."
     )
     assert json.loads(json.dumps(shown.json()))["examples"] == list(shown.examples)
     assert with_examples(alarm, lambda step: ()).examples == ()
@@ -342,7 +343,7 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
         ("solver/reward/format", 0, 1),
         ("solver/reward/outcome", 0, 1),
     ]
-    assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])}." in text[0]
+    assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])} (" in text[0]
     assert Ledger(tmp_path / "whole/episodes").find(Address.parse(alarms[0]["examples"][0])).truth["correct"] is False
     with pytest.raises(Interrupted):
         loop.start(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)

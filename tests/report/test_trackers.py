@@ -212,7 +212,9 @@ def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monke
     for setting in ("evaluation.splits=[]", "evaluation.group_size=1", "roles.solver.sampling.max_tokens=8"):
         words += ["--set", setting]
     assert main([*words, "--out", str(tmp_path / "a"), "--tracker", "tensorboard", "--threads", "1"]) == 0
-    assert "tracker tensorboard: could not be opened" in capsys.readouterr().out.replace("\n", " ")
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "tracker tensorboard: could not be opened" in said
+    assert said.index(f"watch it in a browser: cotrain view {tmp_path / 'a'}") < said.index("step 1")
     monkeypatch.undo()
     assert main([*words, "--out", str(tmp_path / "b"), "--tracker", "tensorboard", "--threads", "1"]) == 0
     rows = (tmp_path / "b" / "metrics.jsonl").read_text()

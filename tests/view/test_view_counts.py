@@ -75,6 +75,8 @@ def test_a_group_is_counted_by_hand(tmp_path: Path) -> None:
     assert more["pairs"]["reviews|vote"] == [1, 1, 1, 0]
     assert more["pairs"]["vote|rule"] == [0, 2, 1, 0]
     assert more["best"]["solver"]["2"] == pytest.approx([1, (0.9 + 0.9 + 0.8) / 3, 1 / 3, 2 / 3])
+    # chosen among one 1/3 are right, among two 1/3: the difference is 0, and so is its square
+    assert more["apart"]["solver"]["1-2"] == pytest.approx([1, 1 / 3, 1 / 3, 0, 0])
     assert more["rates"]["solver"] == [0, 0, 1, 0, 0, 0, 0, 0, 0]  # one of three: from 2/8 to 3/8
     rows = run.rollouts.rows
     assert [row[AT["vote"]] for row in rows] == [0, 1, 1] and [row[AT["score"]] for row in rows] == [0.8, 0.9, 0.1]

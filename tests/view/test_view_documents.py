@@ -38,7 +38,7 @@ def test_curves_are_aligned_and_axes_never_fall(tmp_path: Path) -> None:
     assert lengths == {40}
     for values in training["axes"].values():
         assert values == sorted(values)
-    assert training["axes"]["step"] == list(range(40))
+    assert training["axes"]["step"] == list(range(1, 41))  # steps that were finished, as the console counts
     made = {policy: sum(values) for policy, values in training["trained"].items()}
     assert made == {p: training["axes"][f"updates/{p}"][-1] for p in ("generator", "verifier")}
     assert training["series"]["generator/loss"].count(None) == 40 - made["generator"]  # an objective's is its policy's
@@ -60,7 +60,7 @@ def test_a_long_run_has_means_of_neighbours_and_no_more_points_than_a_screen(tmp
     training = opened(tmp_path).overview()["training"]
     assert training["every"] == 4 and len(training["axes"]["step"]) == POINTS
     assert set(training["series"]["solver/accuracy"]) == {0.5}
-    assert training["axes"]["step"][:2] == [3, 7] and training["axes"]["tokens"][-1] == 10 * (4 * POINTS - 1)
+    assert training["axes"]["step"][:2] == [4, 8] and training["axes"]["tokens"][-1] == 10 * (4 * POINTS - 1)
 
 
 def test_lines_are_read_once_and_anew_when_the_file_was_cut_back(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_garbage_in_every_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "episodes" / "episodes.jsonl.gz").write_bytes(b"not a ledger at all, only some bytes" * 9)
     run = read_all(tmp_path)
     found = json.loads(dumped(run.overview()))
-    assert found["training"]["rows"] == 2 and any("4 line(s)" in note for note in found["notes"])
+    assert found["training"]["rows"] == 2 and any("4 lines" in note for note in found["notes"])
     assert run.rollouts.rows == []
 
 

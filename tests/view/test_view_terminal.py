@@ -54,7 +54,7 @@ def test_why_tells_rewards_output_and_truth(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_cannot_be_found_is_told_in_one_line(tmp_path: Path) -> None:
     write_fake_run(tmp_path, steps=4, episodes=2)
-    with pytest.raises(ConfigError, match="has no rollout 9:0:0; its ledger has steps 0 to 0"):
+    with pytest.raises(ConfigError, match="has no rollout 9:0:0; the addresses of its ledger begin with 0 to 0"):
         why([str(tmp_path), "9:0:0"])
     with pytest.raises(ConfigError, match="expected STEP:TASK:MEMBER"):
         why([str(tmp_path), "nonsense"])

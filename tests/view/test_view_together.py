@@ -36,11 +36,11 @@ def test_costs_are_summed_over_the_steps(tmp_path: Path) -> None:
     curves.read()
     axes = curves.columns()["axes"]
     assert axes == {
-        "step": [0, 1, 2], "tokens": [10, 20, 30], "flops": [5, 10, 15], "seconds": [1.5, 3.0, 4.5],
+        "step": [1, 2, 3], "tokens": [10, 20, 30], "flops": [5, 10, 15], "seconds": [1.5, 3.0, 4.5],
         "updates/a": [1, 1, 1],
     }  # fmt: skip
     held_out = curves.evaluations()  # after two steps
-    assert held_out["axes"] == {"step": [1], "tokens": [20], "flops": [10], "seconds": [3.0], "updates/a": [1]}
+    assert held_out["axes"] == {"step": [2], "tokens": [20], "flops": [10], "seconds": [3.0], "updates/a": [1]}
     assert held_out["series"] == {"solver/pass@1": [0.5]}
 
 

@@ -1,6 +1,6 @@
 // A line chart: uPlot with our colours, the healthy range, the shaded gap, bands over seeds, and the schedule under the curve.
 import { useEffect, useRef } from "preact/hooks";
-import { html, number, plain, clock } from "view/words";
+import { html, number, plain, clock, finite } from "view/words";
 
 const uPlot = globalThis.uPlot;
 const TONES = ["--a", "--b", "--c", "--d", "--e", "--f"];
@@ -18,24 +18,44 @@ function faded(name, alpha) {
   return `rgba(${red},${green},${blue},${alpha})`;
 }
 
+// Over how many neighbouring points a curve of so many is averaged; 1: as it is.
+export const smoothing = (count) => (count < 24 ? 1 : 2 * Math.round(count / 30) + 3);
+
+// The mean of the values around each one that is there.
+export function smoothed(values, width) {
+  const half = (width - 1) / 2;
+  return values.map((value, at) => {
+    if (value === null) return null;
+    const near = values.slice(Math.max(0, at - half), at + half + 1).filter(finite);
+    return near.reduce((sum, one) => sum + one, 0) / near.length;
+  });
+}
+
+// How many of the earlier lines each line hides, as they have the same values.
+function hidden(lines) {
+  const same = (one, other) => one.values.every((value, at) => value === null || Math.abs(value - other.values[at]) < 1e-9);
+  return lines.map((line, at) => lines.slice(0, at).filter((earlier) => same(line, earlier)).length);
+}
+
 // lines: [{label, values, tone, truth, share, low, high}]; low and high make a band; gap: [i, j] shades between two lines where
 // i is above j; lanes: [{label, tone, x, values}] tells up to which x a policy was trained, and for which share of the time.
-export function Chart({ title, label, note, x, axis, lines, gap, healthy, lanes, range, zero, ticks, height = HEIGHT }) {
-  const place = useRef(null), plot = useRef(null);
+// smooth: the values stand thin behind their means over neighbours.
+export function Chart({ title, label, note, x, axis, lines, gap, healthy, lanes, range, zero, ticks, smooth, height = HEIGHT }) {
+  const place = useRef(null), plot = useRef(null), width = smooth ? smoothing(x.length) : 1;
   const shown = lines.filter((line) => line.values.some((value) => value !== null));
   useEffect(() => {
     if (!place.current || !x.length || !shown.length) return undefined;
     const draw = () => {
       plot.current?.destroy();
-      const width = Math.max(200, place.current.clientWidth);
-      const banded = shown.flatMap((line, at) => (line.high?.length ? [[at, line]] : []));
-      const options = settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, ticks, banded, count: x.length });
-      plot.current = new uPlot(options, [x, ...shown.map((line) => line.values), ...banded.flatMap(([, line]) => [line.high, line.low])], place.current);
+      const banded = shown.filter((line) => line.high?.length), raw = width > 1 ? shown : [];
+      const options = settings({ width: Math.max(200, place.current.clientWidth), height, axis, shown, gap, healthy, lanes, range, zero, ticks, banded, raw, count: x.length });
+      const drawn = width > 1 ? shown.map((line) => smoothed(line.values, width)) : shown.map((line) => line.values);
+      plot.current = new uPlot(options, [x, ...banded.flatMap((line) => [line.high, line.low]), ...raw.map((line) => line.values), ...drawn], place.current);
     };
     draw();
     const watcher = new ResizeObserver(() => {
-      const width = place.current?.clientWidth ?? 0;
-      if (plot.current && width && width !== plot.current.width) plot.current.setSize({ width, height });
+      const wide = place.current?.clientWidth ?? 0;
+      if (plot.current && wide && wide !== plot.current.width) plot.current.setSize({ width: wide, height });
     });
     watcher.observe(place.current);
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -59,18 +79,20 @@ function said(line) {
   return `${line.label} ${number(last, line.share)}`;
 }
 
-function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, ticks: shownAs, banded, count }) {
-  const line = (one) => ({
+function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero, ticks: shownAs, banded, raw, count }) {
+  const over = hidden(shown), toneOf = (one) => (one.truth ? "--truth" : one.tone);
+  const line = (one, place) => ({
     label: plain(one.label, 60),
-    stroke: colour(one.truth ? "--truth" : one.tone),
+    stroke: colour(toneOf(one)),
     width: one.truth ? 2.5 : 1.6,
-    dash: one.dash,
+    dash: over[place] ? [5, 5 + 4 * over[place]] : one.dash,
     spanGaps: true,
     points: { show: count < 40, size: 5 },
     value: (plot, value, at) => number(value ?? (plot.cursor.idx === null || plot.cursor.idx === undefined ? plot.data[at].findLast((some) => some !== null) : null), one.share),
   });
   const text = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
-  const time = axis === "seconds", strip = STRIP * (lanes?.length ?? 0), first = shown.length + 1;
+  const time = axis === "seconds", strip = STRIP * (lanes?.length ?? 0), behind = 2 * banded.length + raw.length;
+  const thin = (one) => ({ label: "", stroke: faded(toneOf(one), 0.3), width: 1, spanGaps: true, points: { show: false } });
   const edge = { label: "", stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
   return {
     width,
@@ -83,12 +105,12 @@ function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero
       { ...text, size: 30 + strip, gap: 5 + strip, space: 60, incrs: time ? undefined : WHOLE, values: (_, ticks) => ticks.map((tick) => (shownAs ? (Number.isInteger(tick) ? shownAs(tick) : "") : time ? clock(tick) : short(tick))) },
       { ...text, size: 58, values: (_, ticks) => level(ticks, shown[0].share, zero) },
     ],
-    series: [{ label: plain(named(axis)), value: (_, value) => (value === null ? "–" : shownAs ? shownAs(value) : time ? clock(value) : Math.abs(value) >= 1e9 ? value.toExponential(2).replace("e+", "e") : number(value)) }, ...shown.map(line), ...banded.flatMap(() => [edge, edge])],
+    series: [{ label: plain(named(axis)), value: (_, value) => (value === null ? "–" : shownAs ? shownAs(value) : time ? clock(value) : Math.abs(value) >= 1e9 ? value.toExponential(2).replace("e+", "e") : number(value)) }, ...banded.flatMap(() => [edge, edge]), ...raw.map(thin), ...shown.map(line)],
     bands: [
-      ...(gap ? [{ series: [gap[0] + 1, gap[1] + 1], fill: faded("--gapfill", 0.22), dir: -1 }] : []),
-      ...banded.map(([, one], at) => ({ series: [first + 2 * at, first + 2 * at + 1], fill: faded(one.tone, 0.16) })),
+      ...(gap ? [{ series: [gap[0] + 1 + behind, gap[1] + 1 + behind], fill: faded("--gapfill", 0.22), dir: -1 }] : []),
+      ...banded.map((one, at) => ({ series: [1 + 2 * at, 2 + 2 * at], fill: faded(one.tone, 0.16) })),
     ],
-    hooks: { ready: [(plot) => plot.root.querySelectorAll(".u-legend .u-series").forEach((row, at) => { if (at > shown.length) row.style.display = "none"; }), last], setCursor: [(plot) => (plot.cursor.idx === null ? last(plot) : undefined)], drawClear: [(plot) => underlay(plot, healthy, zero)], draw: [(plot) => schedule(plot, lanes)] },
+    hooks: { ready: [(plot) => plot.root.querySelectorAll(".u-legend .u-series").forEach((row, at) => { if (at && at <= behind) row.style.display = "none"; }), last], setCursor: [(plot) => (plot.cursor.idx === null ? last(plot) : undefined)], drawClear: [(plot) => underlay(plot, healthy, zero)], draw: [(plot) => schedule(plot, lanes)] },
   };
 }
 

@@ -1,5 +1,6 @@
 // What a folder holds: studies, comparisons, recipes over seeds, runs. Each line opens one of them.
-import { html, Text, number, signed } from "view/words";
+import { html, Text, number } from "view/words";
+import { Changed } from "view/overview";
 
 const KINDS = { study: "study", comparison: "comparison", seeds: "seeds of one recipe", run: "run" };
 
@@ -8,5 +9,5 @@ export function Folder({ places }) {
     ${places.map((one, at) => html`<tr><th scope="row"><a href=${`#open:${at}`}><${Text} of=${one.name} limit=${120} /></a></th><td>${KINDS[one.kind]}</td><td><${Text} of=${one.title} limit=${120} /></td>
       <td>${one.kind === "run" ? number(one.seed) : ""}</td><td>${one.kind === "run" ? number(one.planned) : ""}</td>
       <td>${one.kind === "run" ? (one.ended ? "ended" : "not ended") : one.runs ? `${one.ended} of ${one.runs} runs ended` : ""}</td>
-      <td>${one.figure ? html`${number(one.figure[1], true)} → <b>${number(one.figure[2], true)}</b> <small>${one.figure[1] === null ? "" : `${signed(one.figure[2] - one.figure[1], true)} points`}</small>` : "–"}</td></tr>`)}</tbody></table>`;
+      <td>${one.figure ? html`${number(one.figure.before?.value, true)} → <b>${number(one.figure.after.value, true)}</b> ${one.figure.change ? html`<${Changed} ...${one.figure} />` : null}` : "–"}</td></tr>`)}</tbody></table>`;
 }

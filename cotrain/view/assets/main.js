@@ -1,7 +1,7 @@
 // The frame: which screen the address names, what is read when, and the keys.
 import { Component, render } from "preact";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
-import { html, link, Text, number, plain } from "view/words";
+import { html, link, Text, number, counted, plain } from "view/words";
 import { Overview, Setting, axesOf } from "view/overview";
 import { Verifier, knowErrors } from "view/verifier";
 import { Rollouts, listed } from "view/rollouts";
@@ -117,7 +117,7 @@ function TogetherFrame({ places }) {
   const runs = study ? [] : document.arms.flatMap((arm) => arm.runs), ended = runs.filter((run) => run.ended).length;
   const facts = study ? `study · ${document.name}` : [
     document.kind === "comparison" ? "comparison" : "seeds of one recipe", document.name,
-    `${runs.length} ${runs.length === 1 ? "run" : "runs"}${ended < runs.length ? `, ${ended} ended` : ""}`,
+    `${counted(runs.length, "run")}${ended < runs.length ? `, ${ended} ended` : ""}`,
   ].filter(Boolean).join(" · ");
   return html`<header class="top"><div><h1><${Text} of=${document.title} limit=${200} /></h1><p class="soft"><${Text} of=${facts} />${error ? html` · <b class="poor">no answer: <${Text} of=${error} /></b>` : null}</p><${Places} places=${places} /></div>
     <nav>${screens.map((name) => html`<a href=${`#${name}`} aria-current=${screen === name ? "page" : undefined}>${TOGETHER[name]}</a>`)}</nav></header>
@@ -183,7 +183,7 @@ function Head({ document, here, places, error }) {
   const { run, training, alarms } = document, tokens = training.axes.tokens?.at(-1);
   const screen = here.screen === "r" ? "rollouts" : here.screen;
   const facts = [
-    `${number(training.rows)}${run.planned ? ` of ${number(run.planned)}` : ""} steps`,
+    run.planned ? `${number(training.rows)} of ${counted(run.planned, "step")}` : counted(training.rows, "step"),
     tokens ? `${number(tokens)} tokens` : "", run.seed !== null && run.seed !== undefined ? `seed ${run.seed}` : "",
     run.ended ? "ended" : run.stopped ? "stopped by an error" : source.live ? "following" : "not ended",
   ].filter(Boolean);

@@ -27,7 +27,7 @@ export const KINDS = [
 // Further conditions that an address may name: `#rollouts:fooled;error=3;steps=0-40`.
 export const CONDITIONS = {
   error: [(value, table) => `first error: ${table.errors?.[Number(value)] ?? value}`, (row, value) => row.error === Number(value)],
-  steps: [(value) => `steps ${value.replace("-", " to ")}`, (row, value) => { const [from, to] = value.split("-").map(Number); return row.step >= from && row.step <= to; }],
+  steps: [(value) => { const [from, to] = value.split("-").map((step) => Number(step) + 1); return from === to ? `step ${from}` : `steps ${from} to ${to}`; }, (row, value) => { const [from, to] = value.split("-").map(Number); return row.step >= from && row.step <= to; }],
   score: [(value) => `P(right) from ${Number(value) / 10} to ${(Number(value) + 1) / 10}`, (row, value) => row.score !== null && Math.min(9, Math.floor(row.score * 10)) === Number(value)],
   said: [(value) => `reviews say ${value === "1" ? "right" : "wrong"}`, (row, value) => row.said === Number(value)],
   right: [(value) => (value === "1" ? "right" : "wrong"), (row, value) => row.right === Number(value)],
@@ -69,7 +69,8 @@ export function summed(windows) {
   return { ...total, bins };
 }
 
-// Figures of finding what is wrong, as the metrics have them; each with its interval and n.
+// Right is the positive class: tp is right and called right, fp wrong and called right. Precision, recall and F1 are those of
+// the other class, as the metrics have them; each figure with its interval and n.
 export function figures(count, level = "") {
   const [tp, fn, tn, fp] = ["tp", "fn", "tn", "fp"].map((key) => count[level + key]);
   const unread = level ? 0 : count.unread, share = (hits, all) => (all ? hits / all : null);
@@ -78,10 +79,10 @@ export function figures(count, level = "") {
   const one = (label, hits, all) => ({ label, value: share(hits, all), interval: wilson(hits, all), n: all });
   const both = (label, value) => ({ label, value, interval: [null, null], n: tp + fn + tn + fp });
   return {
-    precision: one("precision: rejected ones that are wrong", tn, tn + fn),
-    recall: one("recall: wrong ones that are rejected", tn, tn + fp),
-    f1: both("F1 of finding wrong ones", f1),
-    accepted: one("right ones that are accepted", tp, tp + fn),
+    precision: one("precision on wrong ones: of those called wrong", tn, tn + fn),
+    recall: one("recall on wrong ones: of those that are wrong", tn, tn + fp),
+    f1: both("F1 on wrong ones", f1),
+    accepted: one("true positive rate: of those that are right", tp, tp + fn),
     balanced: both("balanced accuracy", accept === null || recall === null ? null : (accept + recall) / 2),
     base: one("base rate: ones that are right", tp + fn, tp + fn + tn + fp),
     said: one("called right", tp + fp, tp + fn + tn + fp),
@@ -96,11 +97,11 @@ export function calibrationError(bins) {
 
 // Windows of everything but the judges' own counts, added up.
 export function joined(windows) {
-  const total = { errors: {}, pairs: {}, best: {}, rates: {} };
+  const total = { errors: {}, pairs: {}, best: {}, apart: {}, rates: {} };
   const add = (held, values) => (held ? held.map((value, at) => value + values[at]) : values);
   for (const window of windows) {
     for (const what of ["pairs", "rates"]) for (const [name, values] of Object.entries(window[what])) total[what][name] = add(total[what][name], values);
-    for (const what of ["errors", "best"]) {
+    for (const what of ["errors", "best", "apart"]) {
       for (const [name, inner] of Object.entries(window[what])) {
         total[what][name] ??= {};
         for (const [key, values] of Object.entries(inner)) total[what][name][key] = add(total[what][name][key], values);
@@ -109,6 +110,21 @@ export function joined(windows) {
   }
   return total;
 }
+
+// Where the choice among more is worse than the one among fewer, of the same groups: for every smaller n the difference to the
+// largest, with Student's t shared among as many comparisons (Bonferroni); the one that is furthest below zero.
+export function worse(apart, ns) {
+  const most = ns.at(-1), smaller = ns.slice(0, -1), z = SHARED_Z[Math.min(smaller.length, SHARED_Z.length) - 1];
+  const found = smaller.flatMap((n) => {
+    const [groups, few, many, sum, squares] = apart?.[`${n}-${most}`] ?? [0];
+    if (groups < 8) return [];
+    const value = sum / groups, spread = Math.sqrt(Math.max(0, squares - groups * value * value) / (groups - 1) / groups), free = groups - 1;
+    const t = z + (z ** 3 + z) / (4 * free) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * free * free);
+    return [{ n, most, groups, few: few / groups, many: many / groups, value, low: value - t * spread, high: value + t * spread }];
+  });
+  return found.sort((a, b) => a.value - b.value)[0] ?? null;
+}
+const SHARED_Z = [1.96, 2.241, 2.394, 2.498, 2.576, 2.638]; // of 95 % in all, for one comparison to six
 
 // Cohen's kappa: agreement beyond what the two shares of "right" give by chance.
 export function kappa([both, one, other, none]) {

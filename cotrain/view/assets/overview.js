@@ -1,9 +1,11 @@
-// Is the run healthy? Alarms first, then what is earned against what is true, the judges, and everything else.
+// What came of the run, and is it healthy? In words, before and after with the alarms beside it, then what is earned against
+// what is true, the judges, and everything else.
 import { useMemo, useState } from "preact/hooks";
-import { html, link, Text, number, signed, plain, finite } from "view/words";
-import { Chart, tone, named } from "view/charts";
+import { html, link, Text, number, counted, ordinal, signed, plain, finite } from "view/words";
+import { Chart, tone, named, smoothing } from "view/charts";
 
 const LAST = 10; // points that "now" is the mean of
+const SHOWN = 3; // alarms at once
 
 export function tones(document) {
   const roles = document.run.settings?.roles ?? {}, found = {};
@@ -28,9 +30,9 @@ export function AxisOf({ document, axis, setAxis }) {
       </select></label>`;
 }
 
-// Steps as places on the chosen axis.
-export function placed(document, axis, steps) {
-  const from = document.training.axes.step ?? [], to = document.training.axes[axis] ?? from;
+// Steps, from 0, as places on the chosen axis.
+export function placed(document, axis, stored) {
+  const steps = stored.map((step) => step + 1), from = document.training.axes.step ?? [], to = document.training.axes[axis] ?? from;
   return steps.map((step) => {
     const after = from.findIndex((one) => one >= step), at = after < 0 ? from.length - 1 : after;
     if (at <= 0 || from[at] === step) return to[Math.max(at, 0)] ?? step;
@@ -47,9 +49,10 @@ export function Overview({ document, axis, setAxis }) {
   const colours = useMemo(() => tones(document), [document]);
   const lanes = useMemo(() => lanesOf(document, colours, axis), [document, axis]);
   const x = document.training.axes[axis] ?? document.training.axes.step ?? [];
-  const common = { x, axis, lanes };
+  const common = { x, axis, lanes, smooth: true }, width = smoothing(x.length);
   return html`
-    <${Alarms} document=${document} />
+    ${document.said ? html`<p class="lead"><${Text} of=${document.said} /></p>` : null}
+    <div class="outcome"><${Figures} figures=${document.figures} /><${Alarms} document=${document} /></div>
     <div class="bar">
       <h2>While it trained</h2>
       <${AxisOf} ...${{ document, axis, setAxis }} />
@@ -57,28 +60,34 @@ export function Overview({ document, axis, setAxis }) {
     ${lanes.length ? html`<p class="soft">Under each curve: when a policy was trained.
       ${lanes.map((lane) => html` <span class="swatch" style=${{ background: `var(${lane.tone})` }}></span> <${Text} of=${lane.label} />`)}
     </p>` : null}
+    ${width > 1 ? html`<p class="soft">Thick lines are means over ${width} neighbouring points, thin ones the points.</p>` : null}
     ${document.training.every > 1 ? html`<p class="soft">Each point is the mean of ${document.training.every} steps.</p>` : null}
-    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${Figures} figures=${document.figures} /><${HeldOut} ...${{ document, axis, lanes }} />
-      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} /><${Processes} of=${document.processes ?? []} />` : html`<p>No step is finished yet.</p><${Figures} figures=${document.figures} />`}
+    ${x.length ? html`<${Earned} ...${{ document, common, colours }} /><${HeldOut} ...${{ document, axis, lanes }} />
+      <${Health} ...${{ document, common, colours }} /><${Any} ...${{ document, common }} /><${Processes} of=${document.processes ?? []} />` : html`<p>No step is finished yet.</p>`}
   `;
 }
 
 function Alarms({ document }) {
   const { alarms, bands, run } = document;
-  const outside = alarms.length ? [] : leaving(document);
+  const outside = alarms.length ? [] : leaving(document), first = alarms.slice(0, SHOWN), rest = alarms.slice(SHOWN);
   return html`<section class="alarms" aria-label="alarms">
-    ${alarms.length || run.stopped ? null : html`<p class="calm"><b>● no alarm</b> ${document.unwatched ? html`so far; ${number(document.unwatched)} steps are still looked at. ` : ""}${bands.watched.length} of ${bands.all} bands have data in this run.</p>`}
-    ${alarms.map((alarm) => html`<article class="alarm">
-      <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, step ${alarm.step}${alarm.last > alarm.step ? ` to ${alarm.last}` : ""}</small></h3>
-      <p>Read <b><${Text} of=${alarm.reading} /></b>; healthy: <${Text} of=${alarm.healthy} />.</p>
-      <p><${Text} of=${alarm.advice} /></p>
-      ${alarm.examples.length ? html`<p class="examples">Rollouts that show it: ${alarm.examples.map((at) => html`<a href=${link(at)}><${Text} of=${at} /></a> `)}</p>` : null}
-    </article>`)}
-    ${outside.length ? html`<details><summary>${outside.length} figures outside of their healthy range now</summary><ul>
+    ${alarms.length || run.stopped ? null : html`<p class="calm"><b>● no alarm</b> ${document.unwatched ? html`so far; ${counted(document.unwatched, "step")} still to be looked at. ` : ""}${bands.watched.length} of ${bands.all} bands have data in this run.</p>`}
+    ${first.map((alarm) => html`<${Alarm} alarm=${alarm} />`)}
+    ${rest.length ? html`<details><summary>${counted(rest.length, "more alarm")}</summary>${rest.map((alarm) => html`<${Alarm} alarm=${alarm} />`)}</details>` : null}
+    ${outside.length ? html`<details><summary>${counted(outside.length, "figure")} outside of ${outside.length === 1 ? "its" : "their"} healthy range now</summary><ul>
       ${outside.map((one) => html`<li><b><${Text} of=${`${one.who} ${one.label}`} /></b> ${number(one.now, one.share)}. <${Text} of=${one.advice} /></li>`)}
     </ul></details>` : null}
     ${document.notes.map((note) => html`<p class="note"><${Text} of=${note} />.</p>`)}
   </section>`;
+}
+
+function Alarm({ alarm }) {
+  return html`<article class="alarm">
+    <h3>■ <${Text} of=${alarm.band} /> <small><${Text} of=${alarm.key} />, after step ${ordinal(alarm.step)}${alarm.last > alarm.step ? ` to ${ordinal(alarm.last)}` : ""}</small></h3>
+    <p>Read <b><${Text} of=${alarm.reading} /></b>; healthy: <${Text} of=${alarm.healthy} />.</p>
+    <p><${Text} of=${alarm.advice} /></p>
+    ${alarm.examples.length ? html`<p class="examples">Rollouts that show it: ${alarm.examples.map((at) => html`<a href=${link(at)}>step ${ordinal(Number(at.split(":")[0]))} <small><${Text} of=${at} /></small></a> `)}</p>` : null}
+  </article>`;
 }
 
 function leaving(document) {
@@ -93,9 +102,8 @@ function leaving(document) {
 // What each role earns, beside what is true: the rewards that its objective weighs, and its accuracy.
 function Earned({ document, common, colours }) {
   const { series } = document.training, charts = [];
-  const said = document.roles.find((role) => series[`${role}/predicted_positive`]);
-  if (said) {
-    charts.push(html`<${Chart} ...${common} title="Called right, and right" note="shaded: more is called right than is"
+  for (const said of document.roles.filter((role) => series[`${role}/predicted_positive`])) {
+    charts.push(html`<${Chart} ...${common} title=${html`Called right by the <${Text} of=${said} />, and right`} label=${`called right by the ${said}, and right`} note="shaded: more is called right than is"
       gap=${[0, 1]} lines=${[
         { label: `called right by ${said}`, values: series[`${said}/predicted_positive`], tone: colours[said], share: true },
         { label: "right", values: series[`${said}/base_rate`] ?? [], truth: true, share: true },
@@ -181,13 +189,13 @@ function Figures({ figures }) {
     </tr>`)}</tbody></table>`;
   return html`<section class="before-after"><h2>Before and after</h2>
     ${main.length ? body(main) : html`<p class="soft">There is no final evaluation yet.</p>`}
-    ${rest.length ? html`<details><summary>${rest.length} more figures</summary>${body(rest)}</details>` : null}</section>`;
+    ${rest.length ? html`<details><summary>${counted(rest.length, "more figure")}</summary>${body(rest)}</details>` : null}</section>`;
 }
 
 // What each process of a run did in a step, on average; nothing where the run had none of its own.
 function Processes({ of }) {
   const told = (value, unit) => html`<td>${finite(value) ? `${number(value)} ${unit}` : "–"}</td>`;
-  return !of.length ? null : html`<section><h2>Processes</h2><table class="figures"><thead><tr><th>mean of ${number(of[0].steps)} steps</th><th>holds</th>
+  return !of.length ? null : html`<section><h2>Processes</h2><table class="figures"><thead><tr><th>mean of ${counted(of[0].steps, "step")}</th><th>holds</th>
     <th>tokens a second</th><th>published</th><th>on their way</th><th>asleep</th></tr></thead>
     <tbody>${of.map((one) => html`<tr><th scope="row"><b><${Text} of=${one.name} /></b></th><td><${Text} of=${one.policies} /></td>
       ${told(one.tokens_per_second, "")}${told(one.published_bytes / 1e6, "MB")}${told(one.publish_seconds, "s")}${told(one.asleep_seconds, "s")}</tr>`)}</tbody></table></section>`;
@@ -195,17 +203,20 @@ function Processes({ of }) {
 
 function Cell({ estimate, share }) {
   if (!estimate || !finite(estimate.value)) return html`<td>–</td>`;
-  const bounds = finite(estimate.low) && finite(estimate.high) ? `${number(estimate.low, share)} to ${number(estimate.high, share)}` : "";
-  return html`<td>${number(estimate.value, share)} <small>${bounds}${estimate.n ? `, n ${estimate.n}` : ""}</small></td>`;
+  const bounds = finite(estimate.low) && finite(estimate.high) ? `${number(estimate.low, share).replace("\u202f%", "")} to ${number(estimate.high, share)}` : "";
+  return html`<td>${number(estimate.value, share)} <small>${bounds}${estimate.n ? `, n\u00a0${estimate.n}` : ""}</small></td>`;
 }
 
-function Change({ change, share, better }) {
-  if (!change || !finite(change.value)) return html`<td>–</td>`;
+const Change = (one) => html`<td><${Changed} ...${one} /></td>`;
+
+// A change is one where its interval leaves out zero.
+export function Changed({ change, share, better }) {
+  if (!change || !finite(change.value)) return "–";
   const known = finite(change.low) && finite(change.high);
   const bounds = known ? `${signed(change.low, share)} to ${signed(change.high, share)}` : "interval unknown";
-  if (!known || (change.low <= 0 && change.high >= 0)) return html`<td><span class="soft">no change shown</span> <small>${bounds}</small></td>`;
+  if (!known || (change.low <= 0 && change.high >= 0)) return html`<span class="soft">no change shown</span> <small>${bounds}</small>`;
   const css = !better ? "" : change.value > 0 === better > 0 ? "good" : "poor";
-  return html`<td><b class=${css}>${change.value > 0 ? "▲" : "▼"} ${signed(change.value, share)}${share ? " points" : ""}</b> <small>${bounds}</small></td>`;
+  return html`<b class=${css}>${change.value > 0 ? "▲" : "▼"} ${signed(change.value, share)}${share ? " points" : ""}</b> <small>${bounds}</small>`;
 }
 
 export function Setting({ document }) {

@@ -1,7 +1,7 @@
 // One rollout on one screen: the problem, what was said turn by turn, each step with its verdicts and the truth, tokens
 // shaded, rewards by source, and the group it was compared with.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { html, link, Text, number, plain, finite } from "view/words";
+import { html, link, Text, number, ordinal, plain, finite } from "view/words";
 import { kindOf } from "view/measures";
 import { Heading, Row } from "view/rollouts";
 import * as source from "view/source";
@@ -36,11 +36,11 @@ function Screen({ found, at, group, table, list }) {
       <nav class="step-nav"><a href=${before ? link(before.at) : "#rollouts"} class=${before ? "" : "off"}>← previous</a>
         <span>${place >= 0 ? `${place + 1} of ${list.length}` : ""}</span>
         <a href=${after ? link(after.at) : "#rollouts"} class=${after ? "" : "off"}>next →</a></nav></div>
-    <p class="soft">step ${found.step}, task <${Text} of=${found.task_id ?? found.task} />, member ${found.member}
+    <p class="soft">step ${ordinal(found.step)}, task <${Text} of=${found.task_id ?? found.task} />, member ${found.member}
       ${found.failure ? html` · <b class="poor">broke off: <${Text} of=${found.failure} /></b>` : null}</p>
     ${found.problem ? html`<div class="problem"><${Text} of=${found.problem} /></div>` : null}
     ${speeches.length > 1 ? html`<p class="chips">${speeches.map((one) => html`<a class="kind" aria-current=${one === speech} href=${link(one.address)}><${Text} of=${one.address.split(":").slice(3).join(" ")} /></a>`)}</p>` : null}
-    ${speech ? html`<${Speech} key=${speech.address} speech=${speech} reviews=${found.traces.filter((trace) => trace.parent === speech.address)} />` : null}
+    ${speech ? html`<${Speech} key=${at} named=${named} speech=${speech} reviews=${found.traces.filter((trace) => trace.parent === speech.address)} />` : null}
     <h3>The group, by reward</h3><table class="rows"><${Heading} /><tbody>${siblings.map((one) => html`<${Row} key=${one.at} row=${one} here=${one.at === speech?.address} />`)}</tbody></table>
   </section>`;
 }
@@ -62,18 +62,35 @@ function Answer({ speech, reviews, review }) {
       ${review ? html`<${Verdict} said=${flag(review.parsed?.final)} truth=${right} probability=${review.parsed?.score} votes=${tally(reviews, (one) => one.parsed?.final)} why=${review.parsed?.failure ?? review.failure} />` : null}</div>`;
 }
 
-function Speech({ speech, reviews }) {
-  const [shown, show] = useState(0), [shade, shadeBy] = useState("logprob");
+// The review that the address names is shown first; else one that the truth contradicts, where there is one.
+function first(reviews, named, truth) {
+  const asked = reviews.indexOf(named), off = reviews.findIndex((one) => mistaken(one, truth));
+  return Math.max(0, asked < 0 ? off : asked);
+}
+
+function mistaken(review, truth) {
+  const said = flag(review.parsed?.final), right = flag(truth?.correct);
+  return said !== null && right !== null && said !== right;
+}
+
+// Whose a review is: its role, and which of that role's.
+function byWhom(reviews, review) {
+  const own = reviews.filter((one) => one.role === review.role);
+  return own.length > 1 ? `${review.role} ${own.indexOf(review) + 1}` : review.role;
+}
+
+function Speech({ speech, reviews, named }) {
+  const [shown, show] = useState(first(reviews, named, speech.truth)), [shade, shadeBy] = useState("logprob");
   const review = reviews[Math.min(shown, reviews.length - 1)];
   return html`
-    ${reviews.length > 1 ? html`<div class="chips"><span class="soft">verdicts of review</span>${reviews.map((one, at) => {
+    ${reviews.length > 1 ? html`<div class="chips"><span class="soft">reviews by</span>${reviews.map((one, at) => {
       const said = flag(one.parsed?.final);
-      return html`<button type="button" aria-pressed=${at === shown} onClick=${() => show(at)}>${at + 1} <i>${said === null ? "unread" : said ? "right" : "wrong"}</i></button>`;
+      return html`<button type="button" aria-pressed=${at === shown} onClick=${() => show(at)}><${Text} of=${byWhom(reviews, one)} limit=${60} /> <i>${mistaken(one, speech.truth) ? "≠ " : ""}${said === null ? "unread" : said ? "says right" : "says wrong"}</i></button>`;
     })}</div>` : null}
     <${Steps} speech=${speech} reviews=${reviews} review=${review} />
     <${Answer} speech=${speech} reviews=${reviews} review=${review} />
     <${Trace} trace=${speech} shade=${shade} shadeBy=${shadeBy} open />
-    ${review ? html`<${Trace} key=${review.address} trace=${review} shade=${shade} shadeBy=${shadeBy} />` : null}`;
+    ${review ? html`<${Trace} key=${review.address} trace=${review} shade=${shade} shadeBy=${shadeBy} open=${review === named} />` : null}`;
 }
 
 // Why the oracle calls a step wrong; tasks/words/oracle.py has the same words.
@@ -109,7 +126,7 @@ function Steps({ speech, reviews, review }) {
 // The reasons that occur, in words, for those who read them for the first time.
 function glossary(reasons) {
   const there = Object.keys(REASONS).filter((name) => Array.isArray(reasons) && reasons.includes(name));
-  return there.length ? html`<dl class="glossary">${there.map((name) => html`<dt>${name}</dt><dd>${REASONS[name]}</dd>`)}</dl>` : null;
+  return there.length ? html`<dl class="glossary">${there.map((name) => html`<div><dt>${name}:</dt> <dd>${REASONS[name]}</dd></div>`)}</dl>` : null;
 }
 
 function tally(reviews, pick) {
@@ -131,7 +148,7 @@ function Trace({ trace, shade, shadeBy, open }) {
   const weight = (name) => (Object.hasOwn(trace.weights, name) ? ` × ${number(trace.weights[name])}` : Object.keys(trace.weights).length ? " × 0" : "");
   return html`<details class="trace" open=${open}><summary><b><${Text} of=${trace.role} /></b> <${Text} of=${trace.policy} />, weights of version ${trace.version}, ${trace.prompt_tokens} + ${trace.token_count} tokens, ended by <${Text} of=${trace.finish} /></summary>
     <table class="paid"><tbody>${[...paid].map(([name, values]) => html`<tr><th scope="row"><${Text} of=${name} /></th><td>${values.map((value) => number(value)).join(", ")}<small>${weight(name)}</small></td></tr>`)}
-      <tr><th scope="row">in training</th><td>${trace.failure ? html`<b class="poor">no: <${Text} of=${trace.failure} /></b>` : "yes, unless its phase trains another policy"}</td></tr></tbody></table>
+      <tr><th scope="row">in training</th><td>${trace.failure ? html`<b class="poor"><${Text} of=${trace.learned} /></b>` : html`<${Text} of=${trace.learned} />`}</td></tr></tbody></table>
     ${trace.tokens ? html`<${Tokens} trace=${trace} shade=${shade} shadeBy=${shadeBy} />` : html`<pre class="raw"><${Text} of=${trace.text} /></pre>`}
     <details><summary>what was read in it, and what is true of it</summary><pre class="raw"><${Text} of=${JSON.stringify({ parsed: trace.parsed, truth: trace.truth }, null, 1)} /></pre></details></details>`;
 }

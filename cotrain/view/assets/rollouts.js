@@ -1,6 +1,6 @@
 // The list of rollouts: filters, order, search, pages. What is listed is also where "next" goes.
 import { useMemo } from "preact/hooks";
-import { html, link, plain, Text, number } from "view/words";
+import { html, link, plain, Text, number, counted, ordinal } from "view/words";
 import { KINDS, SORTS, CONDITIONS, kindOf } from "view/measures";
 import { live, has } from "view/source";
 
@@ -36,15 +36,15 @@ export function Rollouts({ table, view, setView, list }) {
   const pages = Math.max(1, Math.ceil(list.length / PAGE)), page = Math.min(view.page, pages - 1);
   const change = (more) => setView({ ...view, page: 0, ...more });
   return html`<section>
-    <p class="soft">${number(counts.all)} rollouts of ${number(table.read)} steps${table.read < table.steps ? ` (of ${number(table.steps)}; reading on)` : ""}.
+    <p class="soft">${counted(counts.all, "rollout")} of ${counted(table.read, "step")}${table.read < table.steps ? ` (of ${number(table.steps)}; reading on)` : ""}.
       ${live ? "" : html` This file holds ${number(new Set(table.rows.filter((row) => has(row.group)).map((row) => row.group)).size)} of them, those behind alarms and the rare kinds first; <code>cotrain view</code> shows all.`}
-      ${" "}Keys: <kbd>n</kbd> next, <kbd>p</kbd> previous, <kbd>l</kbd> list.</p>
+      ${" "}Beside its step stands the address of a rollout, STEP:TASK:MEMBER from 0, as <code>cotrain why</code> takes it. Keys: <kbd>n</kbd> next, <kbd>p</kbd> previous, <kbd>l</kbd> list.</p>
     <div class="chips" role="group" aria-label="kind">${KINDS.filter(([key]) => counts[key] || key === "all" || key === view.kind).map(([key, label]) =>
       html`<button type="button" class=${`kind ${key}`} aria-pressed=${view.kind === key} onClick=${() => change({ kind: key })}>${label} <i>${number(counts[key])}</i></button>`)}</div>
     ${Object.keys(view.more).length ? html`<p class="chips"><span class="soft">only</span>${Object.entries(view.more).map(([name, value]) => html`<button type="button" class="kind" title="show without it" onClick=${() => {
       const { [name]: gone, ...more } = view.more;
       change({ more });
-    }}><${Text} of=${CONDITIONS[name][0](value, table)} limit=${80} /> ✕</button>`)}<span class="soft">${number(list.length)} rollouts</span></p>` : null}
+    }}><${Text} of=${CONDITIONS[name][0](value, table)} limit=${80} /> ✕</button>`)}<span class="soft">${counted(list.length, "rollout")}</span></p>` : null}
     <div class="bar"><label>order <select value=${view.sort} onChange=${(event) => change({ sort: event.target.value })}>
         ${SORTS.map(([key, label]) => html`<option value=${key}>${label}</option>`)}</select></label>
       <label class="search">search <input type="search" value=${view.query} placeholder="problem, answer or address" onInput=${(event) => change({ query: event.target.value })} /></label></div>
@@ -62,7 +62,7 @@ export function Heading() {
 
 export function Row({ row, here }) {
   const [css, label] = kindOf(row), open = has(row.group);
-  const name = html`<${Text} of=${`${row.step}:${row.task}:${row.member}`} />`;
+  const name = html`step ${ordinal(row.step)} <small><${Text} of=${`${row.step}:${row.task}:${row.member}`} /></small>`;
   return html`<tr class=${here ? "here" : ""}><td><span class=${`kind ${css}`}>${label}</span></td>
     <td class="at">${open ? html`<a href=${link(row.at)}>${name}</a>` : name}</td>
     <td class="asked"><${Text} of=${row.problem} limit=${180} /></td><td class="said"><${Text} of=${row.answer ?? "none"} limit=${60} /></td>

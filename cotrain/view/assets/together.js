@@ -1,6 +1,6 @@
 // Runs side by side: what a comparison found, curves with bands over seeds, settings that differ, one problem in every arm.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { html, Text, number, plain, finite } from "view/words";
+import { html, Text, number, counted, ordinal, plain, finite } from "view/words";
 import { Chart, together, tone, named } from "view/charts";
 import { Solution } from "view/rollout";
 import * as source from "view/source";
@@ -33,7 +33,7 @@ function Runs({ arms }) {
   const live = arms.some((arm) => arm.runs.some((run) => run.number !== null)), open = arms.some((arm) => arm.runs.some((run) => !run.ended));
   if (!live && !open) return null;
   return html`<table class="runs"><tbody>${arms.map((arm) => html`<tr><th scope="row"><${Text} of=${arm.label} /></th><td class="chips">${arm.runs.length ? arm.runs.map((run) => {
-    const words = html`seed ${run.seed} <i>${run.ended ? "" : `${number(run.steps)}${run.planned ? ` of ${number(run.planned)}` : ""} steps`}</i>`;
+    const words = html`seed ${run.seed} <i>${run.ended ? "" : run.planned ? `${number(run.steps)} of ${counted(run.planned, "step")}` : counted(run.steps, "step")}</i>`;
     return run.number === null ? html`<span class="kind">${words}</span>` : html`<a class="kind" href=${`#open:${run.number}`}>${words}</a>`;
   }) : html`<span class="soft">no run yet</span>`}</td></tr>`)}</tbody></table>`;
 }
@@ -52,7 +52,7 @@ function Figures({ title, lead, groups }) {
         <td><b>${number(row.after.value, group.share)}</b> <small>${spread(row.after, group.share)}</small></td>
         <td><${Verdict} words=${row.words} /></td></tr>`)}`)}</tbody></table></div>`;
   return html`<section>${title ? html`<h2><${Text} of=${title} /></h2>` : null}<p class="soft"><${Text} of=${lead} /></p>${body(main.length ? main : groups)}
-    ${main.length && rest.length ? html`<details><summary>${rest.length} more figures</summary>${body(rest)}</details>` : null}</section>`;
+    ${main.length && rest.length ? html`<details><summary>${counted(rest.length, "more figure")}</summary>${body(rest)}</details>` : null}</section>`;
 }
 
 function spread(estimate, share) {
@@ -87,7 +87,7 @@ function Panels({ document, bands, axis, differences }) {
     ${differences && bands.apart[axis]?.[metric.key] ? html`<${Panel} key=${`${metric.key} apart`} ...${{ metric, names, axis, found: bands.apart[axis][metric.key].arms, against: bands.apart[axis][metric.key].reference }} />` : null}`;
   if (!bands.metrics.length) return html`<p class="soft">Nothing was measured here.</p>`;
   return html`<div class="charts">${first.map(draw)}</div>
-    ${rest.length ? html`<p><button type="button" aria-pressed=${all} onClick=${() => more(!all)}>${all ? "fewer" : `${rest.length} more figures`}</button></p>` : null}
+    ${rest.length ? html`<p><button type="button" aria-pressed=${all} onClick=${() => more(!all)}>${all ? "fewer" : counted(rest.length, "more figure")}</button></p>` : null}
     ${all ? html`<div class="charts">${rest.map(draw)}</div>` : null}`;
 }
 
@@ -126,7 +126,7 @@ function Sides({ document, rest }) {
   return html`<div class="bar"><h2>One problem in every arm</h2><label>${source.live ? "seed" : "seed (others: cotrain view)"} <select value=${seed} onChange=${(event) => choose(Number(event.target.value))}>
       ${(source.live ? seeds : [sides.seed]).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
       <label class="search">search <input type="search" value=${query} placeholder="words of a problem" onInput=${(event) => ask(event.target.value)} /></label></div>
-    <p class="soft">${number(sides.all)} problems of training that the arms met with this seed${sides.reading > 0 ? "; reading on" : ""}; those on which they differ most first. Each group is the latest on the problem.</p>
+    <p class="soft">${counted(sides.all, "problem")} of training that the arms met with this seed${sides.reading > 0 ? "; reading on" : ""}; those on which they differ most first. Each group is the latest on the problem.</p>
     <div class="scroll short"><table class="sides"><thead><tr><th>problem</th>${document.arms.map((arm) => html`<th><${Text} of=${arm.short} limit=${60} /></th>`)}</tr></thead><tbody>
       ${found.slice(0, 40).map(([row, place]) => html`<tr class=${place === at ? "here" : ""}><td class="asked"><a href=${`#sides:${place}`}><${Text} of=${row.problem} limit=${180} /></a></td>
         ${document.arms.map((arm) => html`<td>${row.arms[arm.label] ? right(row.arms[arm.label]) : "–"}</td>`)}</tr>`)}</tbody></table></div>
@@ -148,7 +148,7 @@ function Column({ arm, place, found }) {
     return () => { wanted = false; };
   }, [at]);
   if (!found) return html`<section><h3><${Text} of=${arm} limit=${110} /></h3><p class="soft">It did not meet this problem.</p></section>`;
-  return html`<section><h3><${Text} of=${arm} limit=${110} /></h3><p class="soft">step ${found.step}, ${right(found)}${found.run === null ? null : html` · <a href=${`#open:${found.run}:r:${at}`}>open it in its run</a>`}</p>
+  return html`<section><h3><${Text} of=${arm} limit=${110} /></h3><p class="soft">step ${ordinal(found.step)}, ${right(found)}${found.run === null ? null : html` · <a href=${`#open:${found.run}:r:${at}`}>open it in its run</a>`}</p>
     <p class="chips">${found.members.map(([name, correct], one) => html`<button type="button" aria-pressed=${one === shown} onClick=${() => show(one)}>${correct === 1 ? "✓" : correct === 0 ? "✗" : "·"} ${name}</button>`)}</p>
     ${rollout === undefined ? html`<p class="wait">reading …</p>` : rollout ? html`<${Solution} found=${rollout} />` : html`<p class="soft">This file holds the first of each group; <code>cotrain view</code> shows all.</p>`}</section>`;
 }

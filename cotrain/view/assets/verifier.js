@@ -1,7 +1,7 @@
 // How good is each judge? Figures with intervals and n, the confusion by answer and by step, the first wrong step, calibration,
 // errors that it believes; over time; on held-out solutions of the present and of the fixed solver; and under attack.
 import { useMemo, useState } from "preact/hooks";
-import { html, Text, number, signed, finite, plain, wilson } from "view/words";
+import { html, Text, number, counted, ordinal, signed, finite, plain, wilson } from "view/words";
 import { Chart, tone } from "view/charts";
 import { AxisOf, lanesOf, placed, tones } from "view/overview";
 import { figures, summed, joined, calibrationError, roc } from "view/measures";
@@ -13,7 +13,7 @@ export function Verifier({ document, judged, axis, setAxis }) {
   const lanes = useMemo(() => lanesOf(document, tones(document), axis), [document, axis]);
   const held = useMemo(() => judges(document), [document]);
   if (!roles.length && !held.length && !judged?.attack) return html`<p>No review has been read yet: this run has no judge, or its rollouts are still being read.</p>`;
-  return html`<div class="bar"><p class="soft">Positive is what is wrong: precision and recall are of finding errors. F1 says little where the base rate is near 0 or 100${"\u202f"}%.</p>
+  return html`<div class="bar"><p class="soft">Positive is right: a false positive is wrong and called right, a false negative is right and called wrong. Precision, recall and F1 are those of the class “wrong”; F1 says little where the base rate is near 0 or 100${"\u202f"}%.</p>
       <label>counted over <select value=${part} onChange=${(event) => choose(Number(event.target.value))}>
         ${PARTS.map((name, at) => html`<option value=${at}>${name}</option>`)}</select></label>
       <${AxisOf} ...${{ document, axis, setAxis }} /></div>
@@ -30,7 +30,7 @@ function Judge({ role, windows, more, document, axis, lanes, part }) {
   const answers = figures(count), steps = figures(count, "step_"), where = part ? `;steps=${some[0].from}-${some.at(-1).to}` : "";
   const hasSteps = steps.base.n > 0;
   return html`<section><h2>The <${Text} of=${role} /></h2>
-    <p class="soft">Rollouts of training, steps ${some[0]?.from ?? 0} to ${some.at(-1)?.to ?? 0}. Each number of a table opens its rollouts.</p>
+    <p class="soft">Rollouts of training, steps ${ordinal(some[0]?.from)} to ${ordinal(some.at(-1)?.to)}. Each number of a table opens its rollouts.</p>
     <div class="two"><${Table} title="Answers" figures=${answers} /><${Confusion} title="Answers" count=${count} level="" where=${where} /></div>
     ${hasSteps ? html`<div class="two"><${Table} title="Steps" figures=${steps} more=${[first(count)]} /><${Confusion} title="Steps" count=${count} level="step_" where=${where} /></div>` : null}
     <div class="two"><${Calibration} bins=${count.bins} where=${where} /><${Roc} bins=${count.bins} /><${Errors} errors=${rest.errors[role]} where=${where} /></div>
@@ -68,8 +68,8 @@ function Confusion({ title, count, level, where }) {
   return html`<div><table class="confusion"><thead><tr><th>${title}</th><th>called right</th><th>called wrong</th></tr></thead><tbody>
     <tr><th scope="row">right</th>${cell("tp", "ok", "accepted")}${cell("fn", "bad", "false negatives")}</tr>
     <tr><th scope="row">wrong</th>${cell("fp", "bad", "false positives")}${cell("tn", "ok", "caught")}</tr></tbody></table>
-    ${level ? html`<p class="soft">First wrong step: <a href=${`#rollouts:found${where}`}>found ${number(count.first_found)}</a>, <a href=${`#rollouts:missed${where}`}>missed ${number(count.first_missed)}</a> reviews.</p>`
-      : html`<p class="soft"><a href=${`#rollouts:unread${where}`}>${number(count.unread)} reviews</a> could not be read.</p>`}</div>`;
+    ${level ? html`<p class="soft">First wrong step: <a href=${`#rollouts:found${where}`}>found ${number(count.first_found)}</a>, <a href=${`#rollouts:missed${where}`}>missed ${number(count.first_missed)}</a> ${count.first_missed === 1 ? "review" : "reviews"}.</p>`
+      : html`<p class="soft"><a href=${`#rollouts:unread${where}`}>${counted(count.unread, "review")}</a> could not be read.</p>`}</div>`;
 }
 
 function Calibration({ bins, where }) {
@@ -123,7 +123,7 @@ function Time({ windows, level, title, document, axis, lanes }) {
     const each = windows.map((window) => figures(window, level));
     const line = (label, key, colour, more = {}) => ({ label, values: each.map((one) => one[key].value), tone: colour, share: true, ...more });
     return [placed(document, axis, windows.map((window) => window.to)), [
-      line("precision", "precision", "--a"), line("recall", "recall", "--b"), line("F1", "f1", "--c"),
+      line("precision on wrong ones", "precision", "--a"), line("recall on wrong ones", "recall", "--b"), line("F1 on wrong ones", "f1", "--c"),
       line("balanced accuracy", "balanced", "--d", { dash: [6, 3] }), line("base rate", "base", "--quiet", { dash: [2, 3] }),
     ]];
   }, [windows, level, axis, document]);
@@ -131,7 +131,7 @@ function Time({ windows, level, title, document, axis, lanes }) {
 }
 
 function HeldOut({ role, document, axis, lanes }) {
-  const mine = document.figures.filter((one) => one.who === role), splits = [...new Set(mine.map((one) => one.split))];
+  const mine = document.figures.filter((one) => one.who === role && one.spoken), splits = [...new Set(mine.map((one) => one.split))];
   const names = [...new Set(mine.map((one) => one.name))], { axes, series } = document.evaluations;
   const value = (one, side) => (one?.[side] ? `${number(one[side].value, one.share)}` : "–");
   const bounds = (one) => (one?.after && finite(one.after.low) ? `${number(one.after.low, one.share)} to ${number(one.after.high, one.share)}, n ${one.after.n}` : "");
@@ -156,7 +156,7 @@ function Attack({ attack }) {
   if (!attack || !Array.isArray(attack.families)) return null;
   const change = (one) => (finite(one?.value) ? html`<b class=${finite(one.low) && one.low > 0 ? "poor" : ""}>${signed(one.value, true)}</b> <small>${finite(one.low) && finite(one.high) ? `${signed(one.low, true)} to ${signed(one.high, true)}` : ""}</small>` : "–");
   return html`<section><h2>Under attack</h2>
-    <p class="soft"><${Text} of=${`${number(attack.total?.strings)} strings put in the place of wrong solutions of ${number(attack.problems)} problems (${attack.split ?? ""}); the checkpoint of step ${number(attack.step)}, ${attack.role ?? ""} with ${attack.model ?? ""} at temperature ${number(attack.temperature)}.`} />
+    <p class="soft"><${Text} of=${`${number(attack.total?.strings)} strings put in the place of wrong solutions of ${number(attack.problems)} problems (${attack.split ?? ""}); the checkpoint after step ${number(attack.step)}, ${attack.role ?? ""} with ${attack.model ?? ""} at temperature ${number(attack.temperature)}.`} />
       ${" "}Unchanged, these solutions are called right in ${rate(attack.ordinary?.false_positive_rate)}.</p>
     <div class="scroll"><table><thead><tr><th>family</th><th>called right, of those shown</th><th>change to the unchanged, points</th><th>shown</th><th>refused by the parser</th><th>unread</th></tr></thead><tbody>
     ${attack.families.slice(0, 60).map((one) => html`<tr><th scope="row"><b><${Text} of=${one.family} limit=${80} /></b> <small><${Text} of=${one.meaning} limit=${200} />${one.counts === "steps" ? "; counted is: every step called right" : ""}</small>

@@ -51,6 +51,12 @@ export function number(value, share = false) {
   return value.toFixed(digits).replace("-", "−");
 }
 
+// "1 step", "2 steps".
+export const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+
+// Steps are stored from 0, as in the addresses of rollouts; whoever reads counts them from 1, as the console does.
+export const ordinal = (step) => (finite(step) ? number(step + 1) : "–");
+
 export function signed(value, share = false) {
   if (!finite(value)) return "–";
   const size = share ? (100 * Math.abs(value)).toFixed(1) : number(Math.abs(value));
