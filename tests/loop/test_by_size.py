@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import httpx2
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
@@ -35,14 +37,22 @@ def large(folder, million=200):
     """A model of so many parameters, whose weights are a hole in a file."""
     shutil.copytree(TINY, folder)
     (folder / FORMAT_MARK).unlink()
-    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 8192}
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 8192, "dtype": "float32"}
+    layers, width = 8, 1024
+    inner = round((million * 1e6 / layers - 70_000 - 192 * width) / (3 * width))  # embeddings, attention, the rest
+    config |= {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner}
     (folder / "config.json").write_text(json.dumps(config))
-    rows = million * 1000
-    entry = {"dtype": "F32", "shape": [rows, 1000], "data_offsets": [0, 4000 * rows]}
-    header = json.dumps({"model.layers.0.mlp.up_proj.weight": entry}).encode()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    header, end = {}, 0
+    for name, weight in model.state_dict().items():
+        if name != "lm_head.weight":  # tied
+            first, end = end, end + 4 * weight.numel()
+            header[name] = {"dtype": "F32", "shape": list(weight.shape), "data_offsets": [first, end]}
+    text = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as stream:
-        stream.write(len(header).to_bytes(8, "little") + header)
-        stream.truncate(8 + len(header) + 4000 * rows)
+        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.truncate(8 + len(text) + end)
     return str(folder)
 
 
@@ -97,10 +107,10 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
     recipe = tango(model=models.middle)
     room = Memory(total=64 * GIB, available=64 * GIB)
     assert fitted(recipe, "cpu", room)[1] == []
-    tight = Memory(total=64 * GIB, available=7.6 * GIB)
+    tight = Memory(total=64 * GIB, available=10 * GIB)
     less, (line,) = fitted(recipe, "cpu", tight)
     rows = less.policies["verifier"].rows
-    assert line.startswith(f"note: at most {rows} answers at a time, as 7.60 GiB are available")
+    assert line.startswith(f"note: at most {rows} answers at a time, as 10.00 GiB are available")
     seen = looked_at(less, device="cpu", checkpoint_every=1)
     doubled = override(recipe, [f"policies.{name}.rows={2 * rows}" for name in ("generator", "verifier")])
     assert seen.total <= 0.9 * tight.available < seen.again(doubled).total
@@ -152,6 +162,8 @@ def on_the_hub(tmp_path, monkeypatch):
     cache = tmp_path / "cache" / "models--someone--inst"
     shutil.copytree(TINY, cache / "snapshots" / commit)
     (cache / "snapshots" / commit / "model.safetensors").unlink()
+    config = json.loads((cache / "snapshots" / commit / "config.json").read_text()) | {"num_hidden_layers": 1}
+    (cache / "snapshots" / commit / "config.json").write_text(json.dumps(config))
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))

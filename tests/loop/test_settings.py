@@ -2,8 +2,6 @@
 …``."""
 
 import inspect
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -128,17 +126,6 @@ def test_an_average_of_an_adapter_is_refused():
         with pytest.raises(ConfigError, match=r"make 'generator' trainable \(lora=0\)"):
             find(name)(lora=4)
     assert isinstance(find("co_rewarding")(lora=4, teacher="frozen").policies["generator"], Adapter)
-
-
-def test_the_front_door_has_what_methods_need_and_is_cheap():
-    code = "import sys, cotrain; assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
-    from cotrain import method
-
-    for name in method.__all__:
-        assert getattr(cotrain, name) is getattr(method, name)
-    with pytest.raises(AttributeError, match="no attribute 'gropo'"):
-        cotrain.gropo  # noqa: B018
 
 
 def test_one_call_of_a_recipe_hands_its_settings_to_another():
