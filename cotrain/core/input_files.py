@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 
 from cotrain.core.errors import DataError
 
-MOST_ROW = 1 << 23  # bytes of one row or paragraph: about two million tokens
+MOST_ROW = 1 << 21  # bytes of one row or paragraph: about half a million tokens
+MOST_LINE = 64 * MOST_ROW  # bytes of a line that is passed over as too long
 MOST_LINES = 1 << 32  # bytes of a file that is read line by line
 MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
 MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
@@ -41,12 +42,12 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
         seen = 0
         while line := stream.readline(min(MOST_ROW, most - seen) + 1):
             seen += len(line)
-            rest = line
-            while len(line) > MOST_ROW and not rest.endswith(b"\n") and seen <= most:
+            rest, length = line, len(line)
+            while length > MOST_ROW and rest and not rest.endswith(b"\n") and seen <= most:
                 rest = stream.readline(min(1 << 20, most - seen) + 1)
-                seen += len(rest)
-                if not rest:
-                    break
+                seen, length = seen + len(rest), length + len(rest)
+                if length > MOST_LINE:
+                    raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
             _refuse_bomb(path, seen, most)
             yield line
 
