@@ -96,7 +96,7 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -
     try:
         read, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
     except DataError as error:
-        raise ConfigError(f"{error}; give the file of a study") from error
+        raise ConfigError(f"{error}; expected TOML: the file of a study") from error
     for key in read:
         if key not in (*ONCE, *OF_A_PART):
             raise UnknownName(f"key of study {path.name}", key, (*ONCE, *OF_A_PART))
