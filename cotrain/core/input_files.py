@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import stat
 import tomllib
 import zlib
@@ -27,6 +28,7 @@ MOST_LINES = 1 << 32  # bytes of a file that is read line by line
 MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
 MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
 PACKED, PACKED_LEAST = 200, 1 << 26  # a gzip file may unpack to so many times its size, and to so much in any case
+_DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){200}")  # a.a.a…
 DEEPEST = 32  # tables and lists inside each other in a file of settings
 
 
@@ -70,8 +72,11 @@ def text_of_file(path: Path, most: int = MOST_BY_HAND) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file whose numbers are of 64 bits. Raises DataError."""
+    content = text_of_file(path)
     try:
-        found = tomllib.loads(text_of_file(path))
+        if _DEEP_KEY.search(content):  # tomllib takes a time that grows with the square of it
+            raise RecursionError
+        found = tomllib.loads(content)
     except RecursionError as error:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other") from error
     except DataError:

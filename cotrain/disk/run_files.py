@@ -146,8 +146,8 @@ SHAPES: dict[str, Shape] = {
     ),
     "summary.json": record(
         {"steps": count, "before": estimates, "after": estimates},
-        {"change": estimates, "alarms": list_of(alarm)}
-        | {"recipe": text, "seed": integer, "tokens": number, "flops": number, "updates": map_of(count), "chosen": count},
+        {"change": estimates, "alarms": list_of(alarm), "recipe": text, "seed": integer}
+        | {"tokens": number, "flops": number, "updates": map_of(count), "chosen": count},
     ),
     "before.json": estimates,
     "before_counts.json": both(
