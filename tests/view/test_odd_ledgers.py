@@ -88,7 +88,7 @@ def test_one_odd_row_is_counted_and_the_others_are_shown(tmp_path, kind):
         assert kind == "steps that are a number"  # which nobody looked at
     else:
         assert run.rollouts.odd == 1 and run.rollouts.episodes == len(page["rows"]) == 3
-        assert "1 episode(s) of the ledger have another shape and were left out" in run.overview()["notes"]
+        assert "ledger: left out 1 episode of another shape" in run.overview()["notes"]
     run.judged()
 
 
