@@ -145,7 +145,13 @@ def _rebuilt(directory: Path | str, saved: Any, say: Callable[[str], None] | Non
             f"{directory} was started from a bare Recipe; resume it from Python with "
             f"cotrain.resume({str(directory)!r}, recipe=…)"
         )
-    arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
+    try:
+        arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise RunDirectoryError(
+            f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}"
+        ) from error
     try:
         made = override(make(origin["target"], arguments, again=True), origin["settings"])
     except RunDirectoryError:

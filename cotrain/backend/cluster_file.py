@@ -26,14 +26,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cotrain.backend.places import Place, Placing, Settled
-from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.core.errors import ConfigError, DataError, unknown_message
+from cotrain.core.input_files import read_toml
 from cotrain.engine.vllm_engine import USUAL, VllmSettings
 
 LOCAL = "local"
@@ -63,14 +63,10 @@ def read(target: str) -> Cluster:
     it."""
     if target == LOCAL:
         return Cluster()
-    path = Path(target)
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        why = (error.strerror or "unreadable").lower()
-        raise ConfigError(f"--cluster {target}: {why}; expected {LOCAL!r} or a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--cluster {target}: no TOML: {error}") from None
+        found = read_toml(Path(target))
+    except DataError as error:
+        raise ConfigError(f"--cluster {error}; expected {LOCAL!r} or a TOML file") from None
     whole, learner, engine = (
         _Table(target, name, found if name == "" else found.get(name, {})) for name in ("", "learner", "engine")
     )

@@ -8,7 +8,8 @@
 The server answers when it likes: the engine of this process goes on meanwhile (``play.idle_loop.elsewhere``). Whatever
 goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value with its
 reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once: no repetition
-mends that.
+mends that. An answer is believed as far as it can be true: no more of it is read than its tokens can need, ids are of
+the vocabulary, log-probabilities finite and not positive, counts of tokens those of a request.
 
 A server is no function of the request, so a run is repeated from its ledger: an answer that is ``remember``ed is not
 asked for again. Left out: streams, proxies, and images.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,6 +44,10 @@ NEVER = {
     403: "this key may not ask; check the variable that the policy names as key_variable",
     404: "there is no such model or address; check the policy's url and model",
 }
+MOST_BODY, PER_TOKEN = 1 << 20, 256  # bytes of an answer's JSON, and further ones for each token of prompt and answer
+TEXT_PER_TOKEN = 64  # bytes of text that a token may be
+LEAST_LOGPROB, ROUNDING = -1e4, 1e-4  # servers write -9999 for minus infinity, and what rounding makes of 0
+MOST_COUNT = 10**9  # tokens of one request that a server may count
 FAILED = "failed"  # ``finish`` of an answer that there is not; ``failure`` says why
 
 
@@ -88,6 +94,7 @@ class RemoteHandle(PolicyHandle):
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._line: _Line | None = None
         self._known: dict[Address, Trace] = {}
+        self._vocabulary = renderer.vocabulary
         self._counts = dict.fromkeys(
             ("answers", "failed", "retries", "prompt_tokens", "completion_tokens", "remembered", "seconds"), 0.0
         )
@@ -127,26 +134,22 @@ class RemoteHandle(PolicyHandle):
     ) -> Completion:
         pauses, tries = rng_of("pause", request.seed), 0
         while True:
-            least, answer, reason = (
-                0.0,
-                None,
-                "",
-            )  # seconds that the server wants to be left alone; what it said; why not
+            least, answer, reason = 0.0, None, ""  # seconds that the server wants to be left alone; its answer; why not
             try:
-                async with asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())):
-                    answer = await client.post(path, json=body)
+                async with (
+                    asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())),
+                    client.stream("POST", path, json=body) as answer,
+                ):
+                    content = await _content(answer, _most(request)) if answer.status_code == 200 else b""
+                if answer.status_code == 200:
+                    return self._read(request, _json(content))
             except (TimeoutError, httpx2.TimeoutException):
-                reason = "timeout"
+                reason, answer = "timeout", None
             except httpx2.HTTPError:
-                reason = "no connection"
-            if answer is not None and answer.status_code == 200:
-                try:
-                    return self._read(request, answer.json())
-                except Malformed as error:
-                    reason = str(error)
-                except (ValueError, RecursionError):  # of ``answer.json()``
-                    reason = "no JSON"
-            elif answer is not None:
+                reason, answer = "no connection", None
+            except Malformed as error:
+                reason, answer = str(error), None
+            if answer is not None:
                 reason = f"status {answer.status_code}"
                 if answer.status_code in NEVER:
                     raise ConfigError(
@@ -195,18 +198,25 @@ class RemoteHandle(PolicyHandle):
         choice, usage = choices[0], answer.get("usage")
         finish = "length" if choice.get("finish_reason") == "length" else "stop"
         if self.spec.send_ids:
-            token_ids, logprobs = _ids_of(choice)
+            token_ids, logprobs = _ids_of(choice, request.sampling.max_tokens, self._vocabulary)
         else:
             message = choice.get("message")
             text = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(text, str):
                 raise Malformed("no text")
+            if len(text) > TEXT_PER_TOKEN * request.sampling.max_tokens:
+                raise Malformed("more text than max_tokens allows")
             token_ids = tuple(text.encode(errors="replace")) + ((STOP,) if finish == "stop" or not text else ())
             logprobs = (0.0,) * len(token_ids)
+        counts = {
+            name: usage.get(name) if isinstance(usage, Mapping) else None
+            for name in ("prompt_tokens", "completion_tokens")
+        }
+        if not all(count is None or (type(count) is int and 0 <= count <= MOST_COUNT) for count in counts.values()):
+            raise Malformed("impossible token counts")
         self._counts["answers"] += 1
-        for name in ("prompt_tokens", "completion_tokens"):
-            count = usage.get(name) if isinstance(usage, Mapping) else None
-            self._counts[name] += count if isinstance(count, int) and count > 0 else 0
+        for name, count in counts.items():
+            self._counts[name] += count or 0
         return Completion(token_ids=token_ids, logprobs=logprobs, finish=finish, policy=self.name, version=0)
 
     def _failed(self, reason: str) -> Completion:
@@ -241,7 +251,7 @@ class RemoteHandle(PolicyHandle):
         if self._line is None or self._line.loop is not loop:
             client = httpx2.AsyncClient(
                 base_url=self.spec.url.rstrip("/") + "/",
-                headers=self._headers,
+                headers={"Accept-Encoding": "gzip"} | self._headers,
                 timeout=self.spec.timeout,
                 limits=httpx2.Limits(max_connections=self.spec.concurrency),
                 trust_env=False,
@@ -263,12 +273,51 @@ class Malformed(ValueError):
     """What is wrong with the body of an answer, as a short fixed phrase."""
 
 
-def _ids_of(choice: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Token ids [T] with their log-probabilities. Raises Malformed."""
+def _most(request: Request) -> int:
+    """Bytes that the JSON of an answer may have."""
+    return MOST_BODY + PER_TOKEN * (len(request.prompt_ids) + request.sampling.max_tokens)
+
+
+async def _content(answer: httpx2.Response, most: int) -> bytes:
+    """The body of an answer, unpacked. Raises Malformed for one that is longer than ``most``, before it is read."""
+    coding, parts, size = answer.headers.get("content-encoding", "identity").strip().lower(), [], 0
+    async for part in answer.aiter_raw():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise Malformed("a longer answer than max_tokens allows")
+    content = b"".join(parts)
+    if coding in ("gzip", "x-gzip", "deflate"):
+        try:
+            content = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(content, most + 1)
+        except zlib.error:
+            raise Malformed("no gzip") from None
+        if len(content) > most:
+            raise Malformed("a longer answer than max_tokens allows")
+    elif coding not in ("", "identity"):
+        raise Malformed("packed in another way than gzip")
+    return content
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise Malformed("no JSON") from None
+
+
+def _ids_of(choice: Mapping[str, Any], most: int, vocabulary: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """At most ``most`` token ids [T] below ``vocabulary``, with their log-probabilities. Raises Malformed."""
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
-    if not isinstance(ids, list) or not ids or not all(isinstance(i, int) and i >= 0 for i in ids):
+    if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
         raise Malformed("no token ids")
+    if len(ids) > most:
+        raise Malformed("more tokens than max_tokens allows")
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        raise Malformed("token ids outside of the vocabulary")
     said = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
-    if not isinstance(said, list) or len(said) != len(ids) or not all(isinstance(v, int | float) for v in said):
+    if not isinstance(said, list) or len(said) != len(ids) or not all(type(v) in (int, float) for v in said):
         raise Malformed("no log-probabilities")
-    return tuple(ids), tuple(map(float, said))
+    if not all(LEAST_LOGPROB <= v <= ROUNDING for v in said):  # NaN is neither
+        raise Malformed("impossible log-probabilities")
+    return tuple(ids), tuple(min(0.0, float(v)) for v in said)

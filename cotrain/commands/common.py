@@ -35,7 +35,11 @@ def threads(count: int | None) -> None:
 
 
 def figure(estimate: dict[str, Any] | None) -> str:
-    return "–" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+    """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
+    if estimate is None or estimate.get("value") is None:
+        return "–"
+    low, high = ("?" if (bound := estimate.get(name)) is None else f"{bound:.3f}" for name in ("low", "high"))
+    return f"{estimate['value']:.3f} [{low}, {high}]"
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, nearest
 from cotrain.core.flags import Parser
+from cotrain.core.input_files import read_toml
 
 RECIPE = "recipe"
 NEVER = ("help", "config", "dry_run", "json", "log_level")  # they say nothing of the run
@@ -43,11 +43,9 @@ def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"--config {path}: {(error.strerror or 'unreadable').lower()}; name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"--config {path}: not TOML ({error}); write one key a flag, as in lr = 1e-4") from None
+        return read_toml(Path(path))
+    except DataError as error:
+        raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4") from None
 
 
 def words_of(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:

@@ -335,7 +335,8 @@ FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_lengt
 def print_summary(summary: dict[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
-    print(f"\n{summary['recipe']}: {summary['steps']} steps, {summary['tokens']:,} tokens, seed {summary['seed']}")
+    spent = f"{summary['steps']} steps, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
+    print(f"\n{summary.get('recipe', 'run')}: {spent}")
     shown = [key for key in after if (name := key.split("/", 1)[-1]) in FURTHER or is_headline(name)] or list(after)
     roles = list(dict.fromkeys(key.split("/")[0] for key in shown))
     shown.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), rank(key.rpartition("/")[2])))

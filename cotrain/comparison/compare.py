@@ -52,6 +52,9 @@ from cotrain.view.report_together import write_comparison
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
 
 
+MOST = {"seeds": 10_000, "batches": 10_000_000, "rate_seeds": 10_000, "workers": 10_000}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A comparison, before it is run."""
@@ -85,6 +88,8 @@ class Plan:
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+            if value is not None and value > MOST[name]:
+                raise ConfigError(f"compare: {name} is {value}, expected at most {MOST[name]}")
         if self.first_seed < 0:
             raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):

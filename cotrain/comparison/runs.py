@@ -59,7 +59,8 @@ def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its
     figures on test problems before and after, its alarms, and what each of these problems says at the end. Raises
     RunDirectoryError where a file is not as the run wrote it."""
-    seal.verify(RunDirectory(folder))
+    directory = RunDirectory(folder)
+    seal.verify(directory)
     costs, curve = costs_of(folder), []
     parts = dict.fromkeys(PARTS, 0)
     for row in read_jsonl(folder / "metrics.jsonl"):
@@ -68,16 +69,15 @@ def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
             curve.append({"spent": costs[int(row["step"]) + 1], "figures": figures})
         for part in PARTS:
             parts[part] += sum(value for key, value in row.items() if key.endswith(f"/flops/{part}"))
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    said = folder / "after_problems.json"
+    summary: Any = directory.read("summary.json")
     return {
         "seed": seed,
         "curve": curve,
         "spent": costs[-1],
         "flops": parts,
-        "updates": summary["updates"].get(policy, 0),
+        "updates": summary.get("updates", {}).get(policy, 0),
         "before": {key: value["value"] for key, value in summary["before"].items()},
         "after": {key: value["value"] for key, value in summary["after"].items()},
         "alarms": [{key: alarm[key] for key in ("band", "key", "step")} for alarm in summary.get("alarms", ())],
-        "problems": json.loads(said.read_text(encoding="utf-8")) if said.exists() else {},
+        "problems": directory.read("after_problems.json") or {},
     }

@@ -33,7 +33,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import subprocess
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,8 @@ from typing import Any
 from cotrain.comparison.arms import Arm, arm_of, distinct
 from cotrain.comparison.compare import Plan
 from cotrain.core.arguments import fits, hints_of, kind_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml
 from cotrain.report.compare_words import slug_of
 
 ONCE = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
@@ -94,12 +94,9 @@ class Study:
 def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -> Study:
     """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
     try:
-        content = path.read_bytes()
-        read = tomllib.loads(content.decode("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {(error.strerror or '').lower()}; give the file of a study") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}; expected TOML") from error
+        read, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
+    except DataError as error:
+        raise ConfigError(f"{error}; expected TOML: the file of a study") from error
     for key in read:
         if key not in (*ONCE, *OF_A_PART):
             raise UnknownName(f"key of study {path.name}", key, (*ONCE, *OF_A_PART))
@@ -145,7 +142,7 @@ def _arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
 
 def _plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> Plan:
     if not isinstance(part, Mapping):
-        raise ConfigError(f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r}')
+        raise ConfigError(f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r:.80}')
     for key in part:
         if key not in OF_A_PART:
             raise UnknownName(f"key of a part of study {path.name}", key, OF_A_PART)
@@ -159,7 +156,7 @@ def _plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, 
 def _gate(path: Path, spec: Any, parts: Mapping[str, Plan], measure: str) -> Gate:
     names = [f.name for f in dataclasses.fields(Gate)]
     if not isinstance(spec, Mapping):
-        raise ConfigError(f"{path}: gate is {spec!r}; expected a table [gate]")
+        raise ConfigError(f"{path}: gate is {spec!r:.80}; expected a table [gate]")
     for key in spec:
         if key not in names:
             raise UnknownName(f"key of the gate of {path.name}", key, names)
@@ -183,7 +180,7 @@ def _gate(path: Path, spec: Any, parts: Mapping[str, Plan], measure: str) -> Gat
 
 def _held(path: Path, key: str, value: Any, hint: Any) -> Any:
     if not fits(value, hint):
-        raise ConfigError(f"{path}: {key} is {value!r}; expected {kind_of(hint)}")
+        raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}")
     return value
 
 

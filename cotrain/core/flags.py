@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cotrain.core import input_files
 from cotrain.core.arguments import hints_of, plain
 from cotrain.core.errors import ConfigError, DataError, nearest
 from cotrain.core.trust import consent
@@ -220,8 +221,6 @@ def typed_in(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
 def text_of_file(path: str, flag: str) -> str:
     """What a text file holds, without the line break at its end."""
     try:
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n")
-    except OSError as error:
-        raise DataError(f"{flag} {path}: {(error.strerror or 'unreadable').lower()}; name a text file") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{flag} {path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
+        return input_files.text_of_file(Path(path)).removesuffix("\n")
+    except DataError as error:
+        raise DataError(f"{flag} {error}") from None

@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from cotrain.core.errors import ConfigError, CotrainError, said_by, unknown_message
+from cotrain.core.input_files import MOST_BY_HAND, content_of_file
 from cotrain.core.trust import admit_file, admit_module
 
 PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
@@ -27,7 +28,7 @@ class _AsItStands(SourceFileLoader):
     """Reads the file each time: byte code is told from its source by size and whole seconds, which an edit may keep."""
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
+        return self.source_to_code(content_of_file(Path(self.path), MOST_BY_HAND), self.path)
 
 
 def load_file(path: str, where: str) -> ModuleType:

@@ -44,6 +44,7 @@ from cotrain.disk.files import Written, replace_file, written
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
+from cotrain.disk.run_files import fault_in
 from cotrain.loop.log import NAME as LOG
 from cotrain.loop.recipe import Recipe
 from cotrain.tasks.reading import NAME as QUARANTINE
@@ -184,10 +185,7 @@ class RunDirectory:
                     "start anew"
                 )
             return {}
-        try:
-            return {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RunDirectoryError(f"{self.path / SEAL} is damaged (no files in it); restore it") from error
+        return {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
 
     def extend(self, ends: Mapping[str, Any]) -> None:
         """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from
@@ -205,12 +203,15 @@ class RunDirectory:
         if not target.exists():
             return None
         try:
-            return json.loads(target.read_text(encoding="utf-8"))
+            value = json.loads(target.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
+        if (fault := fault_in(name, value)) is not None:
+            raise RunDirectoryError(f"{target} is damaged ({fault}); restore it, or start the run anew")
+        return value
 
 
 def _rows_if_any(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -49,5 +49,5 @@ def lengthen(out: Path | str, steps: int) -> None:
                 "not with its "
                 "steps; begin a new run with a larger budget"
             )
-        horizon = {} if settings["horizon"] is not None else {"horizon": settings["steps"]}
+        horizon = {} if settings.get("horizon") is not None else {"horizon": settings["steps"]}
         directory.extend({"steps": steps, **horizon})

@@ -34,13 +34,13 @@ from cotrain.play.role import Role, Turn
 from cotrain.play.stores import MINTED, Minted, TaskPool
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import read_problem, signature, task_of
+from cotrain.text.parsers import MAX_CHARS
 
 EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0, 1]")
 QUALITY = Note[float]("quality", float, "Q of a question, in [0, 1]")
 UNREADABLE = 0.5  # a score that cannot be read
 HIGHEST = 10
 SHORT = 20  # tokens of a score alone: to the embedded tokenizer the longest is 13, and its end one more
-_SCORE = re.compile(r"<score>(.*?)</score>", re.DOTALL)
 
 RATE_QUESTION = "{problem}\nScore the problem:"
 RATE_ANSWER = "{problem}\n{solution}\nScore:"
@@ -78,7 +78,11 @@ class Scored:
 
 def parse_score(text: str, fields: Mapping[str, Any]) -> Scored | ParseFailure:
     """The last score of a text."""
-    found = _SCORE.findall(text)
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    found, at = list[str](), 0
+    while (start := text.find("<score>", at)) >= 0 and (at := text.find("</score>", start)) >= 0:
+        found.append(text[start + len("<score>") : at])
     if not found:
         return ParseFailure(reason="no score")
     form, said = (1.0 if len(found) == 1 else 0.5), found[-1].strip()

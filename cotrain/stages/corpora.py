@@ -8,7 +8,8 @@ Left out: streaming of files larger than memory and remote data sets; convert th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.input_files import MOST_ROW, lines_of_file
 from cotrain.tasks.reading import Quarantine, numbered, parsed
-from cotrain.tasks.rows import whole_text
+from cotrain.tasks.rows import BOM, whole_text
 
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Item = str | Sequence[Message]  # running text, or one conversation
-ROWS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".json")
+ROWS = (".jsonl", ".parquet", ".csv", ".json")  # and all of them with .gz
 ROLES = ("system", "user", "assistant")
 
 
@@ -50,9 +52,9 @@ def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
     """A UTF-8 text file: paragraphs (parted by empty lines), short ones joined until ``min_characters`` are reached."""
     texts: list[str] = []
     pending = ""
-    for paragraph in _read(Path(path)).split("\n\n"):
-        if paragraph.strip():
-            pending = f"{pending}\n\n{paragraph.strip()}" if pending else paragraph.strip()
+    for paragraph in _paragraphs(Path(path)):
+        if paragraph:
+            pending = f"{pending}\n\n{paragraph}" if pending else paragraph
             if len(pending) >= min_characters:
                 texts.append(pending)
                 pending = ""
@@ -73,9 +75,10 @@ def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
 
 
 def corpus_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
-    """``.jsonl``, ``.jsonl.gz`` and ``.parquet`` as rows, anything else as text; raises DataError when there is no such
-    file."""
-    return jsonl_file(path, aside) if str(path).lower().endswith(ROWS) else text_file(path)
+    """``.jsonl``, ``.csv``, ``.json`` and ``.parquet`` as rows, anything else as text; raises DataError when there is
+    no such file."""
+    rows = str(path).lower().removesuffix(".gz").endswith(ROWS)
+    return jsonl_file(path, aside) if rows else text_file(path)
 
 
 def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
@@ -141,15 +144,25 @@ def _order(size: int, epoch: int, seed: int) -> list[int]:
     return order
 
 
-def _read(path: Path) -> str:
+def _paragraphs(path: Path) -> Iterator[str]:
+    """What stands between empty lines, without white space at its ends."""
+    held, size, at = [], 0, 0  # the lines of this paragraph, their bytes, and the bytes in front of this line
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(
-            f"{path}: {(error.strerror or 'unreadable').lower()}; expected a .txt or .jsonl file"
-        ) from error
+        for line in lines_of_file(path):
+            size += len(line)
+            if size > MOST_ROW:
+                raise DataError(f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines")
+            text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
+            at += len(line)
+            for each in io.StringIO(text, newline=None):  # \r and \r\n are line breaks too
+                if each != "\n":
+                    held.append(each)
+                    continue
+                yield "".join(held).strip()
+                held, size = [], 0
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+        raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
+    yield "".join(held).strip()
 
 
 def _item(fields: dict[str, Any], place: str) -> Item:

@@ -23,6 +23,7 @@ from typing import Any
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
 from cotrain.tasks.grading import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.hub import hub_rows, is_hub_name
@@ -54,7 +55,7 @@ class JsonlTasks:
         self.name = name
         self.quarantine = Quarantine()
         self._lenient = lenient
-        self.path = str(path) if is_hub_name(str(path)) else str(Path(path).expanduser().resolve())
+        self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
         self._columns = (question, answer)
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
+from cotrain.core.input_files import absolute_path
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import Line, files_in, kind_of, text_of
@@ -74,7 +74,7 @@ def _files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tupl
             for split, rows in hub_rows(path).items():
                 yield split, ((f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1))
             continue
-        folder = Path(path).expanduser().resolve()
+        folder = absolute_path(path)
         files = files_in(folder) if folder.is_dir() else [folder]
         if not files:
             raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.input_files import absolute_path
 from cotrain.core.trust import admit_module
 from cotrain.core.types import Grade, Task
 from cotrain.tasks.fences import MAX_PROGRAM, defines, program_of
@@ -133,7 +134,7 @@ class ProgramTasks:
         if kind not in KINDS:
             raise UnknownName("kind of programming problems", kind, KINDS)
         self.name = kind
-        self.path = str(path) if is_hub_name(str(path)) else str(Path(path).expanduser().resolve())
+        self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
         self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
         self.quarantine = Quarantine()
         self._settings |= {"lenient": True} if lenient else {}

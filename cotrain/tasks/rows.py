@@ -12,35 +12,34 @@ texts, joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worke
 
 Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
 a string or a list of strings, puts the same question in other words; other columns are ignored. Parquet files have the
-same rows (``parquet.py``). So have ``.csv`` files with a header, and ``.json`` files of one array.
+same rows (``parquet.py``). So have ``.csv`` files with a header, and ``.json`` files of one array; all but parquet
+may end in ``.gz``, and capitals in an ending are as small letters.
 Left out: tolerances and units.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
-import zlib
+import os
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.tasks.parquet import ENDING, parquet_rows
 from cotrain.text.notation import without_separators
 from cotrain.text.parsers import write_solution
 
-PACKED, PACKED_LEAST = (
-    200,
-    1 << 26,
-)  # a gzip file may unpack to so many times its size, and to so many bytes in any case
-WHOLE = (".csv", ".json")  # files that are read in one piece
+BOM = b"\xef\xbb\xbf"
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
@@ -101,81 +100,90 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
 
     Raises DataError for a file that cannot be read, UserError for parquet without pyarrow.
     """
-    if not path.exists():
-        near = (
-            get_close_matches(path.name, [p.name for p in path.parent.glob("*")], n=1) if path.parent.is_dir() else []
-        )
+    if not os.path.lexists(path):
+        folder = path.parent
+        near = get_close_matches(path.name, os.listdir(folder), n=1) if os.path.isdir(folder) else []
         raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if not path.is_file():
-        raise DataError(f"{path}: not a regular file; expected {format_of(path)}")
-    if path.suffix == ENDING:
+    if not os.path.isfile(path):
+        raise DataError(f"{path}: not a regular file, or no file there; expected {format_of(path)}")
+    ending = _ending(path)
+    if ending == ENDING:
         yield from parquet_rows(path)
-        return
-    if path.suffix in WHOLE:
-        yield from _whole_file(path)
-        return
-    try:
-        content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: cannot be unpacked ({error}); expected a gzip file of JSON lines") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if line.strip():
-            yield number, line
+    elif ending == ".csv":
+        yield from _csv_rows(path)
+    elif ending == ".json":
+        yield from _array(path)
+    else:
+        for number, line in enumerate(lines_of_file(path), start=1):
+            row = (line.removeprefix(BOM) if number == 1 else line).removesuffix(b"\n")
+            if row.strip():
+                yield number, row
 
 
-def _whole_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of CSV with a header (an empty cell is a field that the row does not have), or of one JSON array of
-    objects."""
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of CSV with a header; an empty cell is a field that the row does not have."""
+    size = at = 0  # bytes of this row so far, and in front of this line
+
+    def lines() -> Iterator[str]:
+        nonlocal size, at
+        for line in lines_of_file(path):
+            size += len(line)
+            if size > MOST_ROW:
+                raise DataError(
+                    f"{path}: a row of more than {MOST_ROW} bytes; shorten it, or close the quote that is open"
+                )
+            text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
+            at += len(line)
+            yield from io.StringIO(text, newline="") if "\r" in text else (text,)
+
+    csv.field_size_limit(MOST_ROW)  # of the process; the usual 131,072 is less than a worked text may have
+    table = csv.DictReader(lines(), strict=True)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".csv":
-            table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-            for number, row in enumerate(table, start=1):
-                if None in row:
-                    raise DataError(f"{path}, row {number}: more cells than the header has names")
-                yield number, {name: value for name, value in row.items() if value not in (None, "")}
-            return
-        rows = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        names = table.fieldnames or ()
+        if (twice := next((name for name, n in Counter(names).items() if n > 1 and name), None)) is not None:
+            raise DataError(f"{path}: two columns are called {twice!r}; rename one")
+        size = 0
+        for number, row in enumerate(table, start=1):
+            if None in row:
+                raise DataError(f"{path}, row {number}: more cells than the header has names")
+            yield number, {name: value for name, value in row.items() if value not in (None, "")}
+            size = 0
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    except (csv.Error, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
+    except csv.Error as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected {format_of(path)}") from error
+
+
+def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of one JSON array."""
+    text = text_of_file(path, MOST_WHOLE)
+    try:
+        rows = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}); expected {format_of(path)}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{path}: expected one JSON array of objects; a file with an object a line ends in .jsonl")
     yield from enumerate(rows, start=1)
 
 
-def _unpacked(path: Path) -> bytes:
-    """What a gzip file holds. Raises DataError for one that would fill the memory."""
-    most = max(PACKED_LEAST, PACKED * path.stat().st_size)
-    parts, size = [], 0
-    with gzip.open(path) as stream:
-        while part := stream.read(1 << 20):
-            size += len(part)
-            if size > most:
-                raise DataError(
-                    f"{path}: unpacks to more than {PACKED} times its size, which no text does; unpack it by hand if "
-                    "it is right"
-                )
-            parts.append(part)
-    return b"".join(parts)
+def _ending(path: Path) -> str:
+    """Of the name of a file, in small letters and without ``.gz``."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def files_in(folder: Path) -> list[Path]:
     """The files of rows in a directory, by name."""
-    return sorted(file for ending in (".jsonl", ENDING) for file in folder.glob(f"*{ending}"))
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in (".jsonl", ENDING))
 
 
 def format_of(path: Path) -> str:
-    return FORMATS.get(path.suffix, "JSON lines")
+    return FORMATS.get(_ending(path), "JSON lines")
 
 
 def object_of(line: Line, where: str) -> dict[str, Any]:
     """The JSON object of a line; a row of parquet is one. Raises DataError that begins with ``where``."""
+    if _size_above(line, MOST_ROW):
+        raise DataError(f"{where}: more than {MOST_ROW} bytes in one row; shorten it, or part it into several rows")
     if isinstance(line, dict):
         return line
     if b"\x00" in line or line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -195,6 +203,22 @@ def object_of(line: Line, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f'{where}: expected an object such as {{"question": …}}, found {kind_of(row)}')
     return row
+
+
+def _size_above(line: Line, most: int) -> bool:
+    """Whether a line, or the texts and values of an object, take more room than that."""
+    if isinstance(line, bytes):
+        return len(line) > most
+    size, due = 0, deque[Any]([line])
+    while due and size <= most:
+        value = due.popleft()
+        if isinstance(value, str):
+            size += len(value)
+        else:
+            size += 1
+            due.extend(chain.from_iterable(value.items()) if isinstance(value, dict) else ())
+            due.extend(value if isinstance(value, list) else ())
+    return size > most
 
 
 def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
@@ -298,6 +322,8 @@ def kind_of(value: Any) -> str:
     """What kind of JSON a value is, in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     names |= dict.fromkeys((int, float, Decimal), "a number")
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinity"
     return names.get(type(value), f"a value of the type {type(value).__name__}")  # the rest is parquet's
 
 

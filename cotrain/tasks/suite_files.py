@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
 from cotrain.tasks import prmbench, processbench, programs
 from cotrain.tasks.grading import AnswerGrader
@@ -67,7 +68,7 @@ def load_suite(
         return programs.suite(name, paths, aside)
     tasks: list[Task] = []
     for path in paths:
-        file = Path(path).expanduser().resolve()
+        file = absolute_path(path)
         if not is_hub_name(path) and file.is_dir():
             file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
         schema = SCHEMAS[name]

@@ -15,6 +15,7 @@ class ByteRenderer:
     """What the executor needs of a ``Renderer``, for texts as they are."""
 
     stop_ids: tuple[int, ...] = (STOP,)
+    vocabulary: int = STOP + 1
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The contents of the messages, a reply behind its prompt and others on a line of their own, as bytes [P]; a

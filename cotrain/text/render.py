@@ -69,6 +69,7 @@ class Rendering(Protocol):
     """What the executor needs to let a policy speak: a ``Renderer``, or for programs a ``ByteRenderer``."""
 
     stop_ids: tuple[int, ...]
+    vocabulary: int  # token ids are below
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
 
@@ -116,6 +117,7 @@ class Renderer:
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in stops:
             self._forbidden.discard(tokenizer.unk_token_id)
         self.stop_ids: tuple[int, ...] = tuple(sorted(stops))
+        self.vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1  # ids are below
 
     # -- messages → ids
 

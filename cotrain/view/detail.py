@@ -16,6 +16,7 @@ from typing import Any
 from cotrain.core.entropy import from_text, nats
 from cotrain.core.notes import PROBLEM
 from cotrain.disk.floats import decode_floats
+from cotrain.view.curves import number
 from cotrain.view.rollouts import Json, Weights, address_of
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -168,11 +169,11 @@ def weights_of(recipe: Json) -> dict[str, dict[str, float]]:
     begins."""
     found: dict[str, dict[str, float]] = {}
     for objective in _inside(recipe, "settings", "objectives").values():
-        rewards = objective.get("by", {}).get("rewards") if isinstance(objective, dict) else None
-        for name, weight in rewards.items() if isinstance(rewards, dict) else ():
+        rewards = _inside(objective, "by", "rewards") if isinstance(objective, dict) else {}
+        for name, weight in rewards.items():
             value = weight.get("start") if isinstance(weight, dict) else weight
-            if isinstance(value, int | float):
-                found.setdefault(str(objective.get("on")), {})[str(name)] = float(value)
+            if (finite := number(value)) is not None:
+                found.setdefault(str(objective.get("on")), {})[str(name)] = finite
     return found
 
 

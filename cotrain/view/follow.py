@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cotrain.disk.run_files import fault_in
+
 REMEMBERED = 256  # bytes before the place where reading ended
 
 
@@ -61,4 +63,7 @@ def object_of(path: Path) -> tuple[dict[str, Any], str]:
         return {}, f"{path.name} is missing"
     except (ValueError, RecursionError):
         return {}, f"{path.name} is not valid JSON and was left out"
-    return (found, "") if isinstance(found, dict) else ({}, f"{path.name} holds no object and was left out")
+    fault = fault_in(path.name, found, partial=True)
+    if fault is None and isinstance(found, dict):
+        return found, ""
+    return {}, f"{path.name} was left out: {fault or 'it holds no object'}"

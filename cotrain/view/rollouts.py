@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FINAL, FIRST_WRONG, PROBLEM, STEP_OK, STEPS
-from cotrain.disk.ledger import Ledger, Member
+from cotrain.disk.ledger import ODD, Ledger, Member
+from cotrain.disk.run_files import fault_in
 from cotrain.view.counts import (
     BINS,
     COUNTS,
@@ -43,6 +44,7 @@ UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 1
 STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
+MOST_UNPACKED = 1 << 30  # bytes of a step
 NOT_PAID = ("truth", "label")  # signals that name a class
 Json = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
@@ -67,6 +69,7 @@ class Rollouts:
         self._counts: dict[int, Counts] = {}  # by step
         self._read: dict[int, Member] = {}
         self.damaged: list[int] = []
+        self.odd = 0  # episodes that are JSON of another shape
         self.episodes = 0
         self.generation = 0
         self._extent: tuple[int, int | None, int] | None = None  # of the ledger when its steps were listed
@@ -110,17 +113,22 @@ class Rollouts:
 
     def _read_member(self, member: Member) -> None:
         try:
-            found = list(episodes_of(self.ledger.path, member))
+            found, odd = episodes_of(self.ledger.path, member)
         except (OSError, ValueError, zlib.error):
-            found = []
+            found, odd = [], 0
             self.damaged.append(member.step)
         with self._lock:
             self._read[member.step] = member
-            self.episodes += len(found)
             counts = self._counts.setdefault(member.step, Counts())
             first = len(self.rows)
             for episode in found:
-                self._add(episode, counts)
+                try:
+                    self._add(episode, counts)
+                except (ValueError, *ODD):  # of what a protocol noted, which has any shape
+                    odd += 1
+                else:
+                    self.episodes += 1
+            self.odd += odd
             _groups(self.rows[first:], self.roles, counts)
 
     def members(self) -> tuple[Member, ...]:
@@ -190,7 +198,7 @@ class Rollouts:
         """An episode as the ledger has it; None where there is none."""
         place = next((m for m in self.members() if m.step == step), None)
         try:
-            found = episodes_of(self.ledger.path, place) if place else iter(())
+            found = episodes_of(self.ledger.path, place)[0] if place else []
             return next((e for e in found if (e.get("task"), e.get("member")) == (task, member)), None)
         except (OSError, ValueError, zlib.error):
             return None
@@ -203,18 +211,22 @@ class Rollouts:
         return self._places[kind, text]
 
     def _add(self, episode: Json, counts: Counts) -> None:
-        traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
+        """Rows and counts of one episode; none of either where it raises."""
+        traces = episode["traces"]
+        rows, reviewed = [], []
         for speech in traces:
             if speech.get("parent") is None:
                 address = address_of(speech)
                 reviews = [t for t in traces if t.get("parent") == address]
-                self.rows.append(self._row(episode, speech, reviews))
-                kind = error_of(speech)
-                for review in reviews:
-                    counts.review(speech, review, kind)
-                verdicts = [v for review in reviews if (v := flag(FINAL.name, review["parsed"])) is not None]
-                if len(verdicts) > 1:
-                    counts.pair("one review", "another", verdicts[0], verdicts[1])
+                rows.append(self._row(episode, speech, reviews))
+                reviewed.append((speech, reviews, error_of(speech)))
+        self.rows += rows
+        for speech, reviews, kind in reviewed:
+            for review in reviews:
+                counts.review(speech, review, kind)
+            verdicts = [v for review in reviews if (v := flag(FINAL.name, review["parsed"])) is not None]
+            if len(verdicts) > 1:
+                counts.pair("one review", "another", verdicts[0], verdicts[1])
 
     def _row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
         step, task, member, role, *call = speech["address"]
@@ -243,13 +255,25 @@ class Rollouts:
         ]  # fmt: skip
 
 
-def episodes_of(path: Path, member: Member) -> Iterator[Json]:
-    """The episodes of one step as JSON. Raises OSError, ValueError and zlib.error for damaged ones."""
+def episodes_of(path: Path, member: Member) -> tuple[list[Json], int]:
+    """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
+    ValueError and zlib.error for a damaged step."""
     with path.open("rb") as file:
         file.seek(member.start)
         packed = file.read(member.bytes)
-    for line in zlib.decompress(packed, zlib.MAX_WBITS | 16).split(b"\n")[:-1]:
-        yield json.loads(line)
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    text = inflate.decompress(packed, MOST_UNPACKED)
+    if not inflate.eof:
+        raise ValueError(f"more than {MOST_UNPACKED} bytes, or less than all of it")
+    found, lines = [], text.split(b"\n")[:-1]
+    for line in lines:
+        try:
+            episode = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if fault_in("an episode", episode) is None:
+            found.append(episode)
+    return found, len(lines) - len(found)
 
 
 def address_of(trace: Json) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from cotrain.core.errors import CotrainError, RunDirectoryError
 from cotrain.core.redact import redacted
 from cotrain.core.statistics import Estimate, difference
+from cotrain.disk.ledger import ODD
 from cotrain.metrics.alarms import BANDS, watched, with_examples
 from cotrain.metrics.table import is_headline, limits_of, rank
 from cotrain.report import guide
@@ -35,6 +36,7 @@ class Run:
         self.curves = Curves(directory)
         self.rollouts = Rollouts(directory, self.weights)
         self._lock = threading.Lock()
+        self.stopped = ""  # why nothing more of it is read in the background
         self._examples: dict[tuple[str, str, int], list[str]] = {}
 
     def watch_all(self) -> None:
@@ -54,7 +56,7 @@ class Run:
             len(self.curves.held_out),
             len(rollouts.rows),
             rollouts.generation,
-            rollouts.episodes,
+            rollouts.episodes + rollouts.odd,
             int(watched),
             int(ended),
             sum(_changed(self.directory / f"{name}.json") for name in TRIED),
@@ -87,6 +89,10 @@ class Run:
         if self.curves.damaged:
             lines = "1 line" if self.curves.damaged == 1 else f"{self.curves.damaged} lines"
             notes.append(f"metrics.jsonl: left out {lines} that cannot be read")
+        if odd := self.rollouts.odd:
+            notes.append(f"ledger: left out {'1 episode' if odd == 1 else f'{odd} episodes'} of another shape")
+        if self.stopped:
+            notes.append(f"reading this run stopped: {self.stopped}")
         columns, evaluations = self.curves.columns(), self.curves.evaluations()
         roles = in_order({name.split("/")[0] for name in self.curves.names if name.endswith("/length")})
         values = {**columns["series"], **evaluations["series"]}
@@ -141,7 +147,10 @@ class Run:
         with self._lock:
             self.curves.read()
             due = due_in(self.recipe, self.curves.phase_at(step))
-        return detail(found, self.models, self.weights, due, tokens=tokens)
+        try:
+            return detail(found, self.models, self.weights, due, tokens=tokens)
+        except (ValueError, *ODD):  # of what is read for this one rollout alone
+            return None
 
 
 def _changed(path: Path) -> int:

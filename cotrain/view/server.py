@@ -22,7 +22,9 @@ Python's own server is enough for one reader on one machine. Left out: listening
 from __future__ import annotations
 
 import hmac
+import io
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.disk.ledger import ODD
 from cotrain.view.detail import dumped
 from cotrain.view.page import page, policy
 from cotrain.view.places import Place
@@ -45,6 +48,7 @@ NAMES = ("localhost", "127.0.0.1", "[::1]")
 ROWS = 20_000  # in one answer
 PATIENCE = 5.0  # seconds that reading in the background waits for answers, at most
 SOON = 0.4  # seconds that an answer with rollouts waits for the first ones
+ASKING = 10.0  # seconds in which a whole request has to come
 PAUSE = 0.5  # seconds between looks at a ledger that has nothing new
 SAFE = {
     "Cache-Control": "no-store",
@@ -190,10 +194,19 @@ class Viewer:
                 self._quiet.wait_for(lambda: not self._asking, timeout=PATIENCE)
             with self._lock:
                 runs = list(self._open.values())
-            found = [step() for run in runs for step in (run.watch, run.rollouts.read_some)]
+            found = [self._read_some(run) for run in runs if not run.stopped]
             if not any(found):
                 self._stop.wait(PAUSE)
             time.sleep(0.001)  # who asks next comes first
+
+    def _read_some(self, run: Run) -> bool:
+        """Read on in one run; False when there is nothing new. What cannot be read is told on its page: other runs go
+        on, and so does the page."""
+        try:
+            return any([run.watch(), run.rollouts.read_some()])
+        except Exception as error:  # noqa: BLE001 - else the thread dies, and nobody sees why
+            run.stopped = f"{type(error).__name__}: {error}"[:200]
+            return False
 
 
 def _whole(query: dict[str, list[str]], name: str, count: int) -> list[int]:
@@ -218,14 +231,37 @@ def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
         raise ConfigError(f"cannot listen on {HOST}:{port}: {why}; choose another --port (0: a free one)") from None
 
 
+class _Arriving(io.RawIOBase):
+    """What comes over a connection, until a deadline for all of it: a byte now and then does not keep it open."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._deadline = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     viewer: Viewer
-    timeout = 30
+    timeout = 30  # seconds in which an answer is taken
     server_version, sys_version = "cotrain", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Arriving(self.connection, ASKING))
 
     def do_GET(self) -> None:
         try:
             self._allow()
+            if self.requestline.split()[1] != self.path or not self.path.startswith("/"):
+                raise Refused(HTTPStatus.NOT_FOUND)  # ``//TOKEN/``, of which Python makes one stroke; a whole URL
             url = urlsplit(self.path)
             first, token, *path = url.path.split("/")
             if first or not hmac.compare_digest(token.encode(), self.viewer.token.encode()):
@@ -247,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(HTTPStatus.NOT_FOUND)
         except Refused as refused:
             self.send_error(refused.status)
-        except (ValueError, OSError, CotrainError):  # an address that is none, or a file that is gone
+        except (ValueError, OSError, CotrainError, *ODD):  # an address that is none, or a file that is gone or odd
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def _allow(self) -> None:
@@ -274,6 +310,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, content: bytes, kind: str, more: dict[str, str], status: int = 200) -> None:
         try:
+            self.connection.settimeout(self.timeout)
             self.send_response(status)
             for name, value in {**SAFE, **more, "Content-Type": kind, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)

@@ -36,7 +36,8 @@ def made_run(
         "before": {k: {"value": v} for k, v in start.items()},
         "after": {k: {"value": v} for k, v in after.items()},
     }
-    recipe = {"steps": steps, "settings": {"steps": steps, "flops": None}, "origin": {"settings": []}}
+    settings, origin = {"steps": steps, "flops": None, "policies": {}}, {"target": "x", "arguments": {}, "settings": []}
+    recipe = {"name": "x", "steps": steps, "checkpoint_every": 1, "settings": settings, "origin": origin}
     RunDirectory(folder).keep({"after_problems.json": said, "summary.json": summary, "recipe.json": recipe})
 
 

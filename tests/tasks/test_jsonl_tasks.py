@@ -130,7 +130,7 @@ GOOD = b'{"question": "Q", "answer": "1"}\n'
             "field 'paraphrase': expected text, found a blank string",
         ),
         (b'{"question": "Q", "answer": NaN}', "row 1: NaN is not JSON"),
-        (b'{"question": "Q", "answer": 1e999}', "found a number"),
+        (b'{"question": "Q", "answer": 1e999}', "found infinity"),
         (b'{"question": "Q", "question": "R", "answer": "1"}', "row 1: field 'question' twice"),
         (b'{"question": "Q\\ud800", "answer": "1"}', "character 2: half of a surrogate pair"),
         (b'{"question": ' + b"[" * 100_000, "row 1: JSON nested too deeply"),

@@ -46,7 +46,7 @@ def read_problem(text: str, *, max_value: int = 99) -> Problem | ParseFailure:
     """The problem that a text is."""
     if len(text) > CHARACTERS:
         return ParseFailure(reason="too long")
-    sentences = [part.strip() for part in _SENTENCE.findall(text)]
+    sentences = _sentences(text)
     if not sentences or " ".join(sentences) != text.strip():
         return ParseFailure(reason="not read")
     for style in EVERY.values():
@@ -59,7 +59,7 @@ def read_problem(text: str, *, max_value: int = 99) -> Problem | ParseFailure:
 def facts_in(text: str) -> tuple[Fact, ...]:
     """The facts among the sentences of a text, each in any wording; other sentences are passed over."""
     found = []
-    for sentence in (part.strip() for part in _SENTENCE.findall(text)):
+    for sentence in _sentences(text):
         said = next((read for style in EVERY.values() if (read := _read(style, sentence)) is not None), None)
         if said is not None and said[0] != "question":
             found.append(_fact(*said))
@@ -92,6 +92,12 @@ def task_of(problem: Problem, name: str) -> Task:
         difficulty=float(len(problem.needed)),
         grader=WordGrader(problem=problem),
     )
+
+
+def _sentences(text: str) -> list[str]:
+    """What ends with a full stop or a question mark; behind the last one nothing is looked at."""
+    end = max(text.rfind("."), text.rfind("?")) + 1
+    return [part.strip() for part in _SENTENCE.findall(text[:end])]
 
 
 def _read(style: Family, sentence: str) -> tuple[str, dict[str, str]] | None:

@@ -1,0 +1,165 @@
+"""Files that a user names, read in bounded time and memory, whatever stands behind the name.
+
+A device, a pipe or a socket is refused before it is opened: it may never answer, or never end. No more is read than
+the size that the file had, so that those of the system which say 0 and go on for ever count as empty. A line is cut
+once it is longer than any row of data may be, a file refused that is larger than memory should hold.
+
+Left out: input from a pipe; write it to a file first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import tomllib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cotrain.core.errors import DataError
+
+MOST_ROW = 1 << 21  # bytes of one row or paragraph: about half a million tokens
+MOST_LINE = 64 * MOST_ROW  # bytes of a line that is passed over as too long
+MOST_LINES = 1 << 32  # bytes of a file that is read line by line
+MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
+MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
+PACKED, PACKED_LEAST = 200, 1 << 26  # a gzip file may unpack to so many times its size, and to so much in any case
+_DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){200}")  # a.a.a…
+DEEPEST = 32  # tables and lists inside each other in a file of settings
+
+
+def absolute_path(path: str | Path) -> Path:
+    """Where links and ``~`` lead; links in a circle, and a home that nobody has, stay as they are written."""
+    return Path(os.path.realpath(os.path.expanduser(path)))
+
+
+def lines_of_file(path: Path) -> Iterator[bytes]:
+    """The lines of a file, unpacked where its name ends in ``.gz``, each with its line break. Of a line above
+    ``MOST_ROW`` bytes only the first ``MOST_ROW + 1`` are given. Raises DataError."""
+    with _opened(path, MOST_LINES) as (stream, most):
+        seen = 0
+        while line := stream.readline(min(MOST_ROW, most - seen) + 1):
+            seen += len(line)
+            rest, length = line, len(line)
+            while length > MOST_ROW and rest and not rest.endswith(b"\n") and seen <= most:
+                rest = stream.readline(min(1 << 20, most - seen) + 1)
+                seen, length = seen + len(rest), length + len(rest)
+                if length > MOST_LINE:
+                    raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
+            _refuse_bomb(path, seen, most)
+            yield line
+
+
+def content_of_file(path: Path, most: int = MOST_WHOLE) -> bytes:
+    """All of a file of at most ``most`` bytes, unpacked where its name ends in ``.gz``. Raises DataError."""
+    with _opened(path, most) as (stream, limit):
+        content = stream.read(limit + 1)
+    _refuse_bomb(path, len(content), limit)
+    return content
+
+
+def text_of_file(path: Path, most: int = MOST_BY_HAND) -> str:
+    """A UTF-8 text, without a byte order mark. Raises DataError."""
+    try:
+        return content_of_file(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file whose numbers are of 64 bits. Raises DataError."""
+    content = text_of_file(path)
+    try:
+        if _DEEP_KEY.search(content):  # tomllib takes a time that grows with the square of it
+            raise RecursionError
+        found = tomllib.loads(content)
+    except RecursionError as error:
+        raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other") from error
+    except DataError:
+        raise
+    except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
+        raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})") from error
+    level = [("", found)]
+    for _ in range(DEEPEST):
+        level = [
+            (f"{name}.{key}".lstrip("."), inside)
+            for name, value in level
+            for key, inside in (value.items() if isinstance(value, dict) else enumerate(value))
+            if isinstance(inside, dict | list) or _refuse_large(path, f"{name}.{key}".lstrip("."), inside)
+        ]
+    if level:
+        raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
+    return found
+
+
+def _refuse_large(path: Path, name: str, value: Any) -> bool:
+    """Raise DataError for a whole number of more than 64 bits; else False."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise DataError(f"{path}: {name:.60} is a number of more than 64 bits; write a smaller one")
+    return False
+
+
+@contextmanager
+def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file, and how many bytes of it, unpacked, are to be read at most."""
+    try:
+        size = _size_of_regular(path, os.stat(path))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            size = _size_of_regular(path, os.fstat(descriptor))
+            packed = path.name.lower().endswith(".gz")
+            if size > most:
+                raise DataError(
+                    f"{path}: {size} bytes, and at most {most} are read; give it in several files, of data with "
+                    "one object a line (.jsonl)"
+                )
+            if packed and size:
+                with gzip.open(file) as stream:
+                    yield stream, min(most, max(PACKED_LEAST, PACKED * size))  # type: ignore[misc]
+            else:
+                yield _Beginning(file, size), size  # type: ignore[misc]
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}); expected a gzip file") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError | UnicodeError):
+            raise
+        raise DataError(
+            f"{path}: cannot be read ({(getattr(error, 'strerror', None) or str(error)).lower()}); check its name and "
+            "its permissions"
+        ) from error
+
+
+class _Beginning:
+    """The first ``left`` bytes of a file."""
+
+    def __init__(self, file: BinaryIO, left: int) -> None:
+        self._file, self._left = file, left
+
+    def read(self, size: int) -> bytes:
+        return self._taken(self._file.read(min(size, self._left)))
+
+    def readline(self, size: int) -> bytes:
+        return self._taken(self._file.readline(min(size, self._left)))
+
+    def _taken(self, part: bytes) -> bytes:
+        self._left -= len(part)
+        return part
+
+
+def _size_of_regular(path: Path, found: os.stat_result) -> int:
+    if not stat.S_ISREG(found.st_mode):
+        kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}, not a regular file; name a file")
+    return found.st_size
+
+
+def _refuse_bomb(path: Path, size: int, most: int) -> None:
+    if size > most:
+        raise DataError(
+            f"{path}: unpacks to more than {most} bytes ({PACKED} times its size, or more than is read at once); "
+            "unpack it by hand if it is right, into several files"
+        )
