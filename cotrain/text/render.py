@@ -374,7 +374,7 @@ def _joined(pieces: Sequence[Piece]) -> str:
 
 def said_with(model: PreTrainedModel) -> GenerationConfig | None:
     """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing."""
-    settings = model.generation_config
+    settings = getattr(model, "generation_config", None)  # a model that scores has none
     return None if settings is None or settings._from_model_config else settings
 
 
