@@ -132,7 +132,7 @@ def test_reviews_of_rollouts_fit_80_columns():
     lines = reviewed.lines_of(
         {"generators": rows, "verifiers": [{"step": 1000 * j} for j in range(10)], "cells": cells}
     )
-    assert all(len(line) <= 80 for line in lines) and "2000 n 128" in lines[-2] and "2 more verifiers" in lines[-1]
+    assert all(len(line) <= 80 for line in lines) and "2001 n 128" in lines[-2] and "2 more verifiers" in lines[-1]
 
 
 @pytest.mark.whole

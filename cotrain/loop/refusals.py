@@ -40,7 +40,7 @@ def refuse_mass_failure(where: str, episodes: Sequence[Episode], set_aside: Mapp
     """``where``: which episodes these are, "step 3"; ``set_aside``: the problems that did not fit, and why."""
     failed = [episode.failure for episode in episodes if episode.failure]
     if failed and set(failed) == {TOO_LONG} and len(failed) == len(episodes):
-        raise TooLong(f"no problem of {where} fits: {next(iter(set_aside.values()))}")
+        raise TooLong(f"no problem fits, {where}: {next(iter(set_aside.values()))}")
     if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
         raise TooManyFailures(f"{where}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}")
 

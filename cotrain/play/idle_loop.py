@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 
@@ -98,15 +99,28 @@ class IdleLoop(asyncio.SelectorEventLoop):
     def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
         ends the other one too."""
-        with ThreadPoolExecutor(1, thread_name_prefix="cotrain-loop") as pool:
-            running = pool.submit(self._run, work)
+        over, result = threading.Event(), Future[T]()
+
+        def play() -> None:
             try:
-                while not running.done():
-                    wait([running], timeout=LOOK_UP)  # a signal is seen between two looks
-            except BaseException:
-                self.given_up = True
-                raise
-            return running.result()
+                result.set_result(self._run(work))
+            except BaseException as error:  # noqa: BLE001  whoever waits raises it
+                result.set_exception(error)
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=play, name="cotrain-loop", daemon=True)
+        try:
+            thread.start()
+            while not over.wait(LOOK_UP):  # a signal is seen between two looks
+                pass
+        except RuntimeError:  # no thread could be started
+            raise
+        except BaseException:  # also while the thread starts
+            self.given_up = True
+            over.wait()
+            raise
+        return result.result()
 
     def close(self) -> None:
         """What is left is cancelled and has ended by then. Nothing where it is closed."""

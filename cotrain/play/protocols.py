@@ -191,7 +191,8 @@ def show_verdict(turn: Turn) -> None:
     if not verdict.ok:
         turn.show(FAILURE, verdict.reason)
         return
-    turn.show(FINAL, verdict.final)
+    if verdict.final is not None:  # a tie
+        turn.show(FINAL, verdict.final)
     turn.show(SCORE, confidence(turn))
     if verdict.steps:
         turn.show(VERDICTS, verdict.steps)

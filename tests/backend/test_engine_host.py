@@ -12,9 +12,9 @@ from cotrain.play.idle_loop import IdleLoop
 from tests.helpers import TINY, request
 
 
-def destroyed(caplog):
+def destroyed(capsys):
     gc.collect()
-    return [r.getMessage() for r in caplog.records if "was destroyed but it is pending" in r.getMessage()]
+    return [line for line in capsys.readouterr().err.splitlines() if "was destroyed but it is pending" in line]
 
 
 def half_done():
@@ -28,25 +28,25 @@ def half_done():
     return host
 
 
-def test_a_closed_host_leaves_no_task(caplog):
+def test_a_closed_host_leaves_no_task(capsys):
     host = half_done()
     loop = host._loop
     host.close()
     assert not host._tasks and not asyncio.all_tasks(loop) and loop.is_closed()
     host.close()
     del host, loop
-    assert not destroyed(caplog)
+    assert not destroyed(capsys)
 
 
-def test_what_is_looked_for_is_told_of_a_host_that_is_not_closed(caplog):
+def test_what_is_looked_for_is_told_of_a_host_that_is_not_closed(capsys):
     host = half_done()
     loop = host._loop
     del host, loop
-    assert len(destroyed(caplog)) == 1
-    caplog.clear()
+    assert len(destroyed(capsys)) == 1
+    assert not destroyed(capsys)
 
 
-def test_a_loop_that_is_closed_ends_what_waits(caplog):
+def test_a_loop_that_is_closed_ends_what_waits(capsys):
     loop, seen = IdleLoop(), []
 
     async def waits():
@@ -59,4 +59,4 @@ def test_a_loop_that_is_closed_ends_what_waits(caplog):
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     assert seen == ["ended"] and loop.is_closed()
-    assert not destroyed(caplog)
+    assert not destroyed(capsys)

@@ -79,7 +79,7 @@ def test_every_command_takes_the_same_names(tmp_path, monkeypatch, capsys):
 def test_a_rollout_is_told_by_policy_and_call():
     trace = {"role": "solver", "policy": "generator", "address": "0:0:0:solver:0", "parent": None, "version": 0}
     trace |= {"signals": [], "weights": {}, "turns": [], "token_count": 0, "finish": "stop", "failure": None}
-    trace |= {"text": "", "parsed": None, "truth": None}
+    trace |= {"text": "", "parsed": None, "truth": None, "learned": "yes"}
     judge = trace | {"role": "verifier", "policy": "verifier", "address": "0:0:0:verifier:1"}
     found = {"step": 0, "task": 0, "member": 0, "task_id": "", "failure": None, "problem": ""}
     found["traces"] = [trace, judge]

@@ -75,4 +75,8 @@ def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
     words = ["run", "grpo", "--model", TINY, "--steps", "1", "--set", "roles.solver.sampling.max_tokens=1020"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
     told = capsys.readouterr().err
-    assert "no problem of test fits" in told and "lower max_tokens" in told and len(told.splitlines()) == 1
+    assert (
+        "no problem fits, held-out problems of test" in told
+        and "lower max_tokens" in told
+        and len(told.splitlines()) == 1
+    )
