@@ -68,7 +68,7 @@ def test_a_whole_file(tmp_path):
         ("[engine]\nrows = 0.5", "engine.rows is 0.5, expected a whole number of at least 1"),
         ("[engine]\ncontext = 0", "engine.context is 0, expected a whole number of at least 1"),
         ("engine = 1", r"engine is 1, expected a table \[engine\]"),
-        ("[learner", "no TOML: "),
+        ("[learner", "not TOML "),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):

@@ -80,7 +80,7 @@ def test_the_dearest_arm_is_the_one_that_has_spent_most(tmp_path):
     folder = places[Place("judged", 1)]
     RunDirectory.open(folder).extend(made.until(budget))
     saved = json.loads((folder / "recipe.json").read_text())
-    assert saved["settings"] == {"steps": 10**6, "flops": 12040.0} and saved["steps"] == 10**6
+    assert saved["settings"] == {"steps": 10**6, "flops": 12040.0, "policies": {}} and saved["steps"] == 10**6
     assert saved["origin"]["settings"] == ["steps=1000000", "flops=12040.0"]
     assert not (folder / "summary.json").exists()
 
