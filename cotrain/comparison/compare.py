@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +168,14 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     )
 
     def command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
+        ends = plan.ends
+        if plan.equal == "updates":  # so many steps it will be, and what is left can be told
+            ends["steps"] = replace(recipes[arm.label], updates=plan.batches).length
         return run_command(
             arm,
             folder,
             seed=seed,
-            ends={**plan.ends, "horizon": plan.batches},
+            ends={**ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
             settings=(*plan.common, *asked[arm.label], *further),
             device=plan.device,

@@ -39,6 +39,7 @@ def test_every_generator_has_as_many_batches_and_as_many_points_to_choose_from(t
     assert len(vote["curve"]) == len(learning["curve"]) == 4
     for folder in (tmp_path / "out").glob("*/seed-0"):
         summary = json.loads((folder / "summary.json").read_text())
+        assert json.loads((folder / "recipe.json").read_text())["steps"] == summary["steps"]  # so progress can be told
         assert summary["chosen"] in {0, *range(1, 8)} and summary["steps"] in (3, 7)
 
 
