@@ -57,7 +57,7 @@ def run(
         "lag": lag,
     }
     try:
-        with _observed(recipe, observer) as watch:
+        with _watching(recipe, observer) as watch:
             outcome = loop.start(recipe, out, **how, device=device, observer=watch)
     except Exception as error:
         _report_stopped(Path(out), error)
@@ -79,7 +79,7 @@ def resume(
         made = recipe or rebuild(directory)
         if not RunDirectory(directory).summary.exists():
             refuse_lost(made.policies, directory)
-        with _observed(made, observer, spent_by(Path(directory))) as watch:
+        with _watching(made, observer, spent_by(Path(directory))) as watch:
             outcome = loop.resume(made, directory, device=device, backend=backend, observer=watch)
     except Exception as error:
         _report_stopped(Path(directory), error)
@@ -105,7 +105,7 @@ def _refuse_other_than_recipe(recipe: Any) -> None:
 
 
 @contextmanager
-def _observed(
+def _watching(
     recipe: Recipe, observer: Observer | None, spent: Mapping[str, float] | None = None
 ) -> Iterator[Observer]:
     """Who watches the run."""

@@ -40,7 +40,7 @@ def absolute_path(path: str | Path) -> Path:
 def lines_of_file(path: Path) -> Iterator[bytes]:
     """The lines of a file, unpacked where its name ends in ``.gz``, each with its line break. Of a line above
     ``MOST_ROW`` bytes only the first ``MOST_ROW + 1`` are given. Raises DataError."""
-    with _opened(path, MOST_LINES) as (stream, most):
+    with _open_bounded(path, MOST_LINES) as (stream, most):
         seen = 0
         while line := stream.readline(min(MOST_ROW, most - seen) + 1):
             seen += len(line)
@@ -56,7 +56,7 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
 
 def content_of_file(path: Path, most: int = MOST_WHOLE) -> bytes:
     """All of a file of at most ``most`` bytes, unpacked where its name ends in ``.gz``. Raises DataError."""
-    with _opened(path, most) as (stream, limit):
+    with _open_bounded(path, most) as (stream, limit):
         content = stream.read(limit + 1)
     _refuse_bomb(path, len(content), limit)
     return content
@@ -104,7 +104,7 @@ def _refuse_large(path: Path, name: str, value: Any) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
+def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file, and how many bytes of it, unpacked, are to be read at most."""
     try:
         size = _size_of_regular(path, os.stat(path))
@@ -140,12 +140,12 @@ class _Beginning:
         self._file, self._left = file, left
 
     def read(self, size: int) -> bytes:
-        return self._taken(self._file.read(min(size, self._left)))
+        return self._count_read(self._file.read(min(size, self._left)))
 
     def readline(self, size: int) -> bytes:
-        return self._taken(self._file.readline(min(size, self._left)))
+        return self._count_read(self._file.readline(min(size, self._left)))
 
-    def _taken(self, part: bytes) -> bytes:
+    def _count_read(self, part: bytes) -> bytes:
         self._left -= len(part)
         return part
 

@@ -83,7 +83,7 @@ def admit_module(name: str) -> None:
     if name in sys.modules and _LOADED.get() is None:
         return
     file = _file_of(name)
-    if file is not None and not _installed(file):
+    if file is not None and not _is_installed(file):
         _admit(hash_of([file]), str(file), f"the module {name} ({file})")
 
 
@@ -101,7 +101,7 @@ def _admit(key: str, where: str, what: str) -> None:
     elif (
         (_path(), where) not in _NAMED
         and not _CONSENT.get()
-        and _remembered().isdisjoint((key, _of_run(directory, where)))
+        and _read_trusted().isdisjoint((key, _of_run(directory, where)))
     ):
         raise RunDirectoryError(
             f"{directory} was not begun here with this code, and loading it would run {what}, which may do all that "
@@ -129,7 +129,7 @@ def hash_of(files: Iterable[Path], name: str = "") -> str:
 
 def remember(key: str, where: str) -> None:
     """For this user. A home that cannot be written to remembers nothing, and consent is asked for again."""
-    if key in _remembered():
+    if key in _read_trusted():
         return
     path = _path()
     with suppress(OSError):
@@ -138,7 +138,7 @@ def remember(key: str, where: str) -> None:
             file.write(f"{key} {json.dumps(where)}\n")
 
 
-def _remembered() -> set[str]:
+def _read_trusted() -> set[str]:
     try:
         lines = _path().read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -168,6 +168,6 @@ def _file_of(module: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
-def _installed(file: Path) -> bool:
+def _is_installed(file: Path) -> bool:
     ours = Path(__file__).parents[1]
     return not {ours, *(Path(path) for path in sysconfig.get_paths().values())}.isdisjoint(file.parents)

@@ -61,7 +61,7 @@ def one_role(traces: Sequence[Trace]) -> Figures:
         row |= verdict_rates(traces) | reviews(traces)
     elif not comments(traces):
         row |= accuracy(traces) | answers(traces)
-    return row | rewards(traces) | rewarded(traces) | scores(traces) | lengths(traces) | truth_notes(traces)
+    return row | rewards(traces) | reward_coverage(traces) | scores(traces) | lengths(traces) | truth_notes(traces)
 
 
 def comments(traces: Sequence[Trace]) -> bool:
@@ -193,7 +193,7 @@ def rewards(traces: Sequence[Trace]) -> Figures:
     return row
 
 
-def rewarded(traces: Sequence[Trace]) -> Figures:
+def reward_coverage(traces: Sequence[Trace]) -> Figures:
     """``given`` of each signal for whole traces: the share of the traces that have it, where others have none."""
     counts = Counter(signal.name for trace in traces for signal in trace.signals if signal.tokens is None)
     shares = {name: count / len(traces) for name, count in sorted(counts.items())}

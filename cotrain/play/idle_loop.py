@@ -175,7 +175,7 @@ class _IdleSelector(selectors.DefaultSelector):
         loop = self._loop
         if timeout == 0 and not loop.elsewhere and not loop.outside:  # somebody goes on, and the engine is not asked
             events = super().select(0)
-            loop.watch.moved() if events else loop.watch.polled(loop)
+            loop.watch.moved() if events else loop.watch.note_poll(loop)
             return events
         if (timeout is None or timeout > 0) and not loop.outside:
             if loop.advance():

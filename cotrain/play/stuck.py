@@ -63,7 +63,7 @@ class Watch:
         if _due(before, self._waits) and (where := _where(asyncio.all_tasks(loop), "waits")):
             say(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
 
-    def polled(self, loop: asyncio.AbstractEventLoop) -> None:
+    def note_poll(self, loop: asyncio.AbstractEventLoop) -> None:
         """Coroutines go on, and nothing has come. The models have no turn while one is ready to."""
         now = time.monotonic()
         if self._polls is None:

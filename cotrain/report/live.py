@@ -138,7 +138,7 @@ class Live:
         for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
             table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
         for role in roles_of(row):
-            rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_paid(row, k)}" for k in _rewards(row, role)[:2])
+            rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_reward_with_share(row, k)}" for k in _rewards(row, role)[:2])
             followed = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_rewards(row, role))
             trend = next((self._history[key] for key in followed if key in self._history), ())
             shares = [_share(row.get(f"{role}/{c}")) for c in COLUMNS]
@@ -186,7 +186,7 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
     """One line of plain text for one step, safe for any terminal."""
     parts = [_place(int(_number(row.get("step")) or 0) + 1, total), terminal(row.get("phase", ""), 24)]
     for role in roles_of(row):
-        own = [f"{key.rsplit('/', 1)[1]} {_paid(row, key)}" for key in _rewards(row, role)]
+        own = [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _rewards(row, role)]
         shares = {column: _share(row.get(f"{role}/{column}")) for column in COLUMNS}
         own += [f"{column.replace('_', ' ')} {share}" for column, share in shares.items() if share]
         own += [f"{r} tokens/s" for r in [rate(row, role, seconds)] if r]
@@ -250,7 +250,7 @@ def _rewards(row: Mapping[str, Any], role: str) -> list[str]:
     return [key for key in keys if _number(row[key]) is not None]
 
 
-def _paid(row: Mapping[str, Any], key: str) -> str:
+def _reward_with_share(row: Mapping[str, Any], key: str) -> str:
     """A mean reward, and of how many where others were given none."""
     given = _share(row.get(f"{key}/given"))
     return _plain(row[key]) + (f" for {given} of them" if given else "")

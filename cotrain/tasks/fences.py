@@ -55,7 +55,7 @@ def program_of(text: str, entry: str = "") -> str | None:
     elif fenced and entry and not any(defines(block, entry) for block in blocks):
         before = spoken[: fenced[0][0]].strip("\n")
         blocks = [before] if defines(before, entry) and is_python(before) else blocks
-    blocks = [_levelled(block, entry) for block in blocks if block.strip()]
+    blocks = [_dedent_block(block, entry) for block in blocks if block.strip()]
     named = [block for block in blocks if defines(block, entry)]
     sound = [block for block in named if is_python(block)]
     return next((some[-1] for some in (sound, named, blocks) if some), None)
@@ -94,10 +94,10 @@ def _blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int, int]]
         fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
         endings = (i for i in range(at, len(lines)) if _closes(lines[i], fence, width))
         ends = list(islice(endings, ENDINGS)) or [len(lines)]
-        tried = (_unindented(lines[at:end], width) for end in ends)
+        tried = (_remove_indent(lines[at:end], width) for end in ends)
         end, block = next(
             ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),
-            (ends[0], _unindented(lines[at : ends[0]], width)),
+            (ends[0], _remove_indent(lines[at : ends[0]], width)),
         )
         inner = [] if depth == NESTED or is_python(block) else _blocks(block, depth + 1)[0]
         blocks += inner or ([block] if block.strip() else [])
@@ -111,11 +111,11 @@ def _closes(line: str, fence: str, width: int) -> bool:
     return found is not None and found["fence"].startswith(fence) and len(found["indent"]) <= width + 3
 
 
-def _unindented(lines: Sequence[str], width: int) -> str:
+def _remove_indent(lines: Sequence[str], width: int) -> str:
     return "\n".join(line[min(width, len(line) - len(line.lstrip(" \t"))) :] for line in lines)
 
 
-def _levelled(block: str, entry: str) -> str:
+def _dedent_block(block: str, entry: str) -> str:
     """A block all of whose lines are indented, without that, where it is more than the body of a function."""
     level = textwrap.dedent(block)
     return level if level != block and defines(level, entry) and is_python(level) else block
