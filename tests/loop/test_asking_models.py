@@ -2,6 +2,7 @@
 line."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,6 +144,7 @@ def with_context(folder, tokens):
 @pytest.mark.parametrize("words", [["--answer", "auto"], ["--answer", "boxed"]])
 @pytest.mark.parametrize("suite", [False, True])
 def test_a_context_that_is_too_short_asks_for_a_lower_limit(other, tmp_path, capsys, monkeypatch, words, suite):
+    other = str(shutil.copytree(other, tmp_path / "short"))  # the fixture's is shared
     with_context(Path(other), 512)
     monkeypatch.chdir(tmp_path)
     rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(9)]
