@@ -23,7 +23,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from cotrain.tasks.grading import AnswerGrader
+from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.rows import Row
 from cotrain.text.answers import free_solution

@@ -21,16 +21,16 @@ import torch
 
 from cotrain import frozen, program, study_problems
 from cotrain.backend.local import Local
+from cotrain.config.evaluation import held_out
 from cotrain.core.address import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
-from cotrain.loop.evaluation import held_out
-from cotrain.loop.policy_store import PolicyStore
 from cotrain.metrics.heldout import solving, verifying
-from cotrain.play.common_roles import solver, verifier
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import solve_then_verify
+from cotrain.rollout.common_roles import solver, verifier
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import solve_then_verify
 from cotrain.tasks.words.practice import checked_solution
+from cotrain.train.policy_store import PolicyStore
 
 SHOWN = {
     "solving": ("solver/pass@1", "solver/greedy", "solver/parsed"),

@@ -21,7 +21,7 @@ from cotrain.core.types import Completion, Sampling
 from cotrain.engine.contract import Request
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.models.load import load_model
-from cotrain.play.idle_loop import IdleLoop, together
+from cotrain.rollout.idle_loop import IdleLoop, together
 
 Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts, length of each answer) → tokens
 

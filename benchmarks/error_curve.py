@@ -18,9 +18,9 @@ from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import Estimate
-from cotrain.report.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
-from cotrain.report.escape import attribute
-from cotrain.report.lines import ticks
+from cotrain.pages.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
+from cotrain.pages.escape import attribute
+from cotrain.pages.lines import ticks
 
 BESIDE = 1.2  # percentage points between the bars of two lines, which would cover each other
 

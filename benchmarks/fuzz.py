@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.tasks.lint import check_file
+from cotrain.lab.lint import check_file
 from cotrain.tasks.reading import Quarantine, read_rows
 from cotrain.text.parsers import final_answer, step_verdicts, tagged_solution
 from cotrain.text.preferences import read_gram, read_grm, read_rmr1, read_thinkrm

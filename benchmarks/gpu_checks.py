@@ -22,8 +22,8 @@ from cotrain.engine.reference import complete
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import sequence_scores
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.train.trainer import CoTrainer
 
 HALF = torch.bfloat16
 EXACT = {"cuda": 2e-3, "cpu": 1e-4}  # of a log-probability, engine and reference in float32

@@ -52,7 +52,7 @@ def good_answers(count: int, data: Path | None, seed: int) -> list[Pair]:
 def from_data(folder: Path) -> tuple[Pair, ...]:
     from grading_study import drawn, gold_answers
 
-    from cotrain.tasks.grading import quick_grade
+    from cotrain.grading.pool import quick_grade
 
     pairs = drawn(dict(gold_answers(folder)), 3000, random.Random(0))
     return tuple((gold, answer) for _, right, gold, answer in pairs if right and quick_grade(gold, answer) is None)
@@ -108,7 +108,7 @@ def measure(pool: Any, good: Sequence[Pair], families: Sequence[Family], first: 
 
 def one_checkout(given: argparse.Namespace) -> dict[str, object]:
     """The medians of a checkout: the one that is imported."""
-    from cotrain.tasks.grading import WORKERS, GradingPool
+    from cotrain.grading.pool import WORKERS, GradingPool
 
     deadline = {} if given.deadline is None else {"deadline_s": given.deadline}
     sides = {"none": [], **{kind: list(KINDS[kind].values()) for kind in given.kinds}}
@@ -141,7 +141,7 @@ def _ratios(cost: dict[str, list[float]], side: str) -> list[float]:
 
 def cost_of_families(given: argparse.Namespace) -> dict[str, object]:
     """Of each family, CPU seconds of one warm worker for an answer (the median of three), and how it ends."""
-    from cotrain.tasks.grading import GradingPool
+    from cotrain.grading.pool import GradingPool
 
     costs: dict[str, object] = {}
     deadline = {} if given.deadline is None else {"deadline_s": given.deadline}

@@ -41,7 +41,7 @@ from answer_rules import BESIDE, NEIGHBOURS, NOTATIONS, OTHER, SAME, WRAPPED, fi
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
-from cotrain.tasks.grading import GradingPool, quick_grade, read_answer, vote_key
+from cotrain.grading.pool import GradingPool, quick_grade, read_answer, vote_key
 from cotrain.tasks.rows import ANY, lines_of, object_of, row_of
 from cotrain.text.parsers import final_answer
 
@@ -193,7 +193,7 @@ for line in sys.stdin:
 COTRAIN = """
 sys.path.insert(0, {benchmarks!r})
 from grading import cpu_seconds
-from cotrain.tasks.grading import GradingPool
+from cotrain.grading.pool import GradingPool
 pool, last = GradingPool(workers=1, deadline_s=10.0), 0.0
 def spent():
     global last

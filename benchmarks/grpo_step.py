@@ -20,19 +20,19 @@ from typing import Any
 from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
 from cotrain.backend.local import Local
+from cotrain.config.evaluation import Evaluation
+from cotrain.config.policies import trainable
+from cotrain.config.recipe import Objective, Recipe
+from cotrain.config.schedule import single
 from cotrain.core.address import Address
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Episode, Grade, Sampling, StepVerdicts, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.learn.algorithms import grpo
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import trainable
-from cotrain.loop.recipe import Objective, Recipe
-from cotrain.loop.schedule import single
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Roles
-from cotrain.play.idle_loop import IdleLoop, together
-from cotrain.play.role import Role
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.idle_loop import IdleLoop, together
+from cotrain.rollout.role import Role
+from cotrain.train.trainer import CoTrainer
 
 POLICY = "generator"
 LR = 1e-4

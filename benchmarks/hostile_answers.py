@@ -1,6 +1,6 @@
 """Hostile answers, a family a line: functions of a number, so that no two answers of a family are the same text.
 
-``KNOWN`` are told by their text (``cotrain/tasks/sizes.py``). ``OTHERS`` were looked at while the grader was mended.
+``KNOWN`` are told by their text (``cotrain/grading/sizes.py``). ``OTHERS`` were looked at while the grader was mended.
 ``UNSEEN`` were written down before that, eight of them after public issues, and first measured when it was done: what
 they cost is what shapes cost that nobody thought of.
 """

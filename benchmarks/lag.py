@@ -18,8 +18,8 @@ import torch
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.on_ray import Ray
 from cotrain.backend.several import Several
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.train.trainer import CoTrainer
 
 STEPS = 6
 

@@ -12,16 +12,16 @@ from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
 from cotrain.backend.local import Local
+from cotrain.config.evaluation import Evaluation
+from cotrain.config.policies import adapter, trainable
+from cotrain.config.recipe import Objective, Recipe
+from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling, Task
 from cotrain.learn.algorithms import grpo
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import adapter, trainable
-from cotrain.loop.recipe import Objective, Recipe
-from cotrain.loop.schedule import single
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Roles
-from cotrain.play.role import Role
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.role import Role
+from cotrain.train.trainer import CoTrainer
 
 ROLES = ("solver", "verifier")
 

@@ -12,9 +12,9 @@ import argparse
 import time
 from statistics import median
 
-from cotrain.tasks.cells import KINDS, Kind
-from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, fault
+from cotrain.grading.cells import KINDS, Kind
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, fault
+from cotrain.grading.pool import GradingPool
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.programs import suite
 

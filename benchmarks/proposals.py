@@ -15,14 +15,14 @@ from cotrain import Sampling, frozen, study_problems
 from cotrain.backend.local import Local
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import ParseFailure, Task
-from cotrain.loop.policy_store import PolicyStore
-from cotrain.play.common_roles import PROPOSER, solver
-from cotrain.play.executor import Executor, Roles
-from cotrain.play.proposals import is_held_out
-from cotrain.play.protocols import examine
-from cotrain.play.role import Role
+from cotrain.rollout.common_roles import PROPOSER, solver
+from cotrain.rollout.executor import Executor, Roles
+from cotrain.rollout.proposals import is_held_out
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.reader import read_problem, signature, task_of
 from cotrain.text.prompts import PROPOSE
+from cotrain.train.policy_store import PolicyStore
 
 SAMPLES = 8
 

@@ -23,8 +23,8 @@ from ray_step import recipe_of
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.on_ray import Ray
 from cotrain.backend.several import Several
-from cotrain.loop.override import override
-from cotrain.loop.trainer import CoTrainer
+from cotrain.config.override import override
+from cotrain.train.trainer import CoTrainer
 
 
 def main() -> None:

@@ -30,12 +30,12 @@ from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.local import Local
 from cotrain.backend.on_ray import Ray
 from cotrain.backend.several import Several
+from cotrain.config.override import override
 from cotrain.disk import transaction
-from cotrain.loop.override import override
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.grpo import grpo
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_tokenizer, save_model
-from cotrain.recipes.grpo import grpo
+from cotrain.train.trainer import CoTrainer
 
 MOVES = 5  # measurements of publishing and of saving
 

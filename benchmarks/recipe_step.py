@@ -11,9 +11,9 @@ from __future__ import annotations
 from work import answer, middle, now, side, work_of
 
 from cotrain.backend.local import Local
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.train.trainer import CoTrainer
 
 
 def main() -> None:

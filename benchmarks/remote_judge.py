@@ -27,13 +27,13 @@ from typing import Any
 import torch
 
 from cotrain.backend import remote as remote_policy
+from cotrain.config.policies import Policy, program
+from cotrain.config.remote import remote
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Engine, Request
-from cotrain.loop.policies import Policy, program
-from cotrain.loop.remote import remote
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.tango import tango
+from cotrain.methods.tango import tango
 from cotrain.text.parsers import write_review
+from cotrain.train.trainer import CoTrainer
 
 
 def review(solution: str) -> str:

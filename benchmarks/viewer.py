@@ -36,8 +36,8 @@ from typing import Any
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
-from cotrain.view.places import find_places
-from cotrain.view.server import HOST, Viewer, listen
+from cotrain.pages.places import find_places
+from cotrain.pages.server import HOST, Viewer, listen
 
 SHOWN = ("accuracy", "reward/outcome", "reward/step", "reward/format", "length", "truncated", "parse_failures",
          "balanced_accuracy", "true_positive_rate", "true_negative_rate", "predicted_positive", "base_rate",

@@ -1,7 +1,7 @@
 """cotrain: train several language models together with reinforcement learning.
 
     import cotrain
-    from cotrain.recipes.tango import tango
+    from cotrain.methods.tango import tango
 
     cotrain.run(tango(steps=160), out="runs/mine")
 
@@ -69,46 +69,46 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.learn.ppo import Ppo as Ppo
     from cotrain.learn.ppo import ValueRegression as ValueRegression
     from cotrain.learn.sft import Sft as Sft
-    from cotrain.loop.evaluation import Evaluation as Evaluation
-    from cotrain.loop.implied import Implied as Implied
-    from cotrain.loop.policies import Policy as Policy
-    from cotrain.loop.policies import adapter as adapter
-    from cotrain.loop.policies import critic as critic
-    from cotrain.loop.policies import ema as ema
-    from cotrain.loop.policies import frozen as frozen
-    from cotrain.loop.policies import program as program
-    from cotrain.loop.policies import reward_model as reward_model
-    from cotrain.loop.policies import snapshot as snapshot
-    from cotrain.loop.policies import trainable as trainable
-    from cotrain.loop.recipe import Objective as Objective
-    from cotrain.loop.recipe import Recipe as Recipe
-    from cotrain.loop.remote import remote as remote
-    from cotrain.loop.schedule import Phase as Phase
-    from cotrain.loop.schedule import alternate as alternate
-    from cotrain.loop.schedule import single as single
-    from cotrain.loop.settings import Settings as Settings
-    from cotrain.loop.settings import recipe as recipe
+    from cotrain.config.evaluation import Evaluation as Evaluation
+    from cotrain.config.evaluation import Implied as Implied
+    from cotrain.config.policies import Policy as Policy
+    from cotrain.config.policies import adapter as adapter
+    from cotrain.config.policies import critic as critic
+    from cotrain.config.policies import ema as ema
+    from cotrain.config.policies import frozen as frozen
+    from cotrain.config.policies import program as program
+    from cotrain.config.policies import reward_model as reward_model
+    from cotrain.config.policies import snapshot as snapshot
+    from cotrain.config.policies import trainable as trainable
+    from cotrain.config.recipe import Objective as Objective
+    from cotrain.config.recipe import Recipe as Recipe
+    from cotrain.config.remote import remote as remote
+    from cotrain.config.schedule import Phase as Phase
+    from cotrain.config.schedule import alternate as alternate
+    from cotrain.config.schedule import single as single
+    from cotrain.config.settings import Settings as Settings
+    from cotrain.config.settings import recipe as recipe
     from cotrain.metrics.heldout import judged_by as judged_by
     from cotrain.metrics.heldout import noting as noting
     from cotrain.metrics.heldout import selecting as selecting
     from cotrain.metrics.heldout import solving as solving
     from cotrain.metrics.heldout import verifying as verifying
-    from cotrain.play import common_roles as common_roles
-    from cotrain.play import judges as judges
-    from cotrain.play.executor import Roles as Roles
-    from cotrain.play.idle_loop import together as together
-    from cotrain.play.protocols import REVIEWED as REVIEWED
-    from cotrain.play.protocols import SOLVED as SOLVED
-    from cotrain.play.protocols import attempts as attempts
-    from cotrain.play.protocols import closed as closed
-    from cotrain.play.protocols import examine as examine
-    from cotrain.play.protocols import review as review
-    from cotrain.play.protocols import review_all as review_all
-    from cotrain.play.protocols import reward_review as reward_review
-    from cotrain.play.protocols import solve as solve
-    from cotrain.play.protocols import solve_then_verify as solve_then_verify
-    from cotrain.play.role import Role as Role
-    from cotrain.play.role import Turn as Turn
+    from cotrain.rollout import common_roles as common_roles
+    from cotrain.rollout import judges as judges
+    from cotrain.rollout.executor import Roles as Roles
+    from cotrain.rollout.idle_loop import together as together
+    from cotrain.rollout.protocols import REVIEWED as REVIEWED
+    from cotrain.rollout.protocols import SOLVED as SOLVED
+    from cotrain.rollout.protocols import attempts as attempts
+    from cotrain.rollout.protocols import closed as closed
+    from cotrain.rollout.protocols import examine as examine
+    from cotrain.rollout.protocols import review as review
+    from cotrain.rollout.protocols import review_all as review_all
+    from cotrain.rollout.protocols import reward_review as reward_review
+    from cotrain.rollout.protocols import solve as solve
+    from cotrain.rollout.protocols import solve_then_verify as solve_then_verify
+    from cotrain.rollout.role import Role as Role
+    from cotrain.rollout.role import Turn as Turn
     from cotrain.tasks.words.source import study_problems as study_problems
     from cotrain.tasks.words.source import word_problems as word_problems
     # fmt: on
@@ -128,19 +128,19 @@ NAMES = {  # module → the names that it has here
     "learn.mixing": "decay",
     "learn.ppo": "Ppo ValueRegression",
     "learn.sft": "Sft",
-    "loop.evaluation": "Evaluation",
-    "loop.implied": "Implied",
-    "loop.policies": "Policy adapter critic ema frozen program reward_model snapshot trainable",
-    "loop.recipe": "Objective Recipe",
-    "loop.remote": "remote",
-    "loop.schedule": "Phase alternate single",
-    "loop.settings": "Settings recipe",
+    "config.evaluation": "Evaluation Implied",
+    "config.policies": "Policy adapter critic ema frozen program reward_model snapshot trainable",
+    "config.recipe": "Objective Recipe",
+    "config.remote": "remote",
+    "config.schedule": "Phase alternate single",
+    "config.settings": "Settings recipe",
     "metrics.heldout": "judged_by noting selecting solving verifying",
-    "play": "common_roles judges",
-    "play.executor": "Roles",
-    "play.idle_loop": "together",
-    "play.protocols": "REVIEWED SOLVED attempts closed examine review review_all reward_review solve solve_then_verify",
-    "play.role": "Role Turn",
+    "rollout": "common_roles judges",
+    "rollout.executor": "Roles",
+    "rollout.idle_loop": "together",
+    "rollout.protocols": "REVIEWED SOLVED attempts closed examine review review_all reward_review solve "
+    "solve_then_verify",
+    "rollout.role": "Role Turn",
     "tasks.words.source": "study_problems word_problems",
 }
 MODULES = ("common_roles", "judges")  # names that are modules

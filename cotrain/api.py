@@ -12,26 +12,26 @@ from typing import Any
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import Local
+from cotrain.config.override import override, restored
+from cotrain.config.recipe import Recipe
+from cotrain.config.registry import make, recipe_names
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
 from cotrain.core.trust import consenting, loading
-from cotrain.loop import run as loop
-from cotrain.loop import seal
-from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
-from cotrain.loop.costs import spent_by
-from cotrain.loop.directory import STOPPED, RunDirectory, differences, estimates_json, refuse_other
-from cotrain.loop.log import Observer
-from cotrain.loop.override import override, restored
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.run import Interrupted, Outcome
-from cotrain.loop.trainer import CoTrainer
-from cotrain.loop.whereabouts import admit_code, admit_models, refuse_lost
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
-from cotrain.play.common_roles import EMBEDDED, speaks_short, verifier
-from cotrain.recipes import SHIPPED, make
-from cotrain.view.report import write_report
+from cotrain.pages.report import write_report
+from cotrain.preflight.answers import AS_IT_IS, Asking, answers_for
+from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
+from cotrain.runs import run as loop
+from cotrain.runs import seal
+from cotrain.runs.costs import spent_by
+from cotrain.runs.directory import STOPPED, RunDirectory, differences, estimates_json, refuse_other
+from cotrain.runs.log import Observer
+from cotrain.runs.run import Interrupted, Outcome
+from cotrain.runs.whereabouts import admit_code, admit_models, refuse_lost
+from cotrain.train.trainer import CoTrainer
 
 
 def run(
@@ -93,12 +93,12 @@ def _refuse_other_than_recipe(recipe: Any) -> None:
         return
     name = recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")
     how = (
-        f"from cotrain.recipes.{name} import {name}, and pass {name}(steps=100)"
-        if name in SHIPPED
+        f"from cotrain.methods.{name} import {name}, and pass {name}(steps=100)"
+        if name in recipe_names()
         else (
             f"call the function, as in {name}(steps=100)"
             if callable(recipe) and name
-            else "pass what a recipe function returns, such as cotrain.recipes.grpo.grpo(steps=100)"
+            else "pass what a recipe function returns, such as cotrain.methods.grpo.grpo(steps=100)"
         )
     )
     raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {how}")
@@ -112,7 +112,7 @@ def _watching(
     if observer is not None:
         yield observer
         return
-    from cotrain.report.live import Live, ends_of
+    from cotrain.pages.live import Live, ends_of
 
     with Live(ends_of(recipe), spent=spent) as live:
         yield live
@@ -238,7 +238,7 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
         return rebuild(where)
-    from cotrain.recipes.grpo import grpo
+    from cotrain.methods.grpo import grpo
 
     model = str(where)
     recipe = grpo(model=model, kl=0.0)
@@ -256,7 +256,7 @@ def opened(where: Path | str, how: Asking = AS_IT_IS, *, device: str = "cpu") ->
         kept = recipe.roles["solver"].answer if "solver" in recipe.roles else None
         named = replace(how, answer=how.answer or kept)
         recipe = override(recipe, answers_for(recipe, named, device=device, say=print, look=False)[0])
-    from cotrain.loop.verdicts import verdicts_for
+    from cotrain.preflight.verdicts import verdicts_for
 
     recipe = override(recipe, verdicts_for(recipe, how, device=device, say=print, look=False))
     return trained(where, recipe=recipe, device=device)
@@ -298,7 +298,7 @@ def trained(
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
     path."""
-    from cotrain.view.report_together import write_again
+    from cotrain.pages.report_together import write_again
 
     together = write_again(Path(directory))
     if together is not None:
@@ -313,8 +313,8 @@ def compare(
     arms: Sequence[str], *, seeds: int, out: Path | str, say: Callable[[str], None] = print, **options: Any
 ) -> dict[str, Any]:
     """Run several recipes with several seeds. ``options``: the other fields of ``comparison.compare.Plan``."""
-    from cotrain.comparison.arms import parse_arm
-    from cotrain.comparison.compare import Plan
-    from cotrain.comparison.compare import compare as work
+    from cotrain.lab.comparison.arms import parse_arm
+    from cotrain.lab.comparison.compare import Plan
+    from cotrain.lab.comparison.compare import compare as work
 
     return work(Plan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)

@@ -15,10 +15,10 @@ from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
-from cotrain.loop.answers import AS_IT_IS, Asking
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.report.escape import terminal as visible
+from cotrain.pages.escape import terminal as visible
+from cotrain.preflight.answers import AS_IT_IS, Asking
+from cotrain.rollout.executor import Executor
+from cotrain.train.trainer import CoTrainer
 
 CHAT_STEP = -2  # the step in the addresses of chat episodes
 EXAMPLE = 0  # index of the validation problem that is shown as an example

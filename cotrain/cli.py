@@ -4,13 +4,14 @@ go on with 1; an interrupted one with 130 (Ctrl-C), 143 (SIGTERM) or 129 (a term
 from __future__ import annotations
 
 import errno
-import importlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
 from cotrain.core import streams
-from cotrain.core.errors import ConfigError, CotrainError, RowError, unknown_message
+from cotrain.core.errors import CotrainError, RowError
+from cotrain.core.registry import COMMANDS as REGISTERED
+from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
 from cotrain.core.trust import consent
 from cotrain.core.user_code import failure_of, through_loaded
@@ -76,10 +77,10 @@ COMMANDS = {  # command → where its function is, which is imported when it is 
     "compare": "commands.comparing:compare",
     "study": "commands.comparing:study",
     "report": "commands.reading:report",
-    "view": "view.command:view",
-    "top": "view.top:top",
-    "why": "view.why:why",
-    "diff": "view.diff:diff",
+    "view": "pages.command:view",
+    "top": "pages.top:top",
+    "why": "pages.why:why",
+    "diff": "pages.diff:diff",
     "attack": "commands.attacking:attack",
     "xplay": "commands.attacking:xplay",
     "chat": "commands.reading:chat",
@@ -114,8 +115,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cotrain {__version__}")
         return 0
     try:
-        if argv[0] not in COMMANDS:
-            raise ConfigError(unknown_message("command", argv[0], COMMANDS))
         return find_command(argv[0])(argv[1:])
     except CotrainError as error:
         if shows_all():
@@ -154,13 +153,14 @@ def _memory_ran_out(error: Exception) -> bool:
 
 
 def find_command(name: str) -> Callable[[Sequence[str]], int]:
-    """The function of a command: it takes the words behind the name, and returns the exit code."""
+    """The function of a command, of this package or registered by another one: it takes the words behind the name, and
+    returns the exit code. Raises UnknownName."""
     if name in LOUD:
         from cotrain.commands.common import quiet
 
         quiet()
-    module, _, function = COMMANDS[name].partition(":")
-    found: Callable[[Sequence[str]], int] = getattr(importlib.import_module(f"cotrain.{module}"), function)
+    places = {command: f"cotrain.{place}" for command, place in COMMANDS.items()}
+    found: Callable[[Sequence[str]], int] = load_named(REGISTERED, name, places, "command")
     return found
 
 

@@ -18,21 +18,21 @@ from typing import Any
 from cotrain import __version__, api
 from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.backend.local import Local
+from cotrain.config.names import policy_named
+from cotrain.config.policies import Weights
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.state import take
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.parts import named
 from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
-from cotrain.loop import seal
-from cotrain.loop.directory import RunDirectory
-from cotrain.loop.names import policy_named
-from cotrain.loop.policies import Weights
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.trainer import STATE
-from cotrain.loop.whereabouts import moved, refuse_lost
 from cotrain.models.names import known_as
-from cotrain.play.common_roles import FORMAT_MARK, speaks_short
+from cotrain.rollout.common_roles import FORMAT_MARK, speaks_short
+from cotrain.runs import seal
+from cotrain.runs.directory import RunDirectory
+from cotrain.runs.whereabouts import moved, refuse_lost
+from cotrain.train.trainer import STATE
 
 CARD = "README.md"
 ATTACK = "attack.json"  # written by ``cotrain attack``
@@ -65,7 +65,7 @@ def export(
     say: Say = lambda text: None,
 ) -> Path:
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base. ``model``: where a model of the run was moved to (``loop/whereabouts.py``).
+    those of an adapter within its base. ``model``: where a model of the run was moved to (``runs/whereabouts.py``).
     ``say``: what is told of reading and writing that takes long.
 
     Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a

@@ -19,7 +19,7 @@ from cotrain.core.flags import Parser, add_trust
 from cotrain.core.verbosity import progress
 from cotrain.disk.watching import Say
 from cotrain.export import export
-from cotrain.loop.directory import RunDirectory
+from cotrain.runs.directory import RunDirectory
 
 
 class Hub(Protocol):

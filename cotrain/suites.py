@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
+from cotrain.config.names import role_named
+from cotrain.config.override import override
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.pace import Pace
@@ -30,15 +33,8 @@ from cotrain.core.types import Episode, ParseFailure, Task, Trace
 from cotrain.core.verbosity import progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
-from cotrain.loop.answers import AS_IT_IS, Asking, answers_for
-from cotrain.loop.directory import RunDirectory, estimates_json
-from cotrain.loop.evaluation import EVALUATION_STEP
-from cotrain.loop.names import role_named
-from cotrain.loop.override import override
-from cotrain.loop.probing import AUTO, PROBED
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.refusals import refuse_unmeasured
-from cotrain.loop.verdicts import verdicts_for
+from cotrain.grading.fences import program_of
+from cotrain.grading.pool import AnswerGrader, vote_key
 from cotrain.metrics.suites import (
     GREEDY,
     SampleRow,
@@ -48,13 +44,15 @@ from cotrain.metrics.suites import (
     solver_scores,
 )
 from cotrain.metrics.templates import templates
-from cotrain.play.executor import TOO_LONG, Executor, Roles
-from cotrain.play.fixed_solutions import judge_given
-from cotrain.play.protocols import examine, review
-from cotrain.play.role import Role
+from cotrain.preflight.answers import AS_IT_IS, Asking, answers_for
+from cotrain.preflight.probing import AUTO, PROBED
+from cotrain.preflight.verdicts import verdicts_for
+from cotrain.rollout.executor import TOO_LONG, Executor, Roles
+from cotrain.rollout.fixed_solutions import judge_given
+from cotrain.rollout.protocols import examine, review
+from cotrain.rollout.role import Role
+from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.tasks import programs
-from cotrain.tasks.fences import program_of
-from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.processbench import Sample
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramGrader
@@ -62,6 +60,8 @@ from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.suite_files import JUDGED, drawn, load_suite, some_of, suite_data
 from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import UNFINISHED, final_answer
+from cotrain.train.evaluation import EVALUATION_STEP
+from cotrain.train.refusals import refuse_unmeasured
 
 CHUNK = 64  # problems that are played, and written, at a time
 

@@ -39,7 +39,7 @@ def pytest_runtest_setup(item):
 @pytest.fixture(scope="session")
 def other(tmp_path_factory):
     """A model that is not one of the package's own: the tiny one without its mark."""
-    from cotrain.play.common_roles import FORMAT_MARK
+    from cotrain.rollout.common_roles import FORMAT_MARK
     from tests.helpers import TINY
 
     path = tmp_path_factory.mktemp("models") / "other"

@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 from cotrain.backend.handles import Program, ProgramHandle
 from cotrain.backend.local import Local
 from cotrain.backend.players import Players
+from cotrain.config.policies import Policy, program
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.loop.policies import Policy, program
-from cotrain.loop.policy_store import PolicyStore
-from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, busy, together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.messages import Message
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.policy_store import PolicyStore
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
 VOCABULARY = 96

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from cotrain.attack.play import attack, changed, digest, judged
-from cotrain.attack.tables import Attempt, Outcome, lines_of, rate, tables
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.export import _attacked
-from cotrain.loop.directory import RunDirectory
-from cotrain.play.common_roles import parse_review
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
+from cotrain.lab.attack.play import attack, changed, digest, judged
+from cotrain.lab.attack.tables import Attempt, Outcome, lines_of, rate, tables
+from cotrain.rollout.common_roles import parse_review
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
+from cotrain.runs.directory import RunDirectory
 from cotrain.text.injections import MEANING, Injection, corpus
 from cotrain.text.material import VERDICT_WORDS
 from cotrain.text.parsers import tagged_solution, write_review, write_solution

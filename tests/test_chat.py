@@ -7,9 +7,9 @@ import pytest
 
 from cotrain import chat
 from cotrain.cli import main
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.tango import tango
+from cotrain.methods.tango import tango
 from cotrain.tasks.words.source import study_problems
+from cotrain.train.trainer import CoTrainer
 
 
 @pytest.fixture(scope="module")

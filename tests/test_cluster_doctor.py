@@ -5,7 +5,7 @@ import sys
 from cotrain.backend import environments
 from cotrain.backend.machines import differences, look_here
 from cotrain.backend.publishing import Arrival
-from cotrain.cluster_doctor import found, told
+from cotrain.preflight.cluster_doctor import found, told
 
 HERE = environments.look(sys.executable)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.loop.directory import resolved
-from cotrain.loop.trainer import CoTrainer
+from cotrain.runs.directory import resolved
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -24,7 +24,7 @@ def imported(folder: Path, source: str, function: str):
     """What a page shows as a file, imported as a user's file is."""
     file = folder / f"{function}.py"
     file.write_text(source, encoding="utf-8")
-    from cotrain.recipes import find
+    from cotrain.config.registry import find
 
     return find(f"{file}:{function}")
 
@@ -104,6 +104,6 @@ def test_building_it_checks_it(rival):
 def test_the_commands_of_the_page_name_what_exists():
     (commands,) = blocks("method-from-scratch.md", "")
     (compared,) = blocks("new-estimator.md", "")
-    from cotrain.recipes import SHIPPED
+    from cotrain.methods import NAMES as SHIPPED
 
     assert "grpo" in SHIPPED and commands.count("rival.py:rival") == 3 and compared.count("median.py:median") == 1

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from cotrain import cli
-from cotrain.comparison.arms import parse_arm
+from cotrain.config.override import override
+from cotrain.config.registry import find
 from cotrain.core.flags import Parser
-from cotrain.loop.override import override
-from cotrain.recipes import SHIPPED, find
+from cotrain.lab.comparison.arms import parse_arm
+from cotrain.methods import NAMES as SHIPPED
 from tests.helpers import TINY
 
 ROOT = Path(__file__).parents[1]

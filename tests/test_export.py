@@ -11,14 +11,14 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
 from cotrain.export import card, export, trained_policy
-from cotrain.loop.directory import RunDirectory
-from cotrain.loop.override import override
+from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.tango import tango
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve
-from cotrain.recipes.cooper import cooper
-from cotrain.recipes.tango import tango
+from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY, cast_of
 
 pytestmark = pytest.mark.whole

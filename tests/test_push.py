@@ -7,8 +7,8 @@ import pytest
 
 from cotrain import api, push
 from cotrain.cli import main
-from cotrain.loop.override import override
-from cotrain.recipes.tango import tango
+from cotrain.config.override import override
+from cotrain.methods.tango import tango
 from tests.helpers import EASY, TINY
 
 

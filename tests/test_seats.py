@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.attack.seats import RIVAL, lines_of, refuse_other_games, seats, tables, won
-from cotrain.attack.xplay import points_of
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.loop import seal
-from cotrain.loop.directory import RunDirectory
-from cotrain.loop.override import override
-from cotrain.recipes.debate import debate
-from cotrain.recipes.grpo import grpo
+from cotrain.lab.attack.seats import RIVAL, lines_of, refuse_other_games, seats, tables, won
+from cotrain.lab.attack.xplay import points_of
+from cotrain.methods.debate.recipe import debate
+from cotrain.methods.grpo import grpo
+from cotrain.runs import seal
+from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "tasks": EASY}

@@ -10,16 +10,16 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.loop.override import override
+from cotrain.grading.pool import AnswerGrader, vote_key
+from cotrain.methods.tango import tango
 from cotrain.metrics.suites import GREEDY, processbench_scores, solver_scores
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.tango import tango
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.suites import Play, lines_of, played, settings_of
-from cotrain.tasks.grading import AnswerGrader, vote_key
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.tasks.suite_files import load_suite, some_of, suite_data
 from cotrain.text.parsers import write_solution

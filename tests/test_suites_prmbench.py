@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from cotrain.grading.pool import AnswerGrader
 from cotrain.suites import Play, played, scores_of, settings_of
-from cotrain.tasks.grading import AnswerGrader
 from cotrain.tasks.suite_files import load_suite, suite_data
 from tests.tasks.test_prmbench import ROW
 from tests.test_suites import cast, verdict

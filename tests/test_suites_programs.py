@@ -7,9 +7,9 @@ import json
 import pytest
 
 from cotrain.core.errors import DataError
+from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import GREEDY, program_scores
 from cotrain.suites import Play, lines_of, played, scores_of, settings_of
-from cotrain.tasks.grading import AnswerGrader
 from cotrain.tasks.programs import suite
 from cotrain.tasks.suite_files import load_suite, suite_data
 from tests.test_suites import cast, values, verdict

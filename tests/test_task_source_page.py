@@ -15,7 +15,7 @@ from tests.test_docs_pages import ROOT, blocks
 KILLED = """
 import os, signal
 from cotrain import api
-from cotrain.loop import trainer
+from cotrain.train import trainer
 
 step = trainer.CoTrainer.step
 

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from cotrain import api
+from cotrain.config.registry import find
 from cotrain.engine.replay import ReplayEngine
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Sample
 from cotrain.learn.spoken import spoken
-from cotrain.loop import run as loop
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.recipes import find
+from cotrain.rollout.executor import Executor
+from cotrain.runs import run as loop
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
 from tests.loop.test_run import digest
 

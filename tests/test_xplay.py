@@ -8,17 +8,17 @@ import shutil
 import pytest
 
 from cotrain import api
-from cotrain.attack import reviewed
-from cotrain.attack.tables import Attempt, Outcome
-from cotrain.attack.xplay import Drawn, Point, cell, lines_of, solved
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Trace
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.loop.override import override
-from cotrain.recipes.tango import tango
+from cotrain.lab.attack import reviewed
+from cotrain.lab.attack.tables import Attempt, Outcome
+from cotrain.lab.attack.xplay import Drawn, Point, cell, lines_of, solved
+from cotrain.methods.tango import tango
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import EASY, TINY
 

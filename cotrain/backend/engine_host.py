@@ -26,7 +26,7 @@ from cotrain.backend.local import Room, embedded
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
 from cotrain.engine.contract import DividingEngine, LimitedEngine, Request, serving
-from cotrain.play.idle_loop import IdleLoop
+from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.text.render import Rendering
 
 Weights = Mapping[str, Any]  # parameter → numpy array

@@ -41,7 +41,7 @@ _SLICE = 2**24  # logits that are normalised at a time
 
 
 class Spec(Protocol):
-    """A policy as a recipe names it (``loop/policies.py`` has the kinds): what it may be asked, and how it builds
+    """A policy as a recipe names it (``config/policies.py`` has the kinds): what it may be asked, and how it builds
     itself."""
 
     @property

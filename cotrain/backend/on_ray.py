@@ -217,7 +217,7 @@ def start(cluster: Cluster) -> bool:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Ray would end the command at once where it is asked to stop; the run saves first (``loop/stopping.py``)."""
+    """Ray would end the command at once where it is asked to stop; the run saves first (``core/stopping.py``)."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -25,7 +25,7 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.contract import LimitedEngine, Request
-from cotrain.play.idle_loop import IdleLoop, together
+from cotrain.rollout.idle_loop import IdleLoop, together
 
 PROMPT, ANSWER = 256, 16  # tokens; several blocks of a prefix cache
 ANSWERS = 4

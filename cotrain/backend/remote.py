@@ -32,7 +32,7 @@ from cotrain.core.address import Address, rng_of
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Request
-from cotrain.play.idle_loop import elsewhere
+from cotrain.rollout.idle_loop import elsewhere
 from cotrain.text.messages import Message
 from cotrain.text.plain import STOP, ByteRenderer
 from cotrain.text.render import Piece, Rendering

@@ -8,13 +8,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cotrain.attack import play, tables
-from cotrain.attack import reviewed as on_rollouts
-from cotrain.attack import seats as at_table
-from cotrain.attack import xplay as cross
 from cotrain.commands.common import add_device, add_threads, device_of, threads
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_trust, typed_in, whole
+from cotrain.lab.attack import play, tables
+from cotrain.lab.attack import reviewed as on_rollouts
+from cotrain.lab.attack import seats as at_table
+from cotrain.lab.attack import xplay as cross
 
 SEATS, ROLLOUTS = "--seats", "--on-rollouts"
 OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS}  # the matrix of ``xplay`` that alone looks at a flag

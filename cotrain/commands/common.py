@@ -157,7 +157,7 @@ def add_answers(
 
 def asking_of(given: argparse.Namespace) -> Any:
     """What the flags of ``add_answers`` say, files read: an ``Asking``."""
-    from cotrain.loop.answers import Asking
+    from cotrain.preflight.answers import Asking
 
     return Asking(
         answer=given.answer,
@@ -171,10 +171,10 @@ def asking_of(given: argparse.Namespace) -> Any:
 def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
     """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
     what its models' own answers and reviews say; ``dry``: no model is asked."""
-    from cotrain.loop.answers import TAGS, answers_for
-    from cotrain.loop.override import override
-    from cotrain.loop.probing import AUTO
-    from cotrain.loop.verdicts import verdicts_for
+    from cotrain.config.override import override
+    from cotrain.preflight.answers import TAGS, answers_for
+    from cotrain.preflight.probing import AUTO
+    from cotrain.preflight.verdicts import verdicts_for
 
     how, device, seen = asking_of(given), device_of(given.device, here=False), None
     if dry and how.answer in (None, AUTO):

@@ -13,7 +13,7 @@ from cotrain.commands.common import add_answers, add_device, asking_of, device_o
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real, whole
 from cotrain.core.verbosity import progress
-from cotrain.report.compare_words import EQUAL
+from cotrain.pages.compare_words import EQUAL
 
 
 def compare(argv: Sequence[str]) -> int:
@@ -108,10 +108,10 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
     given = parser.strict(argv)
     quiet()
-    from cotrain.comparison.forecast import forecast
-    from cotrain.comparison.shipped import study_path
-    from cotrain.comparison.study import run_study
-    from cotrain.comparison.study_file import committed, read_study
+    from cotrain.lab.comparison.forecast import forecast
+    from cotrain.lab.comparison.shipped import study_path
+    from cotrain.lab.comparison.study import run_study
+    from cotrain.lab.comparison.study_file import committed, read_study
 
     read = read_study(study_path(given.study), workers=given.workers, device=device_of(given.device))
     if given.dry_run:
@@ -123,7 +123,7 @@ def study(argv: Sequence[str]) -> int:
 
 def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
-    from cotrain.loop.run import Interrupted
+    from cotrain.runs.run import Interrupted
 
     progress(f"watch it in a browser: cotrain view {shlex.quote(str(out))}")
     try:

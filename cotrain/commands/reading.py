@@ -25,12 +25,12 @@ from cotrain.core.flags import Parser, add_trust, real, whole, words_of
 
 def list_recipes(argv: Sequence[str]) -> int:
     Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(argv)
-    from cotrain.loop.settings import Settings
-    from cotrain.recipes import SHIPPED, find
+    from cotrain.config.registry import find, recipe_names
+    from cotrain.config.settings import Settings
 
     usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
-    for name in SHIPPED:
+    for name in recipe_names():
         build = find(name)
         about = inspect.getdoc(inspect.getmodule(build)) or ""
         print(textwrap.fill(f"{name}  {about.splitlines()[0]}", width, subsequent_indent="    "))
@@ -143,7 +143,7 @@ def _evaluating() -> Parser:
 
 
 def check(argv: Sequence[str]) -> int:
-    from cotrain.tasks.lint import command
+    from cotrain.lab.lint import command
 
     return command(argv)
 
@@ -207,11 +207,11 @@ def doctor(argv: Sequence[str]) -> int:
     add_device(parser)
     given = parser.strict(argv)
     quiet()
-    from cotrain.doctor import examine
+    from cotrain.preflight.doctor import examine
 
     found = examine()
     if given.cluster is None:
         return found
-    from cotrain.cluster_doctor import examine_cluster
+    from cotrain.preflight.cluster_doctor import examine_cluster
 
     return max(found, examine_cluster(given.cluster, given.model, device_of(given.device, here=False)))

@@ -19,7 +19,7 @@ def split_of(backend: Several, recipe: Any, cluster: Any) -> Any:
     import torch
 
     from cotrain.backend.local import settled
-    from cotrain.loop.processes import split_by
+    from cotrain.preflight.processes import split_by
 
     policies = settled(recipe.policies, backend.device)
     places = backend.placing(policies, recipe.seed, backend.device, torch.get_num_threads())
@@ -44,8 +44,8 @@ def check(backend: Several, recipe: Any) -> list[str]:
     """See ``ready``."""
     from cotrain.backend import environments, machines
     from cotrain.backend.joining import check_here
-    from cotrain.loop.estimate import looked_at
-    from cotrain.loop.processes import check_memory, models_of, note_of
+    from cotrain.preflight.estimate import looked_at
+    from cotrain.preflight.processes import check_memory, models_of, note_of
 
     launcher: Any = backend.launcher
     cluster = launcher.cluster

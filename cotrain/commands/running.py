@@ -31,7 +31,7 @@ from cotrain.core.flags import Parser, add_parameters, add_trust, comments_of, t
 from cotrain.metrics.table import is_headline, rank
 
 if TYPE_CHECKING:
-    from cotrain.loop.recipe import Recipe
+    from cotrain.config.recipe import Recipe
 
 USAGE = """usage: cotrain run RECIPE --out DIR [flags]
        cotrain run --config FILE --out DIR [flags]
@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     config = config_of(argv)
     target, argv = _target(argv, config)
-    from cotrain.recipes import find
+    from cotrain.config.registry import find
 
     build = find(target)
     parser, names = parser_of(target, build)
@@ -59,12 +59,12 @@ def run(argv: Sequence[str]) -> int:
     quiet()
     from cotrain import api
     from cotrain.commands.ready import ready
-    from cotrain.loop.directory import RunDirectory
-    from cotrain.loop.lag import IN_TURN, check_lag
-    from cotrain.loop.machine import fitted
-    from cotrain.loop.override import override
-    from cotrain.loop.recipe import check_due
-    from cotrain.report.trackers import check as trackers
+    from cotrain.config.override import override
+    from cotrain.config.recipe import check_due
+    from cotrain.pages.trackers import check as trackers
+    from cotrain.preflight.machine import fitted
+    from cotrain.runs.directory import RunDirectory
+    from cotrain.train.lag import IN_TURN, check_lag
 
     arguments = {name: value for name, value in values_of(given, names).items() if name in typed}
     made = _made(target, build, given, arguments)
@@ -110,7 +110,7 @@ def _target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
 
 def _made(target: str, build: Callable[..., Any], given: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
-    from cotrain.recipes import make
+    from cotrain.config.registry import make
     from cotrain.tasks.sources import problems
 
     if given.tasks is None and given.data is None and given.operations is None and not given.lenient:
@@ -124,7 +124,7 @@ def _made(target: str, build: Callable[..., Any], given: argparse.Namespace, arg
 
 def _notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> list[str]:
     """What is said of defaults that hang on the size of the model."""
-    from cotrain.loop.by_size import line_of, unknown_lines
+    from cotrain.config.by_size import line_of, unknown_lines
 
     if made.origin is None:
         return []
@@ -136,7 +136,7 @@ def _notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> lis
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
-    from cotrain.loop.settings import NAMES, Settings, description_of
+    from cotrain.config.settings import NAMES, Settings, description_of
 
     plain = getattr(build, "recipe", build)
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
@@ -191,9 +191,9 @@ def dry_run(
 ) -> int:
     """Open what a run would open, and print what it would be."""
     from cotrain.commands.ready import split_of
-    from cotrain.loop.directory import recipe_json
-    from cotrain.loop.estimate import looked_at
-    from cotrain.loop.recipe import check_due
+    from cotrain.config.recipe import check_due
+    from cotrain.preflight.estimate import looked_at
+    from cotrain.runs.directory import recipe_json
 
     check_due(recipe)
     device = device_of(given.device, here=backend is None)
@@ -214,7 +214,7 @@ def dry_run(
 
 def changeable(recipe: Any, setting: str) -> bool:
     """Whether ``--set`` takes it: functions, and what the problems were made of, are no settings."""
-    from cotrain.loop.override import override
+    from cotrain.config.override import override
 
     try:
         override(recipe, [setting])
@@ -250,8 +250,7 @@ def resume(argv: Sequence[str]) -> int:
     add_lag(parser, None)
     add_trust(parser)
     given = parser.strict(argv)
-    from cotrain.loop.directory import RunDirectory
-    from cotrain.loop.lag import refuse_other_lag
+    from cotrain.runs.directory import RunDirectory, refuse_other_lag
 
     quiet()
     from cotrain import api
@@ -259,15 +258,15 @@ def resume(argv: Sequence[str]) -> int:
     api.refuse_foreign_code(given.directory)  # before anything of the run is changed
     refuse_other_lag(given.directory, given.lag)
     if given.model is not None:
-        from cotrain.loop.whereabouts import moved
+        from cotrain.runs.whereabouts import moved
 
         moved(given.directory, given.model)
     if given.steps is not None:
-        from cotrain.loop.lengthen import lengthen
+        from cotrain.runs.lengthen import lengthen
 
         lengthen(given.directory, given.steps)
     from cotrain.commands.ready import ready
-    from cotrain.report.trackers import tracked
+    from cotrain.pages.trackers import tracked
 
     notes: list[str] = []
     backend = backend_of(given)
@@ -304,11 +303,11 @@ def _watched(
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
     """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
-    from cotrain.loop.costs import spent_by
-    from cotrain.loop.guard import Diverged
-    from cotrain.loop.run import Interrupted
-    from cotrain.report.live import Live, ends_of
-    from cotrain.report.trackers import Mirrors
+    from cotrain.pages.live import Live, ends_of
+    from cotrain.pages.trackers import Mirrors
+    from cotrain.runs.costs import spent_by
+    from cotrain.runs.run import Interrupted
+    from cotrain.train.guard import Diverged
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.length}
     try:
@@ -357,8 +356,8 @@ def demo(argv: Sequence[str]) -> int:
     threads(None)
     quiet()
     from cotrain import api
-    from cotrain.loop.directory import RunDirectory
-    from cotrain.recipes.demo import demo as build
+    from cotrain.methods.demo import demo as build
+    from cotrain.runs.directory import RunDirectory
 
     if (Path(given.out) / "recipe.json").is_file():
         begun = RunDirectory.open(given.out)

@@ -216,7 +216,7 @@ def sft(argv: Sequence[str]) -> int:
     given = parser.strict(argv)
     _check_role(parser, given)
     _begin(given)
-    from cotrain.play.common_roles import speaks_short
+    from cotrain.rollout.common_roles import speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.base import BaseSettings, mark, practice_of
     from cotrain.stages.corpora import corpus_file

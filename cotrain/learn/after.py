@@ -1,7 +1,7 @@
 """What may be done to samples once their advantages are known: functions, composed in ``PolicyGradient.after``.
 
 Each takes samples and hands back those to learn from, with the number that it left out by reason.
-``learn/subsample.py`` has another one.
+``methods/mars/subsample.py`` has another one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 
 Old log-probabilities are those of the sampler. One update is made from each batch, so the policy that samples is the
 policy that learns, and r = 1 up to rounding, but with a lag of one, where an update lies between the two
-(``loop/lag.py``): then r corrects for it, and a loss without r is refused. ``sampler_trainer_diff`` measures the
+(``train/lag.py``): then r corrects for it, and a loss without r is refused. ``sampler_trainer_diff`` measures the
 distance of the two, and shows at once when a sampler uses stale weights; what is too far off is left out where an
 engine holds its own (``mismatch.py``). Not done: several epochs over one batch, and recomputing old log-probabilities
 before the update.

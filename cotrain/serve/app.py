@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.engine import contract
-from cotrain.play.idle_loop import together
+from cotrain.rollout.idle_loop import together
 from cotrain.serve import asked, shapes
 from cotrain.serve.asked import Asked, BadRequest
 from cotrain.serve.models import Choice, Model, Served

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request, ServingEngine
-from cotrain.play.executor import EngineError
+from cotrain.rollout.executor import EngineError
 
 T = TypeVar("T")
 

@@ -23,21 +23,21 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from cotrain.backend.handles import ModelHandle
+from cotrain.config.names import POLICY
+from cotrain.config.policies import Policy
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request, serving
-from cotrain.loop.names import POLICY
-from cotrain.loop.policies import Policy
-from cotrain.loop.policy_store import vocabulary
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.role import Role
+from cotrain.rollout.role import Role
 from cotrain.serve.asked import Asked, BadRequest
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import Reply
 from cotrain.text.messages import Message
 from cotrain.text.prompts import fields_of, fill
 from cotrain.text.render import Renderer
+from cotrain.train.policy_store import vocabulary
+from cotrain.train.trainer import CoTrainer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # of a policy that no role plays, where a client gives no limit

@@ -16,9 +16,9 @@ from cotrain.core.address import seed_of
 from cotrain.core.signals import Declared
 from cotrain.core.types import ParseFailure
 from cotrain.functional.aggregate import majority, mean
-from cotrain.play.executor import Roles, Stage
-from cotrain.play.judges import confidence, shown
-from cotrain.play.role import Turn
+from cotrain.rollout.executor import Roles, Stage
+from cotrain.rollout.judges import confidence, shown
+from cotrain.rollout.role import Turn
 from cotrain.serve import asked
 from cotrain.serve.asked import BadRequest
 from cotrain.serve.models import SERVED_STEP, Model, Served

@@ -30,7 +30,7 @@ from cotrain.disk import transaction
 from cotrain.models.config import new_model
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
-from cotrain.play.common_roles import FORMAT_MARK
+from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.stages.corpora import Corpus, procedural
 from cotrain.stages.pretrain import config_for, fit, make_plan, sample_texts
 from cotrain.stages.tokenizer import train_tokenizer

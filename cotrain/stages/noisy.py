@@ -25,6 +25,15 @@ from typing import Any
 
 import torch
 
+from cotrain.methods.mars.roles_corpus import (
+    bin_conversation,
+    digest_conversation,
+    gathered_conversation,
+    meta_conversation,
+    plan_conversation,
+    refine_conversation,
+    self_check_conversation,
+)
 from cotrain.models.heads import rating_by_words
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.stages.base import BATCH, LENGTH, line_of, mark, put
@@ -42,15 +51,6 @@ from cotrain.tasks.words.corpus import (
     solver_conversation,
 )
 from cotrain.tasks.words.corrupt import Habits
-from cotrain.tasks.words.roles_corpus import (
-    bin_conversation,
-    digest_conversation,
-    gathered_conversation,
-    meta_conversation,
-    plan_conversation,
-    refine_conversation,
-    self_check_conversation,
-)
 from cotrain.tasks.words.source import WordProblems, study_problems
 
 NAMES = ("base", "base-format", "base-roles", "base-digest", "base-rater")

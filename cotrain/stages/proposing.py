@@ -19,8 +19,8 @@ from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
+from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, say_score, spoiled
 from cotrain.models.load import EMBEDDED_HABITS
-from cotrain.play.evolve import RATE_ANSWER, RATE_QUESTION, say_score, spoiled
 from cotrain.stages.base import BATCH
 from cotrain.stages.corpora import Corpus, procedural
 from cotrain.stages.taught_on import Lesson, teach_on

@@ -28,11 +28,11 @@ from typing import Any, Literal
 from cotrain.core.errors import DataError
 from cotrain.core.pace import Pace
 from cotrain.core.types import Task
-from cotrain.play.executor import Roles
-from cotrain.play.fixed_solutions import asked_about
-from cotrain.play.judges import judge
-from cotrain.play.protocols import examine, fields_for, review
-from cotrain.play.role import Role, Turn
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.fixed_solutions import asked_about
+from cotrain.rollout.judges import judge
+from cotrain.rollout.protocols import examine, fields_for, review
+from cotrain.rollout.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, rows_in, why_lost, without
 from cotrain.tasks.processbench import Sample, sample_of

@@ -24,22 +24,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cotrain.backend.local import Local
+from cotrain.config.policies import frozen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.loop.answers import TAGS, Said, read
-from cotrain.loop.policies import frozen
-from cotrain.loop.policy_store import PolicyStore
-from cotrain.loop.probing import STEP as LOOK
-from cotrain.loop.probing import ask, places
-from cotrain.play.common_roles import solver, speaks_short
-from cotrain.play.executor import Executor, Roles
-from cotrain.play.protocols import examine
-from cotrain.play.role import Role
+from cotrain.grading.pool import AnswerGrader, grade_outside
+from cotrain.preflight.answers import TAGS, Said, read
+from cotrain.preflight.probing import STEP as LOOK
+from cotrain.preflight.probing import ask, places
+from cotrain.rollout.common_roles import solver, speaks_short
+from cotrain.rollout.executor import Executor, Roles
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items
-from cotrain.tasks.grading import AnswerGrader, grade_outside
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
@@ -47,6 +46,7 @@ from cotrain.text.answers import ENDS, READERS, write_answer
 from cotrain.text.parsers import final_answer, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill, solve_own
 from cotrain.text.steps import steps_in, steps_seen, write_steps
+from cotrain.train.policy_store import PolicyStore
 
 LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
 CHUNK = 32  # problems that are answered at a time
@@ -153,8 +153,9 @@ def cut_as_written(
     aside: Quarantine | None = None,
     say: Callable[[str], None],
 ) -> Role:
-    """The solver with its solutions cut into steps as the model writes them, as a run cuts them (``loop/answers.py``).
-    It stays as it is where its steps were chosen, its answers are in tags, or the model is one of the package's."""
+    """The solver with its solutions cut into steps as the model writes them, as a run cuts them
+    (``preflight/answers.py``). It stays as it is where its steps were chosen, its answers are in tags, or the model is
+    one of the package's."""
     if role.steps is not None or role.answer == TAGS or speaks_short(model):
         return role
     spare = None if aside is None else Quarantine()

@@ -18,7 +18,7 @@ from typing import Any
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, StepVerdicts, Task
-from cotrain.tasks.grading import read_answer
+from cotrain.grading.pool import read_answer
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
 

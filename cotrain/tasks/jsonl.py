@@ -25,7 +25,7 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
-from cotrain.tasks.grading import DEADLINE_S, WORKERS, AnswerGrader
+from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, parsed, read_rows
 from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal, row_of, schema_of

@@ -25,7 +25,7 @@ from urllib.request import urlopen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, Task
-from cotrain.tasks.grading import AnswerGrader
+from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
 

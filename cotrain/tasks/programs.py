@@ -37,12 +37,12 @@ from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.trust import admit_module
 from cotrain.core.types import Grade, Task
-from cotrain.tasks.fences import MAX_PROGRAM, defines, program_of
-from cotrain.tasks.grade_process import GRACE_S
-from cotrain.tasks.grade_worker import PATIENCE
-from cotrain.tasks.grading import WORKERS, AnswerGrader, GradingPool
+from cotrain.grading.fences import MAX_PROGRAM, defines, program_of
+from cotrain.grading.grade_process import GRACE_S
+from cotrain.grading.grade_worker import PATIENCE
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.reading import Quarantine, numbered, parsed

@@ -35,8 +35,8 @@ from typing import Any
 
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
+from cotrain.grading.notation import without_separators
 from cotrain.tasks.parquet import ENDING, parquet_rows
-from cotrain.text.notation import without_separators
 from cotrain.text.parsers import write_solution
 
 BOM = b"\xef\xbb\xbf"

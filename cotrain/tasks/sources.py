@@ -12,19 +12,25 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.core.registry import TASKS, joined, load_named, shipped
 from cotrain.core.state import take
 from cotrain.core.types import TaskSource
 from cotrain.core.user_code import named_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
-KINDS = ("words", "games", "halves", "world", "variants", "jsonl", "gym", "programs", "verifiers", "openenv")
+KINDS = {  # kind → its class; the kinds of single methods and of installed packages are in the registry
+    "words": "cotrain.tasks.words.source:WordProblems",
+    "jsonl": "cotrain.tasks.jsonl:JsonlTasks",
+    "gym": "cotrain.tasks.gym:GymTasks",
+    "programs": "cotrain.tasks.programs:ProgramTasks",
+    "verifiers": "cotrain.tasks.verifiers_env:VerifiersTasks",
+    "openenv": "cotrain.tasks.openenv:OpenEnvTasks",
+}
+NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what stands behind its colon
 NAMES = (
     "words",
     "words:LOW-HIGH",
-    "games:NAME",
-    "halves",
-    "world",
     *SCHEMAS,
     *PROGRAMS,
     "gym:NAME",
@@ -36,10 +42,11 @@ NAMES = (
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "games:NAME", "halves", "world", "gym:NAME" (with
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with
     settings of its data set "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data
     "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a
-    class of the user's own that is made without arguments.
+    class of the user's own that is made without arguments, or what a method ("games:NAME", "halves", "world") or an
+    installed package has registered (``cotrain.core.registry``).
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
     one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
@@ -57,10 +64,9 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         from cotrain.tasks.jsonl import benchmark
 
         return benchmark(*_on_the_hub(spec, data), lenient=lenient)
-    named = {"games": "game", "gym": "dataset", "verifiers": "taskset", "openenv": "url"}
-    own = spec.rpartition(":")[0].endswith(".py")
-    if spec not in ("words", "halves", "world") and not own and not (kind in named and name):
-        raise UnknownName("task source", spec, NAMES)
+    own, registered = spec.rpartition(":")[0].endswith(".py"), _registered(kind)
+    if not (spec == "words" or own or registered or (kind in NAMED and name)):
+        raise UnknownName("task source", spec, [*NAMES, *shipped(TASKS), *joined(TASKS)])
     if lenient and data is None:
         raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
     if data is not None:
@@ -69,10 +75,23 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         )
     if own:
         return _own(spec, {})
-    settings = {named[kind]: name} if kind in named else {}
-    if kind == "gym" and ":" in name:
-        settings = _gym_settings(spec)
+    if registered:
+        return _of_package(spec, kind, name)
+    settings = _gym_settings(spec) if kind == "gym" and ":" in name else {NAMED[kind]: name} if name else {}
     return from_description({"kind": kind, "settings": settings})
+
+
+def _registered(kind: str) -> bool:
+    return kind in shipped(TASKS) or kind in joined(TASKS)
+
+
+def _of_package(spec: str, kind: str, name: str) -> TaskSource:
+    """``KIND`` or ``KIND:ARGUMENT`` of a source that a method or an installed package has registered."""
+    build = load_named(TASKS, kind, shipped(TASKS), "task source")
+    try:
+        return _checked(build(name) if name else build(), f"task source {spec!r}")
+    except TypeError as error:
+        raise ConfigError(f"task source {spec!r} cannot be made: {error}") from error
 
 
 def _gym_settings(spec: str) -> dict[str, Any]:
@@ -144,49 +163,11 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
                     "must be the arguments of its class"
                 )
             return source
-        if kind == "words":
-            from cotrain.tasks.words.source import WordProblems
-
-            return WordProblems(**settings)
-        if kind == "jsonl":
-            from cotrain.tasks.jsonl import JsonlTasks
-
-            return JsonlTasks(**settings)
-        if kind == "games":
-            from cotrain.tasks.games.source import Games
-
-            return Games(**settings)
-        if kind == "halves":
-            from cotrain.tasks.halves import Halves
-
-            return Halves(**settings)
-        if kind == "world":
-            from cotrain.tasks.words.world import World
-
-            return World(**settings)
-        if kind == "variants":
-            from cotrain.tasks.words.variants import Variants
-
-            return Variants(**settings)
-        if kind == "gym":
-            from cotrain.tasks.gym import GymTasks
-
-            return GymTasks(**settings)
-        if kind == "programs":
-            from cotrain.tasks.programs import ProgramTasks
-
-            return ProgramTasks(**settings)
-        if kind == "verifiers":
-            from cotrain.tasks.verifiers_env import VerifiersTasks
-
-            return VerifiersTasks(**settings)
-        if kind == "openenv":
-            from cotrain.tasks.openenv import OpenEnvTasks
-
-            return OpenEnvTasks(**settings)
+        build = load_named(TASKS, str(kind), shipped(TASKS) | KINDS, "kind of task source")
+        made: TaskSource = build(**settings)
+        return made
     except TypeError as error:
         raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
-    raise UnknownName("kind of task source", str(kind), KINDS)
 
 
 def _own(target: str, settings: Mapping[str, Any]) -> TaskSource:
@@ -195,6 +176,10 @@ def _own(target: str, settings: Mapping[str, Any]) -> TaskSource:
         source: TaskSource = named_class(target, where)(**settings)
     except TypeError as error:
         raise ConfigError(f"{where} cannot be made with {dict(settings)}: {error}") from error
+    return _checked(source, where)
+
+
+def _checked(source: TaskSource, where: str) -> TaskSource:
     missing = [name for name in ("name", "get", "size", "describe") if name not in dir(source)]
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")

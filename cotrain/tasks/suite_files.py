@@ -9,8 +9,8 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
+from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks import prmbench, processbench, programs
-from cotrain.tasks.grading import AnswerGrader
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import Sample

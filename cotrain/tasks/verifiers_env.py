@@ -23,7 +23,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, Task
-from cotrain.tasks.grading import AnswerGrader, GradingPool
+from cotrain.grading.pool import AnswerGrader, GradingPool
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.text.parsers import final_answer
 

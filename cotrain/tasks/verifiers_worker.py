@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.grade_worker import Judging, Verdict
+from cotrain.grading.grade_worker import Judging, Verdict
 from cotrain.tasks.verifiers_env import read_taskset
 
 

@@ -22,7 +22,7 @@ import torch
 from cotrain.backend.engine_host import Host
 from cotrain.backend.several import Several
 from cotrain.core.errors import ProcessLost
-from cotrain.loop import run as loop
+from cotrain.runs import run as loop
 
 
 class Here:

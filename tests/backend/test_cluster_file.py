@@ -8,9 +8,9 @@ import torch
 from cotrain.backend.cluster_file import Cluster, check_world, read, roomy
 from cotrain.backend.places import ByVllm
 from cotrain.cli import main
+from cotrain.config.policies import trainable
 from cotrain.core.errors import ConfigError
 from cotrain.engine.vllm_engine import VllmSettings
-from cotrain.loop.policies import trainable
 from tests.helpers import TINY
 
 WHOLE = """

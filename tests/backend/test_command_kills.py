@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cotrain.backend.several import Several
-from cotrain.loop import run as loop
+from cotrain.runs import run as loop
 from tests.backend.processes import Apart
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 

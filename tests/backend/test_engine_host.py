@@ -6,9 +6,9 @@ import gc
 import torch
 
 from cotrain.backend.engine_host import EngineHost, sent
+from cotrain.config.policies import trainable
 from cotrain.core.types import Sampling
-from cotrain.loop.policies import trainable
-from cotrain.play.idle_loop import IdleLoop
+from cotrain.rollout.idle_loop import IdleLoop
 from tests.helpers import TINY, request
 
 

@@ -21,15 +21,15 @@ from cotrain.backend.rank_host import RankHost, Refused, Share
 from cotrain.backend.several import ENGINE, Several
 from cotrain.backend.work import Worked
 from cotrain.cli import main
+from cotrain.config.override import override
+from cotrain.config.policies import trainable
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.disk import transaction
 from cotrain.disk.files import DiskError
 from cotrain.disk.parts import finite, part_name, size_of, write_part
-from cotrain.loop import run as loop
-from cotrain.loop.guard import Diverged, NotFinite
-from cotrain.loop.override import override
-from cotrain.loop.policies import trainable
-from cotrain.loop.policy_store import PolicyStore
+from cotrain.runs import run as loop
+from cotrain.train.guard import Diverged, NotFinite
+from cotrain.train.policy_store import PolicyStore
 from tests.backend.processes import Apart, Here
 from tests.backend.test_several import RECIPES, digest
 from tests.helpers import TINY

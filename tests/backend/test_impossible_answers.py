@@ -15,10 +15,10 @@ from starlette.routing import Route
 
 from cotrain.backend import remote as remote_policy
 from cotrain.backend.local import Local
+from cotrain.config.remote import remote
 from cotrain.core.address import Address
 from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request
-from cotrain.loop.remote import remote
 
 MOST = 64  # tokens that are asked for
 HUGE = "9" * 400

@@ -6,18 +6,19 @@ import threading
 import pytest
 
 from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
+from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.lag import Plays, StoppableEngine, check_lag, refuse_other_lag
-from cotrain.loop.override import override
-from cotrain.loop.stopping import Interrupted
-from cotrain.recipes.co_rewarding import co_rewarding
-from cotrain.recipes.critique import critique
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.magrpo import magrpo
-from cotrain.recipes.tango import tango
+from cotrain.methods.co_rewarding import co_rewarding
+from cotrain.methods.critique import critique
+from cotrain.methods.grpo import grpo
+from cotrain.methods.magrpo.recipe import magrpo
+from cotrain.methods.tango import tango
+from cotrain.runs import run as loop
+from cotrain.runs.directory import refuse_other_lag
+from cotrain.train.lag import Plays, StoppableEngine, check_lag
 from tests.backend.processes import Here
 from tests.backend.test_several import SMALL, briefly, digest
 from tests.helpers import EASY, TINY

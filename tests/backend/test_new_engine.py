@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from cotrain.backend.local import Local
+from cotrain.config.policies import frozen, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.engine.contract import serving
 from cotrain.engine.reference import ReferenceEngine
-from cotrain.loop.policies import frozen, trainable
 from tests.helpers import TINY, answers, request
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-engine.md"

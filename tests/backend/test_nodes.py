@@ -16,7 +16,7 @@ from cotrain.backend.joining import check_address
 from cotrain.backend.on_ray import PATIENCE, Ray
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.core.errors import ConfigError
-from cotrain.loop import run as loop
+from cotrain.runs import run as loop
 from tests.backend.commands import below
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 

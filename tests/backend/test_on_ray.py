@@ -15,7 +15,7 @@ from cotrain.backend.on_ray import Ray, RayProcess, looked
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ProcessLost
-from cotrain.loop import run as loop
+from cotrain.runs import run as loop
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
 from tests.helpers import TINY
 

@@ -4,8 +4,8 @@ import pytest
 
 from cotrain.backend.places import ByVllm, embedded_alone
 from cotrain.backend.several import LEARNERS, Several
-from cotrain.loop import run as loop
-from cotrain.loop.policies import adapter, critic, ema, frozen, reward_model, trainable
+from cotrain.config.policies import adapter, critic, ema, frozen, reward_model, trainable
+from cotrain.runs import run as loop
 from tests.backend.processes import Here
 from tests.backend.test_several import RECIPES, digest
 

@@ -7,9 +7,9 @@ import torch
 
 from cotrain.backend.local import Local
 from cotrain.backend.publishing import check_publishing
+from cotrain.config.policies import frozen, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.loop.policies import frozen, trainable
 from tests.helpers import TINY
 
 

@@ -8,12 +8,12 @@ from cotrain.backend.learner_group import Group
 from cotrain.backend.rank_host import RankHost
 from cotrain.backend.several import Several
 from cotrain.backend.work import Worked
+from cotrain.config.override import override
 from cotrain.core.errors import RankShort
 from cotrain.disk import transaction
 from cotrain.learn.sharded import ShardedScorer
-from cotrain.loop import run as loop
-from cotrain.loop.guard import Losses
-from cotrain.loop.override import override
+from cotrain.runs import run as loop
+from cotrain.train.guard import Losses
 from tests.backend.processes import Apart
 from tests.backend.test_group import Mixed
 from tests.backend.test_several import RECIPES, digest

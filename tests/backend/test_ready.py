@@ -17,8 +17,8 @@ from cotrain.backend.machines import await_gpus, check_gpus, differences, wrongs
 from cotrain.backend.on_ray import _told
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
-from cotrain.loop.estimate import Process
-from cotrain.loop.processes import check_memory, note_of
+from cotrain.preflight.estimate import Process
+from cotrain.preflight.processes import check_memory, note_of
 from tests.helpers import TINY
 
 GIB = 2**30

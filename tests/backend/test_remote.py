@@ -11,21 +11,21 @@ from servers import Odd, running, serving_run
 
 from cotrain.backend import remote as remote_policy
 from cotrain.backend.local import Local
+from cotrain.config.override import override
+from cotrain.config.remote import remote
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.override import override
-from cotrain.loop.refusals import TooManyFailures
-from cotrain.loop.remote import remote
-from cotrain.loop.run import Interrupted
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
+from cotrain.runs import run as loop
+from cotrain.runs.run import Interrupted
+from cotrain.train.refusals import TooManyFailures
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, letter_tasks, tiny_model
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "tasks": EASY}

@@ -17,13 +17,13 @@ from cotrain.backend.hosted_engines import dealt
 from cotrain.backend.local import Local, embedded
 from cotrain.backend.places import ByVllm, embedded_alone, replicated
 from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.config.policies import adapter, frozen, reward_model, trainable
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.policies import adapter, frozen, reward_model, trainable
-from cotrain.play.idle_loop import IdleLoop, together
+from cotrain.rollout.idle_loop import IdleLoop, together
+from cotrain.runs import run as loop
 from tests.backend.processes import Apart, Here
 from tests.backend.test_several import RECIPES, digest
 from tests.helpers import TINY, request
@@ -205,7 +205,7 @@ def traces(directory):
 
 @pytest.mark.whole
 def test_a_replica_that_is_lost_three_times_in_one_play_ends_the_run_with_the_reason(tmp_path):
-    from cotrain.loop.guard import Diverged
+    from cotrain.train.guard import Diverged
 
     launcher = Here((TWO, "advance", n) for n in range(4, 30))
     with pytest.raises(Diverged, match=r"\(replica 2 of 2\) is lost during advance; so it was 3 times in one play"):

@@ -10,11 +10,11 @@ import pytest
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.guard import Diverged
-from cotrain.recipes.co_rewarding import co_rewarding
-from cotrain.recipes.spin import spin
-from cotrain.recipes.tango import tango
+from cotrain.methods.co_rewarding import co_rewarding
+from cotrain.methods.spin import spin
+from cotrain.methods.tango import tango
+from cotrain.runs import run as loop
+from cotrain.train.guard import Diverged
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY
 

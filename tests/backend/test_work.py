@@ -8,8 +8,8 @@ import torch
 from cotrain.backend.local import Local
 from cotrain.backend.several import Several
 from cotrain.backend.work import Worked, short, told
-from cotrain.loop.policies import frozen, trainable
-from cotrain.play.idle_loop import IdleLoop, together
+from cotrain.config.policies import frozen, trainable
+from cotrain.rollout.idle_loop import IdleLoop, together
 from tests.backend.processes import Here
 from tests.helpers import TINY, request
 

@@ -7,8 +7,8 @@ import pytest
 from cotrain import cli
 from cotrain.commands.config import words_of
 from cotrain.commands.running import parser_of
+from cotrain.config.registry import find
 from cotrain.core.errors import ConfigError
-from cotrain.recipes import find
 from tests.helpers import TINY
 
 FLAGS = [

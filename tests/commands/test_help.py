@@ -7,7 +7,7 @@ import pytest
 
 from cotrain import cli
 from cotrain.core.flags import Parser
-from cotrain.recipes import SHIPPED
+from cotrain.methods import NAMES as SHIPPED
 
 FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"]}  # words that stand before the flags
 

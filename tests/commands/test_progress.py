@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.attack.play import attack
-from cotrain.attack.xplay import xplay
 from cotrain.cli import main
-from cotrain.loop.answers import probe
-from cotrain.loop.override import override
-from cotrain.loop.probing import some
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.config.override import override
+from cotrain.lab.attack.play import attack
+from cotrain.lab.attack.xplay import xplay
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.preflight.answers import probe
+from cotrain.preflight.probing import some
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}

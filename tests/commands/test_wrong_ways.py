@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cotrain.cli import main
-from cotrain.play.common_roles import FORMAT_MARK
+from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
 
 ROWS = "".join(json.dumps({"question": f"What is {n} + 4?", "answer": str(n + 4)}) + "\n" for n in range(40))

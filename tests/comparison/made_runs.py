@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cotrain.loop.directory import RunDirectory
+from cotrain.runs.directory import RunDirectory
 
 PROBLEMS = 16
 

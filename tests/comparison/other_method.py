@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cotrain import Recipe, Settings, recipe
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
 from tests.helpers import TINY
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cotrain.comparison.arms import arm_of, distinct, parse_arm, settings_of
 from cotrain.core.errors import ConfigError
-from cotrain.recipes.alphaproof import alphaproof
+from cotrain.lab.comparison.arms import arm_of, distinct, parse_arm, settings_of
+from cotrain.methods.alphaproof.recipe import alphaproof
 
 
 def test_an_arm_is_a_recipe_with_parameters():

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from cotrain.cli import main
-from cotrain.comparison import asking
-from cotrain.comparison.study_file import read_study
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
-from cotrain.loop.answers import Asking
-from cotrain.loop.override import override
-from cotrain.play.common_roles import FORMAT_MARK
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.lab.comparison import asking
+from cotrain.lab.comparison.study_file import read_study
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.preflight.answers import Asking
+from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.text.prompts import SOLVE
 from tests.helpers import EASY, TINY
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.comparison import waves
-from cotrain.comparison.arms import arm_of, recipe_of
-from cotrain.comparison.compare import Plan, claim, compare
-from cotrain.comparison.rates import FIRST_SEED, with_rate
-from cotrain.comparison.runs import collected, is_done, run_command
-from cotrain.comparison.waves import Place, still_short
+from cotrain.config.evaluation import held_out
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.costs import costs_of
-from cotrain.loop.directory import RunDirectory
-from cotrain.loop.evaluation import held_out
+from cotrain.lab.comparison import waves
+from cotrain.lab.comparison.arms import arm_of, recipe_of
+from cotrain.lab.comparison.compare import Plan, claim, compare
+from cotrain.lab.comparison.rates import FIRST_SEED, with_rate
+from cotrain.lab.comparison.runs import collected, is_done, run_command
+from cotrain.lab.comparison.waves import Place, still_short
+from cotrain.runs.costs import costs_of
+from cotrain.runs.directory import RunDirectory
 from tests.comparison.made_runs import made_run
 from tests.helpers import EASY, TINY
 
@@ -208,10 +208,10 @@ def test_what_cannot_be_run_is_refused_before(tmp_path, wrong, says):
 def test_a_finished_run_goes_on_as_if_it_had_been_begun_longer(tmp_path):
     """Bit for bit in weights, metrics and episodes, but for the evaluation at what was the end."""
     from cotrain import api
+    from cotrain.config.override import override
     from cotrain.disk import transaction
-    from cotrain.loop import run as loop
-    from cotrain.loop.override import override
-    from cotrain.recipes.grpo import grpo
+    from cotrain.methods.grpo import grpo
+    from cotrain.runs import run as loop
 
     def small(steps):
         made = grpo(model=TINY, tasks=EASY, tasks_per_step=2, group_size=3, evaluation_tasks=1, lr=1e-3, steps=steps)

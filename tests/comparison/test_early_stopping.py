@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.comparison.arms import parse_arm
-from cotrain.comparison.compare import Plan, compare
 from cotrain.core.errors import ConfigError
+from cotrain.lab.comparison.arms import parse_arm
+from cotrain.lab.comparison.compare import Plan, compare
 from tests.helpers import TINY
 
 ARMS = (

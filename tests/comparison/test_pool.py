@@ -3,7 +3,7 @@
 import json
 import sys
 
-from cotrain.comparison.pool import alarms_of, far, share_done, work
+from cotrain.lab.comparison.pool import alarms_of, far, share_done, work
 
 
 def test_the_line_has_total_and_time_left():

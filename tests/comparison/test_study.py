@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from cotrain.cli import main
-from cotrain.comparison.compare import claim
-from cotrain.comparison.forecast import length_of, phases
-from cotrain.comparison.shipped import FOLDER, shipped, study_path
-from cotrain.comparison.study import run_study, runs_of_study
-from cotrain.comparison.study_file import Study, committed, read_study
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.report.study_words import study_markdown
+from cotrain.lab.comparison.compare import claim
+from cotrain.lab.comparison.forecast import length_of, phases
+from cotrain.lab.comparison.shipped import FOLDER, shipped, study_path
+from cotrain.lab.comparison.study import run_study, runs_of_study
+from cotrain.lab.comparison.study_file import Study, committed, read_study
+from cotrain.pages.study_words import study_markdown
 from tests.comparison.made_runs import made_run
 from tests.helpers import TINY
 

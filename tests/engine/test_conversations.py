@@ -15,7 +15,7 @@ from cotrain.engine import kept
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
 from cotrain.engine.replay import ReplayEngine
-from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, busy, together
 from cotrain.text.stops import StopWatch, stop_in
 from tests.helpers import VOCABULARY, CharRenderer, RandomLatency, answers, request, tiny_model
 

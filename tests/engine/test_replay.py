@@ -11,8 +11,8 @@ from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Sampling
 from cotrain.engine.reference import ReferenceEngine
 from cotrain.engine.replay import ReplayEngine
-from cotrain.play.executor import Executor, Roles
-from cotrain.play.role import Role
+from cotrain.rollout.executor import Executor, Roles
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, answers, letter_tasks, request, tiny_model
 
 LENGTH = Signal("length")

@@ -9,11 +9,11 @@ from cotrain.functional.credit import group_mean_std, reward_to_go, whiten
 from cotrain.functional.values import gae
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.estimators import RunningMean
-from cotrain.learn.implicit_prm import ImplicitPrm, Prime
 from cotrain.learn.losses import CLIPPED, Clipped, Kl
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner
+from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime
 from cotrain.models.lora import Lora
 from cotrain.models.optim import adamw
 

@@ -11,7 +11,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.functional.credit import whiten
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Normaliser
-from cotrain.learn.implicit_prm import ImplicitPrm, Prime
+from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime
 
 
 def answer(outcome, prm, start, call=0, group="g"):

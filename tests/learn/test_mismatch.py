@@ -11,8 +11,8 @@ from cotrain.learn.collate import collate
 from cotrain.learn.contract import MicroBatch, Normaliser, Sample
 from cotrain.learn.losses import Clipped, policy_loss
 from cotrain.learn.mismatch import LOOSE, bounded, masked
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.tango import tango
+from cotrain.methods.tango import tango
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 TOTALS = Normaliser(tokens=3.0, sequences=2.0)

@@ -9,7 +9,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.algorithms import grpo
-from cotrain.learn.subsample import Subsample, draw
+from cotrain.methods.mars.subsample import Subsample, draw
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
 

@@ -14,11 +14,11 @@ from cotrain.core.types import Trace
 from cotrain.disk.ledger import NAME, Ledger, trace_from_json
 from cotrain.learn.estimators import z_score
 from cotrain.learn.samples import sample_of
-from cotrain.loop import run as loop
-from cotrain.loop.advantages import Worth, told
-from cotrain.recipes.grpo import grpo
-from cotrain.view.detail import _in_place
-from cotrain.view.runs import opened
+from cotrain.methods.grpo import grpo
+from cotrain.pages.detail import _in_place
+from cotrain.pages.runs import opened
+from cotrain.runs import run as loop
+from cotrain.train.advantages import Worth, told
 
 
 def trace(call: int, tokens: int) -> Trace:

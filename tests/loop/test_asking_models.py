@@ -10,14 +10,14 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.answers import Asking, Said, answers_for, read, refusal, shown
-from cotrain.loop.override import override
-from cotrain.recipes.co_rewarding import co_rewarding
-from cotrain.recipes.dsm import dsm
-from cotrain.recipes.genprm import genprm
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.methods.co_rewarding import co_rewarding
+from cotrain.methods.dsm import dsm
+from cotrain.methods.genprm import genprm
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.preflight.answers import Asking, Said, answers_for, read, refusal, shown
 from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
 from tests.helpers import EASY, TINY
 

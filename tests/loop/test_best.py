@@ -7,9 +7,9 @@ import pytest
 
 from cotrain import api
 from cotrain.core.errors import ConfigError
-from cotrain.loop import run as loop
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.runs import run as loop
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 8, "tasks": EASY}

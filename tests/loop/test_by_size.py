@@ -14,19 +14,19 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
+from cotrain.config.by_size import settings_by_size, unknown_lines
+from cotrain.config.override import override
+from cotrain.config.registry import make
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.loop import estimate
-from cotrain.loop.by_size import settings_by_size, unknown_lines
-from cotrain.loop.directory import recipe_json, resolved
-from cotrain.loop.estimate import looked_at, resident
-from cotrain.loop.machine import fitted
-from cotrain.loop.override import override
+from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
 from cotrain.models.sizes import parameters_of, shape_of
-from cotrain.play.common_roles import FORMAT_MARK
-from cotrain.recipes import make
-from cotrain.recipes.cooper import cooper
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.preflight import estimate
+from cotrain.preflight.estimate import looked_at, resident
+from cotrain.preflight.machine import fitted
+from cotrain.rollout.common_roles import FORMAT_MARK
+from cotrain.runs.directory import recipe_json, resolved
 from tests.helpers import TINY
 
 GIB = 2**30

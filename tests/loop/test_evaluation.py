@@ -4,17 +4,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
-from cotrain.loop.evaluation import Evaluation, evaluate
-from cotrain.loop.refusals import TooManyFailures
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.tango import tango
 from cotrain.metrics.heldout import solving, verifying
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import solve_then_verify
-from cotrain.play.role import Role
-from cotrain.recipes.tango import tango
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import solve_then_verify
+from cotrain.rollout.role import Role
+from cotrain.train.evaluation import evaluate
+from cotrain.train.refusals import TooManyFailures
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 
 

@@ -9,15 +9,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from cotrain.backend.shapes import Shape, shape_of
+from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
 from cotrain.learn.contract import Sample
-from cotrain.loop.flops import Work, decoding, forward, given, learning, prefill
-from cotrain.loop.policies import adapter, critic, frozen, reward_model, trainable
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
 from cotrain.metrics.spent import flops_of
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.train.flops import Work, decoding, forward, given, learning, prefill
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, cast_of
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 3, "evaluation_tasks": 1, "lr": 1e-3}

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from cotrain.config.followers import Follower, rate_at
+from cotrain.config.policies import adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.loop.followers import Follower, rate_at
-from cotrain.loop.policies import adapter, ema, frozen, snapshot, trainable
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
 
 
 def module(value: float) -> nn.Linear:

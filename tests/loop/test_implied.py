@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from cotrain.config.evaluation import Implied
+from cotrain.config.recipe import check
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Sampling, Trace
-from cotrain.loop.implied import Implied, implied_figures
-from cotrain.loop.recipe import check
-from cotrain.play.role import Role
-from cotrain.recipes.prime import prime
+from cotrain.methods.prime.recipe import prime
+from cotrain.rollout.role import Role
+from cotrain.train.implied import implied_figures
 
 TEXT = "ab cd"  # two steps, of the tokens 0-1 and 2-4
 STEPS = [(0, 2, "ab"), (3, 5, "cd")]

@@ -8,11 +8,11 @@ import torch
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.disk import transaction
-from cotrain.loop.lengthen import lengthen
-from cotrain.loop.override import override
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.runs.lengthen import lengthen
 from tests.helpers import EASY, TINY
 
 

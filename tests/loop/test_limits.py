@@ -9,16 +9,16 @@ import torch
 
 from cotrain.backend.local import Local
 from cotrain.backend.several import ENGINE, Several
+from cotrain.config.policies import frozen
 from cotrain.core.errors import StateError
+from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.loop import run as loop
-from cotrain.loop.limits import LIMITS, limit, limits
-from cotrain.loop.log import Silent
-from cotrain.loop.policies import frozen
-from cotrain.loop.policy_store import PolicyStore
-from cotrain.loop.stopping import Interrupted
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs.limits import LIMITS, limit, limits
+from cotrain.runs.log import Silent
+from cotrain.train.policy_store import PolicyStore
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY
 from tests.loop.test_run import digest

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from cotrain.cli import main
+from cotrain.config.names import policy_named, role_named
 from cotrain.core.errors import ConfigError
-from cotrain.loop.names import policy_named, role_named
-from cotrain.recipes.tango import tango
-from cotrain.view.why import explained
+from cotrain.methods.tango import tango
+from cotrain.pages.why import explained
 from tests.helpers import TINY
 
 NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
 
 
 def test_why_knows_names_and_loads_no_model_library():
-    code = "import sys, cotrain.view.why; assert not {'torch', 'transformers'} & set(sys.modules)"
+    code = "import sys, cotrain.pages.why; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 

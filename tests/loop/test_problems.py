@@ -3,8 +3,8 @@
 import pytest
 
 from cotrain.core.statistics import Estimate
-from cotrain.loop.problems import problem_values, problems_json
 from cotrain.metrics.clusters import Share, figure
+from cotrain.runs.problems import problem_values, problems_json
 
 
 def of(rows):

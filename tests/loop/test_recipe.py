@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
+from cotrain.config.override import override
+from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
+from cotrain.config.recipe import Objective, check_due
+from cotrain.config.registry import find
+from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.loop.directory import RunDirectory, recipe_json
-from cotrain.loop.override import override
-from cotrain.loop.policies import adapter, critic, ema, frozen, program, trainable
-from cotrain.loop.recipe import Objective, check_due
-from cotrain.loop.schedule import single
-from cotrain.recipes import find
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.runs.directory import RunDirectory, recipe_json
 from tests.helpers import EASY
 
 
@@ -145,7 +145,7 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
         find("tanog")
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from cotrain import recipe\nfrom cotrain.recipes.grpo import grpo\n@recipe\ndef mine(run):\n    return "
+        "from cotrain import recipe\nfrom cotrain.methods.grpo import grpo\n@recipe\ndef mine(run):\n    return "
         "grpo(steps=3)\n"
     )
     assert find(f"{mine}:mine")().steps == 3
@@ -237,10 +237,10 @@ def test_the_estimator_of_a_recipe_is_a_function_by_name():
 def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    from cotrain.loop.trainer import CoTrainer
+    from cotrain.methods.prime.recipe import prime
     from cotrain.models.load import load_model, save_model
-    from cotrain.recipes.prime import prime
     from cotrain.stages.tokenizer import train_tokenizer
+    from cotrain.train.trainer import CoTrainer
 
     small, _ = load_model("embedded")
     config = small.config
@@ -254,8 +254,8 @@ def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path
 
 
 def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
-    from cotrain.loop.policies import program, reward_model
-    from cotrain.recipes.prime import prime
+    from cotrain.config.policies import program, reward_model
+    from cotrain.methods.prime.recipe import prime
 
     made = prime(steps=1)
     with pytest.raises(ConfigError, match="is of kind 'program', which has no probabilities"):
@@ -265,8 +265,8 @@ def test_a_program_has_no_probabilities_and_a_reward_model_scores_only():
 
 
 def test_objectives_in_turn_are_those_of_the_phase():
-    from cotrain.loop.schedule import Phase, alternate
-    from cotrain.play.protocols import solve
+    from cotrain.config.schedule import Phase, alternate
+    from cotrain.rollout.protocols import solve
 
     with pytest.raises(ConfigError, match="in_turn"):
         alternate(Phase(name="a", protocol=solve, objectives=("x", "y"), in_turn=("x",)), ratio=(1,))

@@ -15,38 +15,38 @@ import pytest
 import torch
 
 from cotrain import api
+from cotrain.config.policies import critic, ema, snapshot, trainable
+from cotrain.config.recipe import Objective
+from cotrain.config.schedule import single
 from cotrain.core.address import permuted_index
 from cotrain.core.errors import RunDirectoryError
 from cotrain.core.signals import OUTCOME
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
-from cotrain.loop import run as loop
-from cotrain.loop.policies import critic, ema, snapshot, trainable
-from cotrain.loop.recipe import Objective
-from cotrain.loop.run import Interrupted
-from cotrain.loop.schedule import single
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.alphaproof.recipe import alphaproof
+from cotrain.methods.at_grpo.recipe import at_grpo
+from cotrain.methods.constitutional.recipe import constitutional
+from cotrain.methods.debate.recipe import debate
+from cotrain.methods.generator_verifier_critic import generator_verifier_critic
+from cotrain.methods.grpo import grpo
+from cotrain.methods.mae.recipe import mae
+from cotrain.methods.magrpo.recipe import magrpo
+from cotrain.methods.marti.recipe import marti
+from cotrain.methods.proposer_solver import proposer_solver
+from cotrain.methods.self_rewarding import self_rewarding
+from cotrain.methods.semi_supervised import semi_supervised
+from cotrain.methods.spin import spin
+from cotrain.methods.spiral.recipe import spiral
+from cotrain.methods.ssp.recipe import ssp
+from cotrain.methods.ssrl.recipe import ssrl
+from cotrain.methods.tango import tango
+from cotrain.methods.two_agents_split import two_agents_split
 from cotrain.metrics.table import documented
-from cotrain.play.protocols import solve
-from cotrain.recipes.alphaproof import alphaproof
-from cotrain.recipes.at_grpo import at_grpo
-from cotrain.recipes.constitutional import constitutional
-from cotrain.recipes.debate import debate
-from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.mae import mae
-from cotrain.recipes.magrpo import magrpo
-from cotrain.recipes.marti import marti
-from cotrain.recipes.proposer_solver import proposer_solver
-from cotrain.recipes.self_rewarding import self_rewarding
-from cotrain.recipes.semi_supervised import semi_supervised
-from cotrain.recipes.spin import spin
-from cotrain.recipes.spiral import spiral
-from cotrain.recipes.ssp import ssp
-from cotrain.recipes.ssrl import ssrl
-from cotrain.recipes.tango import tango
-from cotrain.recipes.two_agents_split import two_agents_split
+from cotrain.rollout.protocols import solve
+from cotrain.runs import run as loop
+from cotrain.runs.run import Interrupted
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
 
 pytestmark = pytest.mark.whole

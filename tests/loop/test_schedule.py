@@ -1,11 +1,11 @@
 import pytest
 
+from cotrain.config.schedule import LEADING, Phase, alternate, single
 from cotrain.core.errors import ConfigError
-from cotrain.loop.schedule import LEADING, Phase, alternate, single
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.stepwiser import stepwiser
-from cotrain.recipes.tango import tango
+from cotrain.methods.grpo import grpo
+from cotrain.methods.stepwiser import stepwiser
+from cotrain.methods.tango import tango
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 

@@ -8,18 +8,19 @@ import pytest
 
 import cotrain
 from cotrain import api
+from cotrain.config.policies import Adapter, Learning
+from cotrain.config.recipe import Recipe
+from cotrain.config.registry import find
+from cotrain.config.settings import NAMES, Settings, recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.flags import comments_of
-from cotrain.loop.directory import RunDirectory, recipe_json
-from cotrain.loop.policies import Adapter, Learning
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.settings import NAMES, Settings, recipe
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes import SHIPPED, find
-from cotrain.recipes.grpo import grpo
-from cotrain.tasks.games.source import Games
-from cotrain.tasks.halves import Halves
-from cotrain.tasks.words.world import World
+from cotrain.methods import NAMES as SHIPPED
+from cotrain.methods.grpo import grpo
+from cotrain.methods.magrpo.halves import Halves
+from cotrain.methods.spiral.source import Games
+from cotrain.methods.ssrl.world import World
+from cotrain.runs.directory import RunDirectory, recipe_json
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1}
@@ -138,7 +139,7 @@ def test_one_call_of_a_recipe_hands_its_settings_to_another():
 
 
 SOURCE = """
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
 from cotrain.tasks.words.source import WordProblems
 
 class Mine(WordProblems):

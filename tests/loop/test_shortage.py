@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cotrain.core.stopping import Interrupted
 from cotrain.disk import files as disk
 from cotrain.disk.files import DiskError
-from cotrain.loop import run as loop
-from cotrain.loop import shortage
-from cotrain.loop.log import Silent
-from cotrain.loop.shortage import Room, told
-from cotrain.loop.stopping import Interrupted
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.grpo import grpo
 from cotrain.metrics.table import documented
-from cotrain.recipes.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs import shortage
+from cotrain.runs.log import Silent
+from cotrain.runs.shortage import Room, told
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 from tests.loop.test_run import digest
 

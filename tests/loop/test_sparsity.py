@@ -8,13 +8,13 @@ import torch
 
 from cotrain.backend.local import Local
 from cotrain.cli import main
-from cotrain.loop import run as loop
-from cotrain.loop.policies import adapter, critic, frozen, reward_model, trainable
-from cotrain.loop.sparsity import update_sparsity
+from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
+from cotrain.methods.grpo import grpo
 from cotrain.models.adapters import merged_into_base
 from cotrain.models.changes import Unchanged, total, unchanged, whole
 from cotrain.models.load import load_model
-from cotrain.recipes.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.train.sparsity import update_sparsity
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "tasks": EASY}

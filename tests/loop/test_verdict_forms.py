@@ -9,14 +9,14 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.answers import Asking, answers_for
-from cotrain.loop.override import override
-from cotrain.loop.verdicts import MAY_ASK, Reviewed, refusal, shown, verdicts_for
-from cotrain.recipes.critique import critique
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.judged import judged
-from cotrain.recipes.tango import tango
+from cotrain.methods.critique import critique
+from cotrain.methods.grpo import grpo
+from cotrain.methods.judged import judged
+from cotrain.methods.tango import tango
+from cotrain.preflight.answers import Asking, answers_for
+from cotrain.preflight.verdicts import MAY_ASK, Reviewed, refusal, shown, verdicts_for
 from cotrain.text.free_verdicts import free_review
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_of
 from cotrain.text.verdicts import Verdict

@@ -11,11 +11,11 @@ from peft import AutoPeftModelForCausalLM
 
 from cotrain import api
 from cotrain.cli import main
-from cotrain.loop.override import override
-from cotrain.loop.whereabouts import located
+from cotrain.config.override import override
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
 from cotrain.models.names import known_as, lasting
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.tango import tango
+from cotrain.runs.whereabouts import located
 from tests.helpers import EASY, TINY
 
 SMALL = ["--steps=1", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=2", "--threads=1"]

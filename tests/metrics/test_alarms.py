@@ -13,11 +13,11 @@ from cotrain.core.address import Address
 from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.run import Interrupted
+from cotrain.methods.grpo import grpo
 from cotrain.metrics.alarms import BANDS, Monitor, check, watched, with_examples
 from cotrain.metrics.table import metric
-from cotrain.recipes.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs.run import Interrupted
 from tests.helpers import EASY, TINY
 
 

@@ -16,6 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.backend.local import embedded
 from cotrain.cli import main
+from cotrain.config.override import override
+from cotrain.config.policies import adapter, frozen, trainable
 from cotrain.core.errors import ConfigError, ModelError, TooLong
 from cotrain.core.types import Sampling
 from cotrain.disk.ledger import Ledger
@@ -25,13 +27,11 @@ from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.loop.override import override
-from cotrain.loop.policies import adapter, frozen, trainable
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_model, save_model
 from cotrain.models.shared_prefix import can_branch
-from cotrain.recipes.grpo import grpo
 from cotrain.text.prompts import SOLVE_FULL, fill
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, answers, cast_of, request
 
 WINDOW = 24  # of the sliding ones

@@ -8,11 +8,11 @@ import pytest
 
 from cotrain.core.notes import ANSWER, FAILURE
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.play import calls
-from cotrain.play.calls import CALLS, HERMES, ToolError, use_tools
-from cotrain.play.executor import Executor
-from cotrain.play.idle_loop import busy
-from cotrain.play.role import Role
+from cotrain.rollout import calls
+from cotrain.rollout.calls import CALLS, HERMES, ToolError, use_tools
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.idle_loop import busy
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, letter_tasks
 from tests.play.scripted import Scripted
 

@@ -3,13 +3,13 @@
 import pytest
 
 from cotrain.core.types import Sampling
+from cotrain.methods.debate.contests import check_step, contest, rehearse_contest
+from cotrain.methods.debate.debates import parse_accusation, parse_review_as_accusation
 from cotrain.metrics.heldout import verifying
-from cotrain.play import judges
-from cotrain.play.common_roles import parse_solution, verifier
-from cotrain.play.contests import check_step, contest, rehearse_contest
-from cotrain.play.debates import parse_accusation, parse_review_as_accusation
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
+from cotrain.rollout import judges
+from cotrain.rollout.common_roles import parse_solution, verifier
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer

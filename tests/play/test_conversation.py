@@ -14,9 +14,9 @@ from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import Completion, Sampling, Span
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
-from cotrain.play.executor import Executor
-from cotrain.play.idle_loop import busy, together
-from cotrain.play.role import Role
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.idle_loop import busy, together
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 from tests.text.chat_templates import renderer_of

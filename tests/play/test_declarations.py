@@ -5,8 +5,8 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Sampling
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import letter_tasks, spoken
 

@@ -19,9 +19,9 @@ from cotrain.core.signals import AGREEMENT, OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
-from cotrain.play.executor import EngineError, Executor
-from cotrain.play.idle_loop import Deadlock, busy, together
-from cotrain.play.role import Role
+from cotrain.rollout.executor import EngineError, Executor
+from cotrain.rollout.idle_loop import Deadlock, busy, together
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "b": CharRenderer()}

@@ -12,11 +12,11 @@ import pytest
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.grpo import grpo
-from cotrain.tasks.grading import AnswerGrader, GradingPool, grade_outside
+from cotrain.grading.pool import AnswerGrader, GradingPool, grade_outside
+from cotrain.methods.grpo import grpo
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
 
 
@@ -103,7 +103,7 @@ def test_a_run_grades_outside_and_counts_what_failed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(GradingPool, "agrade", agrade)
     monkeypatch.setattr(GradingPool, "grade", lambda *_: pytest.fail("graded in the loop's thread"))
-    monkeypatch.setattr("cotrain.tasks.grading.final_answer", lambda text: "y")
+    monkeypatch.setattr("cotrain.grading.pool.final_answer", lambda text: "y")
     trainer = CoTrainer(grpo(model=TINY, steps=1, tasks=JsonlTasks(path), tasks_per_step=2, group_size=2))
     row = trainer.step().row
     assert len(asked) == 4 and row["failures/solver: timeout"] == 4

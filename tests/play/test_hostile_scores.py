@@ -3,7 +3,7 @@
 import time
 
 from cotrain.core.types import ParseFailure
-from cotrain.play.evolve import parse_score
+from cotrain.methods.mae.evolve import parse_score
 from cotrain.tasks.words.reader import facts_in
 from cotrain.text.parsers import MAX_CHARS
 

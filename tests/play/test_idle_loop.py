@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, busy, together
 
 
 def test_busy_belongs_to_a_play():

@@ -11,9 +11,9 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
-from cotrain.play import judges
-from cotrain.play.executor import Executor
-from cotrain.play.judges import probabilities, shown
+from cotrain.rollout import judges
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.judges import probabilities, shown
 from cotrain.text.nonce import nonce
 from cotrain.text.prompts import fields_of
 from tests.helpers import CharRenderer, letter_tasks
@@ -174,5 +174,5 @@ def test_margins_become_advantages():
 
 
 def test_judges_need_no_torch():
-    code = "import sys, cotrain.play.judges, cotrain.functional.aggregate; sys.exit('torch' in sys.modules)"
+    code = "import sys, cotrain.rollout.judges, cotrain.functional.aggregate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -9,11 +9,19 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.monte_carlo import balanced, completer, contradicted, labels_of, share_right, step_labels, step_values
-from cotrain.play.protocols import examine
-from cotrain.play.role import Role
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.monte_carlo import (
+    balanced,
+    completer,
+    contradicted,
+    labels_of,
+    share_right,
+    step_labels,
+    step_values,
+)
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer
 
 

@@ -10,22 +10,22 @@ import pytest
 from cotrain.core.errors import UnknownName
 from cotrain.core.signals import gives
 from cotrain.core.types import Sampling
+from cotrain.grading import script_worker
+from cotrain.grading.isolation import chosen
+from cotrain.grading.pool import GradingPool
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
 from cotrain.learn.spoken import spoken
+from cotrain.methods.genprm import KEPT, agreeing_reviews
 from cotrain.metrics.heldout import verifying
 from cotrain.metrics.steps import role_metrics
-from cotrain.play import judges, python_tool
-from cotrain.play.calls import CUT, MAX_OUTPUT, ToolError
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import examine, review_all, solve_then_verify
-from cotrain.play.role import Role
-from cotrain.recipes.genprm import KEPT, agreeing_reviews
-from cotrain.tasks import script_worker
-from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.isolation import chosen
+from cotrain.rollout import judges, python_tool
+from cotrain.rollout.calls import CUT, MAX_OUTPUT, ToolError
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import examine, review_all, solve_then_verify
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
 from tests.play.scripted import Always, Scripted
 

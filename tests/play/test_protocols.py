@@ -6,11 +6,11 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
-from cotrain.play import judges
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import examine, plurality, review, review_all, solve, solve_then_verify
-from cotrain.play.role import Role
+from cotrain.rollout import judges
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import examine, plurality, review, review_all, solve, solve_then_verify
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, Saying
 
 RIGHT = "<step>a</step><step>b</step><answer>1</answer>"

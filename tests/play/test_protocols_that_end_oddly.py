@@ -11,10 +11,10 @@ import pytest
 
 from cotrain.core.errors import CotrainError, said_by
 from cotrain.core.types import Sampling
-from cotrain.play import stuck
-from cotrain.play.executor import Executor
-from cotrain.play.idle_loop import IdleLoop, Stopped, together
-from cotrain.play.role import Role
+from cotrain.rollout import stuck
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.idle_loop import IdleLoop, Stopped, together
+from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer
 from tests.loop.test_evaluation import Exact, Warm
 

@@ -11,7 +11,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEPS
 from cotrain.core.signals import OUTCOME, STEP, Declared, Signal
 from cotrain.core.types import Completion, Reward, Span
-from cotrain.play.role import Turn
+from cotrain.rollout.role import Turn
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.text.parsers import tagged_solution
 from cotrain.text.render import Renderer

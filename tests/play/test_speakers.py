@@ -10,9 +10,9 @@ from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling
 from cotrain.disk.ledger import trace_from_json, trace_to_json
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import begun
-from cotrain.play.role import Role
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import begun
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 

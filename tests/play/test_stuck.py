@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from cotrain.play import stuck
-from cotrain.play.idle_loop import IdleLoop, busy, together
+from cotrain.rollout import stuck
+from cotrain.rollout.idle_loop import IdleLoop, busy, together
 
 
 @pytest.fixture(autouse=True)

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from cotrain.core.types import Completion, Grade, Sampling, Task
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import plurality, solve
-from cotrain.play.role import Role
+from cotrain.grading.pool import AnswerGrader, grade_outside
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import plurality, solve
+from cotrain.rollout.role import Role
 from cotrain.suites import Play, attempts
-from cotrain.tasks.grading import AnswerGrader, grade_outside
 from cotrain.tasks.programs import ProgramGrader, mbpp_problem
 from cotrain.tasks.programs import task_of as program_task
 from cotrain.text.answers import parse_solution

@@ -2,11 +2,11 @@
 
 from cotrain.core.signals import gives
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.protocols import attempts
-from cotrain.play.role import Role
-from cotrain.play.votes import VOTE, agrees, elected, is_right, rarest, reward_vote
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.protocols import attempts
+from cotrain.rollout.role import Role
+from cotrain.rollout.votes import VOTE, agrees, elected, is_right, rarest, reward_vote
 from tests.helpers import CharRenderer, Saying
 
 

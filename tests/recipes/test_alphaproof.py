@@ -11,17 +11,17 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.step_search import Node, prove, steps_in, wrong
-from cotrain.recipes.alphaproof import alphaproof
-from cotrain.tasks.halves import Halves
+from cotrain.methods.alphaproof.recipe import alphaproof
+from cotrain.methods.alphaproof.step_search import Node, prove, steps_in, wrong
+from cotrain.methods.alphaproof.variants import Variants, needed_by, variant
+from cotrain.methods.magrpo.halves import Halves
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description
 from cotrain.tasks.words.problem import Fact
 from cotrain.tasks.words.reader import read_problem, signature, task_of
 from cotrain.tasks.words.source import WordProblems
-from cotrain.tasks.words.variants import Variants, needed_by, variant
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 from tests.play.scripted import Scripted
 

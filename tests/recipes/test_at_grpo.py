@@ -5,13 +5,13 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.turns import EARNED, take_turns
-from cotrain.recipes.at_grpo import at_grpo
+from cotrain.methods.at_grpo.recipe import at_grpo
+from cotrain.methods.at_grpo.turns import EARNED, take_turns
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.learn.learn_makers import sampled
 

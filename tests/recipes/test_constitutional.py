@@ -7,10 +7,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_meta, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.principles import (
+from cotrain.methods.constitutional.principles import (
     PRINCIPLES,
     WRITERS,
     compliance,
@@ -22,11 +19,14 @@ from cotrain.play.principles import (
     say,
     say_verdict,
 )
-from cotrain.play.role import Role
-from cotrain.recipes.constitutional import constitutional, prefer
+from cotrain.methods.constitutional.recipe import constitutional, prefer
+from cotrain.rollout.common_roles import parse_meta, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 TASK = study_problems((2, 2)).get("train", 0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cotrain.learn.reward_model_losses import Pairwise
-from cotrain.recipes.cooper import cooper
+from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.cooper.reward_model_losses import Pairwise
 from tests.helpers import EASY, TINY
 
 

@@ -8,14 +8,14 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.critique import critique, solve_and_revise
+from cotrain.methods.critique import critique, solve_and_revise
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY, spoken
 
 TASKS = [study_problems((2, 2)).get("train", i) for i in range(3)]

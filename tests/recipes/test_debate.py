@@ -5,11 +5,11 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.debates import PAID, argue, paid, parse_accusation, parse_review_as_accusation, shares
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.debate import debate
+from cotrain.methods.debate.debates import PAID, argue, paid, parse_accusation, parse_review_as_accusation, shares
+from cotrain.methods.debate.recipe import debate
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.preferences import write_gram

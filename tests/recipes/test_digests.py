@@ -1,6 +1,6 @@
 """Every recipe's first three steps are those that were stored: weights, optimizer state, metrics and ledger, bit for
-bit. Products of matrices differ between processors, so digests are stored for one kind of machine and skipped on others.
-After a change that is meant to change results: ``python -m tests.recipes.test_digests``."""
+bit. Products of matrices differ between processors, so digests are stored for one kind of machine and skipped on
+others. After a change that is meant to change results: ``python -m tests.recipes.test_digests``."""
 
 import gzip
 import hashlib
@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from cotrain.config.registry import find
 from cotrain.disk.ledger import encode_member
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes import SHIPPED, find
+from cotrain.methods import NAMES as SHIPPED
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY
 from tests.recipes.test_recipes import CASES, SMALL, built
 

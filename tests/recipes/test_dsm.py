@@ -4,10 +4,10 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
-from cotrain.play.common_roles import parse_meta, parse_review, parse_self_check, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.dsm import dsm, proof_reward, prove, score
+from cotrain.methods.dsm import dsm, proof_reward, prove, score
+from cotrain.rollout.common_roles import parse_meta, parse_review, parse_self_check, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer

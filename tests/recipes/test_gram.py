@@ -8,10 +8,10 @@ from itertools import permutations
 
 import pytest
 
+from cotrain.config.policies import program
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.loop.policies import program
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.gram import gram, say_letter
+from cotrain.methods.gram import gram, say_letter
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
-from cotrain.loop.policies import frozen
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.votes import elected, rarest
-from cotrain.recipes.co_rewarding import co_rewarding, exchanged, taught, untaught
-from cotrain.recipes.coverrl import anchors, coverrl, is_vetoed, parse_revision, vote_then_verify
-from cotrain.recipes.judged import judged, solve_to_be_believed
-from cotrain.recipes.ttrl import ttrl, vote
+from cotrain.methods.co_rewarding import co_rewarding, exchanged, taught, untaught
+from cotrain.methods.coverrl import anchors, coverrl, is_vetoed, parse_revision, vote_then_verify
+from cotrain.methods.judged import judged, solve_to_be_believed
+from cotrain.methods.ttrl import ttrl, vote
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
+from cotrain.rollout.votes import elected, rarest
 from cotrain.tasks.words.source import WordProblems
 from tests.helpers import CharRenderer
 

@@ -7,19 +7,19 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.mae.evolve import evolve, is_question, parse_score, rehearse, say_score, spoiled, write_score
+from cotrain.methods.mae.recipe import mae
+from cotrain.methods.spiral.source import Games
 from cotrain.models.load import load_model
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.evolve import evolve, is_question, parse_score, rehearse, say_score, spoiled, write_score
-from cotrain.play.executor import Executor
-from cotrain.play.idle_loop import busy
-from cotrain.play.role import Role
-from cotrain.play.stores import Minted, TaskPool
-from cotrain.recipes.mae import mae
-from cotrain.tasks.games.source import Games
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.idle_loop import busy
+from cotrain.rollout.role import Role
+from cotrain.rollout.stores import Minted, TaskPool
 from cotrain.tasks.words.reader import read_problem, signature
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"  # 16

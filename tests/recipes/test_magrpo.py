@@ -6,11 +6,11 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.teams import AGENTS, cooperate, parse_sum, together_and_apart
-from cotrain.recipes.magrpo import magrpo
-from cotrain.tasks.halves import Halves, halved
+from cotrain.methods.magrpo.halves import Halves, halved
+from cotrain.methods.magrpo.recipe import magrpo
+from cotrain.methods.magrpo.teams import AGENTS, cooperate, parse_sum, together_and_apart
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description, task_source
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, TINY, letter_tasks, spoken

@@ -9,12 +9,12 @@ from cotrain.core.types import Sampling
 from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.play.common_roles import parse_search, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.mars import mars, research
+from cotrain.methods.mars.recipe import mars, research
+from cotrain.methods.mars.roles_corpus import NOTHING
+from cotrain.rollout.common_roles import parse_search, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words import search_corpus
-from cotrain.tasks.words.roles_corpus import NOTHING
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import spoken

@@ -6,13 +6,13 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.workflows import HEAR_FULL, chosen, shaped, work
-from cotrain.recipes.marti import marti
+from cotrain.methods.marti.recipe import marti
+from cotrain.methods.marti.workflows import HEAR_FULL, chosen, shaped, work
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 TASK = EASY.get("train", 0)

@@ -8,13 +8,13 @@ from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.preference import Preference
 from cotrain.learn.sft import Sft
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.generator_verifier_critic import generator_verifier_critic
-from cotrain.recipes.two_agents_split import hand_over, two_agents_split
+from cotrain.methods.generator_verifier_critic import generator_verifier_critic
+from cotrain.methods.two_agents_split import hand_over, two_agents_split
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.learn.learn_makers import sampled
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from cotrain.config.override import override
+from cotrain.config.policies import Program, RewardModel
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion
-from cotrain.loop.answers import Asking, answers_for
-from cotrain.loop.override import override
-from cotrain.loop.policies import Program, RewardModel
-from cotrain.loop.recipe import Recipe
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes import SHIPPED
+from cotrain.methods import NAMES as SHIPPED
+from cotrain.preflight.answers import Asking, answers_for
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import write_review, write_solution
 from cotrain.text.plain import STOP, ByteRenderer
@@ -100,7 +100,7 @@ class Scripted:
 
 
 def recipe_of(name: str, settings: Mapping[str, Any]) -> Recipe:
-    make = getattr(importlib.import_module(f"cotrain.recipes.{name}"), name)
+    make = getattr(importlib.import_module(f"cotrain.config.registry.{name}"), name)
     return make(model="somebody/some-model", steps=900, **settings)
 
 

@@ -9,16 +9,16 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_review, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.self_rewarding import judge_oneself, self_rewarding
-from cotrain.recipes.spin import against_the_solution, spin
-from cotrain.tasks.games.source import Games
+from cotrain.methods.self_rewarding import judge_oneself, self_rewarding
+from cotrain.methods.spin import against_the_solution, spin
+from cotrain.methods.spiral.source import Games
+from cotrain.rollout.common_roles import parse_review, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 TASK = study_problems((2, 2)).get("train", 0)

@@ -4,17 +4,17 @@ import pytest
 
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import Sampling
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.proposals import propose_and_solve, worth
-from cotrain.play.role import Role
-from cotrain.play.stores import Minted, TaskPool
-from cotrain.recipes.proposer_solver import VARIANTS, proposer_solver
-from cotrain.tasks.games.source import Games
+from cotrain.methods.proposer_solver import VARIANTS, proposer_solver
+from cotrain.methods.spiral.source import Games
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.proposals import propose_and_solve, worth
+from cotrain.rollout.role import Role
+from cotrain.rollout.stores import Minted, TaskPool
 from cotrain.tasks.words.reader import read_problem, signature
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"

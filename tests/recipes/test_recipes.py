@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes import SHIPPED, find
-from cotrain.tasks.games.source import Games
-from cotrain.tasks.halves import Halves
-from cotrain.tasks.words.world import World
+from cotrain.config.registry import find
+from cotrain.methods import NAMES as SHIPPED
+from cotrain.methods.magrpo.halves import Halves
+from cotrain.methods.spiral.source import Games
+from cotrain.methods.ssrl.world import World
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 
 pytestmark = pytest.mark.whole

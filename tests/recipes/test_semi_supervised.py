@@ -7,10 +7,10 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.recipes.semi_supervised import PAY, heaviest, semi_supervised, solve_with_few_labels
+from cotrain.methods.semi_supervised import PAY, heaviest, semi_supervised, solve_with_few_labels
+from cotrain.rollout.executor import Executor
 from cotrain.tasks.words.source import WordProblems
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 from tests.recipes.test_label_free import RIGHT, ROLES, WRONG, Dictated, Exact, solved
 

@@ -7,10 +7,10 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.learn.estimators import leave_one_out, z_score
 from cotrain.learn.losses import Clipped
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.rise import paid, rise
-from cotrain.recipes.self_verify import choose, self_verify
-from cotrain.recipes.tango import tango
+from cotrain.methods.rise import paid, rise
+from cotrain.methods.self_verify import choose, self_verify
+from cotrain.methods.tango import tango
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 

@@ -6,12 +6,12 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.play.executor import Executor
-from cotrain.play.games import duel, exploiting, parse_move, probe, write_move
-from cotrain.play.role import Role
-from cotrain.recipes.spiral import spiral
-from cotrain.tasks.games.kuhn import KUHN
-from cotrain.tasks.games.source import Games
+from cotrain.methods.spiral.kuhn import KUHN
+from cotrain.methods.spiral.play import duel, exploiting, parse_move, probe, write_move
+from cotrain.methods.spiral.recipe import spiral
+from cotrain.methods.spiral.source import Games
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, TINY, spoken
 

@@ -9,11 +9,9 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import parse_search, parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.searching import (
+from cotrain.methods.spiral.source import Games
+from cotrain.methods.ssp.recipe import ssp
+from cotrain.methods.ssp.searching import (
     Trail,
     aim,
     begun_with,
@@ -25,11 +23,13 @@ from cotrain.play.searching import (
     truth_of,
     write_question,
 )
-from cotrain.play.stores import TaskPool
-from cotrain.recipes.ssp import ssp
-from cotrain.tasks.games.source import Games
+from cotrain.rollout.common_roles import parse_search, parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
+from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.reader import read_problem, task_of
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 TEXT = (

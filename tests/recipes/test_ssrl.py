@@ -10,15 +10,15 @@ from cotrain.core.types import Sampling
 from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.play.self_search import parse_searched, rehearse, repeat, search_both_ways, search_within, written
-from cotrain.recipes.ssrl import ssrl
+from cotrain.methods.ssrl.recipe import ssrl
+from cotrain.methods.ssrl.self_search import parse_searched, rehearse, repeat, search_both_ways, search_within, written
+from cotrain.methods.ssrl.world import UNKNOWN, World, known_by
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description, task_source
-from cotrain.tasks.words.world import UNKNOWN, World, known_by
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.role_parsers import searched_solution, without_searches
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, letter_tasks, spoken
 
 WORLD = World()

@@ -10,13 +10,13 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.replay import ReplayEngine
-from cotrain.loop.trainer import CoTrainer
-from cotrain.play.common_roles import verifier
-from cotrain.play.executor import Executor
-from cotrain.recipes.gar import gan, gar
-from cotrain.recipes.genprm import genprm
-from cotrain.recipes.stepwiser import stepwiser
+from cotrain.methods.gar import gan, gar
+from cotrain.methods.genprm import genprm
+from cotrain.methods.stepwiser import stepwiser
+from cotrain.rollout.common_roles import verifier
+from cotrain.rollout.executor import Executor
 from cotrain.tasks.words.source import WordProblems
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "steps": 1}

@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.recipes.tango import tango
+from cotrain.methods.tango import tango
 
 
 @pytest.mark.parametrize("asked", [{"verifier": "frozen"}, {"votes": 3}])

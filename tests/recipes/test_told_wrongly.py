@@ -6,11 +6,11 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, Sampling
-from cotrain.play.common_roles import parse_solution
-from cotrain.play.executor import Executor
-from cotrain.play.role import Role
-from cotrain.recipes.grpo import grpo, solve_and_be_told
-from cotrain.recipes.judged import solve_to_be_believed
+from cotrain.methods.grpo import grpo, solve_and_be_told
+from cotrain.methods.judged import solve_to_be_believed
+from cotrain.rollout.common_roles import parse_solution
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, spoken
 

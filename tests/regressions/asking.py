@@ -21,9 +21,9 @@ CGROUP = Path("/sys/fs/cgroup/pids/cotrain-tests")
 
 
 def main(who: str, kind: str) -> None:
-    from cotrain.tasks.cells.users import become, spare_users
-    from cotrain.tasks.grading import GradingPool
-    from cotrain.tasks.isolation import JUDGING
+    from cotrain.grading.cells.users import become, spare_users
+    from cotrain.grading.isolation import JUDGING
+    from cotrain.grading.pool import GradingPool
 
     with suppress(OSError):  # where there are such groups
         CGROUP.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def main(who: str, kind: str) -> None:
 
 def go_apart() -> None:
     """Into a namespace of process ids, with its own /proc."""
-    from cotrain.tasks.cells import system
+    from cotrain.grading.cells import system
 
     system.unshare(system.CLONE_NEWNS | system.CLONE_NEWPID)
     system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
@@ -64,7 +64,7 @@ def go_apart() -> None:
 def show_python() -> None:
     """Where only root may enter the directories above this Python, put it under others, for this process and its own
     alone."""
-    from cotrain.tasks.cells import limits, system
+    from cotrain.grading.cells import limits, system
 
     shut: dict[str, list[tuple[str, int]]] = {}
     for place in {os.path.realpath(place) for place in [*limits.places(), *sys.path[:1]]}:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.types import Grade
-from cotrain.tasks.cells.watch import below, table
+from cotrain.grading.cells.watch import below, table
 from cotrain.tasks.papers import paper_of
 from tests.regressions.asking import CGROUP
 

@@ -10,10 +10,10 @@ import pytest
 
 from cotrain import api
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.run import Interrupted
+from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_tokenizer
-from cotrain.recipes.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs.run import Interrupted
 from cotrain.stages.corpora import from_items
 from cotrain.stages.documents import all_documents
 from cotrain.stages.sft import sft

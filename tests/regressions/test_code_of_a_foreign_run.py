@@ -14,7 +14,7 @@ from cotrain import cli
 from cotrain.core import trust
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk.files import written
-from cotrain.loop.directory import RunDirectory
+from cotrain.runs.directory import RunDirectory
 from tests.helpers import TINY
 
 METHOD = """
@@ -26,7 +26,7 @@ with (Path(__file__).parent / "ran").open("a") as canary:
 
 from cotrain import recipe, Settings, grpo, Objective, common_roles, single
 from cotrain.core.signals import OUTCOME
-from cotrain.play.protocols import solve
+from cotrain.rollout.protocols import solve
 
 
 @recipe(steps=1)

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cotrain.core.types import Grade
-from cotrain.tasks.grade_worker import Judging
-from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.grade_worker import Judging
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.pool import GradingPool
 from cotrain.tasks.papers import paper_of
 
 GOOD = "def twice(x):\n    return 2 * x\n"

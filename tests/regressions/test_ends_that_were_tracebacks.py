@@ -11,10 +11,10 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.disk.files import DiskError, Growing
 from cotrain.disk.jsonl import JsonlWriter
-from cotrain.loop import run as loop
-from cotrain.loop.log import Silent
+from cotrain.methods.grpo import grpo
 from cotrain.models.load import ModelError, load_model
-from cotrain.recipes.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs.log import Silent
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 2}
@@ -116,7 +116,7 @@ OWN = """
 import sys
 from dataclasses import replace
 from cotrain import recipe, Settings
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
 
 def counts(episodes):
     raise KeyError("vote")

@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
+from cotrain.config.schedule import single
 from cotrain.core.errors import RunDirectoryError
-from cotrain.loop.refusals import TooManyFailures
-from cotrain.loop.schedule import single
-from cotrain.loop.stopping import Interrupted
+from cotrain.core.stopping import Interrupted
+from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import solving
-from cotrain.play.protocols import solve
-from cotrain.recipes.grpo import grpo
-from cotrain.view.report import documents
-from cotrain.view.runs import Run
-from cotrain.view.top import snapshot
+from cotrain.pages.report import documents
+from cotrain.pages.runs import Run
+from cotrain.pages.top import snapshot
+from cotrain.rollout.protocols import solve
+from cotrain.train.refusals import TooManyFailures
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2, "lr": 1e-3, "kl": 0.0}

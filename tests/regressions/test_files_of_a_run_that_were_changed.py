@@ -10,12 +10,12 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
-from cotrain.loop import run as loop
-from cotrain.loop.override import override
-from cotrain.loop.run import Interrupted
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs.run import Interrupted
 from tests.helpers import EASY, TINY
 
 pytestmark = pytest.mark.whole

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from cotrain.core.types import Grade
-from cotrain.tasks import isolation
-from cotrain.tasks.isolation import KINDS, fault, ways_out
+from cotrain.grading import isolation
+from cotrain.grading.isolation import KINDS, fault, ways_out
 
 REACH = """
 import socket

@@ -2,8 +2,8 @@
 
 The memory of a run was estimated for as many calls as the largest number among a protocol's options: all were 0."""
 
-from cotrain.loop.estimate import looked_at
-from cotrain.recipes.debate import debate
+from cotrain.methods.debate.recipe import debate
+from cotrain.preflight.estimate import looked_at
 from tests.helpers import EASY, TINY
 
 

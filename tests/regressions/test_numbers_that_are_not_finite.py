@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from cotrain.cli import main
+from cotrain.config.registry import make
 from cotrain.core.address import Address
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.loop import run as loop
-from cotrain.loop.directory import RunDirectory, recipe_json
-from cotrain.loop.guard import AMONG, Guard, NotFinite
-from cotrain.loop.seal import Record
-from cotrain.loop.trainer import CoTrainer
 from cotrain.metrics.starved import MARK
 from cotrain.models.load import load_model, save_model
-from cotrain.recipes import make
+from cotrain.runs import run as loop
+from cotrain.runs.directory import RunDirectory, recipe_json
+from cotrain.runs.seal import Record
+from cotrain.train.guard import AMONG, Guard, NotFinite
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY
 
 METHOD = """
@@ -27,13 +27,13 @@ from dataclasses import replace
 import math
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.loop.evaluation import Evaluation
-from cotrain.loop.policies import trainable
-from cotrain.loop.recipe import Objective, Recipe
-from cotrain.loop.settings import Settings, recipe
-from cotrain.loop.schedule import single
+from cotrain.config.evaluation import Evaluation
+from cotrain.config.policies import trainable
+from cotrain.config.recipe import Objective, Recipe
+from cotrain.config.settings import Settings, recipe
+from cotrain.config.schedule import single
 from cotrain.metrics.heldout import solving
-from cotrain.play.common_roles import solver
+from cotrain.rollout.common_roles import solver
 from tests.helpers import EASY, TINY
 
 LEFT = []  # updates that are made before, and that are spoiled

@@ -6,10 +6,10 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import TooLong
 from cotrain.disk.ledger import Ledger
-from cotrain.loop.override import override
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
 from cotrain.tasks.sources import task_source
 from tests.helpers import EASY, TINY
 

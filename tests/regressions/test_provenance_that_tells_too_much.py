@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cotrain import api
+from cotrain.config.override import override
 from cotrain.core.redact import HIDDEN, command, redacted
-from cotrain.loop.override import override
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
 from tests.helpers import EASY, TINY
 
 KEYS = {

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import cotrain
+from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, CotrainError
-from cotrain.loop.log import Silent
-from cotrain.loop.schedule import single
-from cotrain.play.idle_loop import IdleLoop
-from cotrain.play.protocols import solve
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.rollout.idle_loop import IdleLoop
+from cotrain.rollout.protocols import solve
+from cotrain.runs.log import Silent
 from tests.helpers import EASY, TINY
 from tests.loop.test_run import digest
 
@@ -92,8 +92,8 @@ def test_what_interrupts_a_cell_ends_its_play():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("grpo", r"'grpo' is none: from cotrain.recipes.grpo import grpo, and pass grpo\(steps=100\)"),
-        (grpo, "from cotrain.recipes.grpo import grpo, and pass grpo"),
+        ("grpo", r"'grpo' is none: from cotrain.methods.grpo import grpo, and pass grpo\(steps=100\)"),
+        (grpo, "from cotrain.methods.grpo import grpo, and pass grpo"),
         (brief, r"call the function, as in brief\(steps=100\)"),
         (3, "pass what a recipe function returns"),
     ],

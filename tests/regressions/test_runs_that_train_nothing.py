@@ -8,23 +8,24 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.config.override import override
+from cotrain.config.recipe import Objective, check_due
+from cotrain.config.registry import find
+from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
 from cotrain.learn import algorithms
-from cotrain.learn.implicit_prm import Prime
 from cotrain.learn.losses import Kl
 from cotrain.learn.ppo import Ppo
-from cotrain.loop.override import override
-from cotrain.loop.recipe import Objective, check_due
-from cotrain.loop.schedule import single
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods import NAMES as SHIPPED
+from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.grpo import grpo
+from cotrain.methods.prime.implicit_prm import Prime
+from cotrain.methods.prime.recipe import prime
+from cotrain.methods.tango import tango
 from cotrain.metrics.alarms import check
-from cotrain.play.protocols import solve
-from cotrain.recipes import SHIPPED, find
-from cotrain.recipes.cooper import cooper
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.prime import prime
-from cotrain.recipes.tango import tango
+from cotrain.rollout.protocols import solve
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}

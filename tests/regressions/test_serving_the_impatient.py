@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.tango import tango
+from cotrain.methods.tango import tango
 from cotrain.tasks.words.source import study_problems
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY
 
 pytestmark = pytest.mark.skipif(

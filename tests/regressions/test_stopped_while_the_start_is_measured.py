@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
-from cotrain.loop import run as loop
-from cotrain.loop.log import Silent
-from cotrain.loop.stopping import Interrupted
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.runs import run as loop
+from cotrain.runs.log import Silent
 from tests.helpers import EASY, TINY
 from tests.loop.test_run import digest
 

@@ -10,8 +10,8 @@ import pytest
 from cotrain import api
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk.lock import RunLock
-from cotrain.loop import run as loop
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.runs import run as loop
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}

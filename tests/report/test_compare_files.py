@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.comparison.arms import parse_arm
-from cotrain.comparison.compare import Plan, claim, compare
 from cotrain.core.errors import ConfigError
-from cotrain.loop.directory import RunDirectory
-from cotrain.report.compare_markdown import comparison_markdown
-from cotrain.report.compare_svg import curves_svg, differences_svg
-from cotrain.report.compare_table import comparison_table, open_label, runs_of
-from cotrain.report.escape import hidden
+from cotrain.lab.comparison.arms import parse_arm
+from cotrain.lab.comparison.compare import Plan, claim, compare
+from cotrain.pages.compare_markdown import comparison_markdown
+from cotrain.pages.compare_svg import curves_svg, differences_svg
+from cotrain.pages.compare_table import comparison_table, open_label, runs_of
+from cotrain.pages.escape import hidden
+from cotrain.runs.directory import RunDirectory
 
 POISON = "<script>alert(1)</script>'\">]]><b>|`*\x1b[2J\u202e\u200b\ud800"
 START = {"solver/pass@1": 0.3, "verifier/balanced_accuracy": 0.5, "verifier/step_balanced_accuracy": 0.6}

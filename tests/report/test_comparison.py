@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cotrain.core.statistics import Estimate, mean_interval
-from cotrain.report.compare_overview import costs, headlines, rates
-from cotrain.report.compare_reach import crossing, levels
-from cotrain.report.compare_table import band, budgets_of, comparison_table, runs_of, tabled
-from cotrain.report.compare_words import difference_in_words
+from cotrain.pages.compare_overview import costs, headlines, rates
+from cotrain.pages.compare_reach import crossing, levels
+from cotrain.pages.compare_table import band, budgets_of, comparison_table, runs_of, tabled
+from cotrain.pages.compare_words import difference_in_words
 
 
 def run(seed: int, final: float, *, cost: int = 10, length: int = 4) -> dict[str, Any]:

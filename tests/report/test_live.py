@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from cotrain.report.live import Live, clock, spark, step_line
+from cotrain.pages.live import Live, clock, spark, step_line
 
 ROW = {
     "step": 11, "phase": "generator", "seconds": 2.0, "solver/reward/outcome": 0.42, "solver/accuracy": 0.41,

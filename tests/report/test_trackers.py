@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cotrain.cli import main
-from cotrain.report.trackers import Mirrors, Sink, numbers_of
+from cotrain.pages.trackers import Mirrors, Sink, numbers_of
 from tests.helpers import TINY
 
 ROWS = [
@@ -206,7 +206,7 @@ def test_a_run_with_a_tracker_that_fails_is_the_same_run(tmp_path, capsys, monke
     def broken(about):
         raise RuntimeError("no server")
 
-    monkeypatch.setattr("cotrain.report.trackers.TRACKERS", {"tensorboard": broken})
+    monkeypatch.setattr("cotrain.pages.trackers.TRACKERS", {"tensorboard": broken})
     sizes = "--steps 1 --tasks-per-step 1 --group-size 2 --evaluation-tasks 1"
     words = ["run", "grpo", "--model", TINY, *sizes.split()]
     for setting in ("evaluation.splits=[]", "evaluation.group_size=1", "roles.solver.sampling.max_tokens=8"):

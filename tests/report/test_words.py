@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import meaning, rank
-from cotrain.report.compare_words import short_labels
-from cotrain.report.escape import attribute, hidden, terminal
-from cotrain.report.guide import Name, between, interval, number, points, split_key, take_apart
-from cotrain.report.lines import ticks, value_at
+from cotrain.pages.compare_words import short_labels
+from cotrain.pages.escape import attribute, hidden, terminal
+from cotrain.pages.guide import Name, between, interval, number, points, split_key, take_apart
+from cotrain.pages.lines import ticks, value_at
 
 
 def test_ticks_are_round_and_inside() -> None:

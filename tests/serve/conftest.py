@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 from served_asks import HERE, ask, body
 
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.tango import tango
+from cotrain.methods.tango import tango
 from cotrain.tasks.words.source import study_problems
+from cotrain.train.trainer import CoTrainer
 
 if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
     collect_ignore_glob = ["test_*.py"]

@@ -11,8 +11,7 @@ from served_asks import HERE, ask, body, events
 from starlette.testclient import TestClient
 
 from cotrain.learn.scorer import Scorer
-from cotrain.loop.trainer import CoTrainer
-from cotrain.recipes.cooper import cooper
+from cotrain.methods.cooper.recipe import cooper
 from cotrain.serve.app import application
 from cotrain.serve.models import Served
 from cotrain.serve.reply import Reply
@@ -20,6 +19,7 @@ from cotrain.serve.verify import _together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.messages import Message
 from cotrain.text.plain import ByteRenderer
+from cotrain.train.trainer import CoTrainer
 
 
 def test_models_and_health(client):

@@ -8,7 +8,7 @@ import torch
 from served_asks import HERE, ask
 
 from cotrain import api
-from cotrain.play.common_roles import FORMAT_MARK
+from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
 
 

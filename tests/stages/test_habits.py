@@ -9,7 +9,7 @@ import pytest
 from cotrain import stages
 from cotrain.core.address import rng_of
 from cotrain.models.load import describe_model
-from cotrain.play.common_roles import speaks_short
+from cotrain.rollout.common_roles import speaks_short
 from cotrain.stages.base import BATCH, install
 from cotrain.stages.habits import NAME, HabitSettings, build_habits, conversations_of
 from cotrain.tasks.words.corrupt import with_habits

@@ -9,7 +9,7 @@ import torch
 
 from cotrain.models.heads import reward_model
 from cotrain.models.load import load_model
-from cotrain.play.common_roles import speaks_short
+from cotrain.rollout.common_roles import speaks_short
 from cotrain.stages.base import BATCH
 from cotrain.stages.noisy import NAMES, NoisySettings, build_noisy, install_noisy
 

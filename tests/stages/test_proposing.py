@@ -9,10 +9,10 @@ import pytest
 
 from cotrain import stages
 from cotrain.core.types import ParseFailure
+from cotrain.methods.mae.evolve import parse_score
 from cotrain.models.load import describe_model
-from cotrain.play.common_roles import speaks_short
-from cotrain.play.evolve import parse_score
-from cotrain.play.proposals import is_held_out
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.proposals import is_held_out
 from cotrain.stages.base import BATCH, install
 from cotrain.stages.proposing import (
     LENGTHS,

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.core.errors import DataError
-from cotrain.loop.answers import Asking, answers_for
-from cotrain.loop.override import override
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.preflight.answers import Asking, answers_for
 from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
 from cotrain.stages.solutions import cut_as_written, solver_of
 from cotrain.text.parsers import step_verdicts

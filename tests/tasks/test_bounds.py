@@ -39,7 +39,7 @@ from sympy import (
     tanh,
 )
 
-from cotrain.tasks.bounds import _Reading, certainly_different
+from cotrain.grading.bounds import _Reading, certainly_different
 
 x, y = Symbol("x", real=True), Symbol("y", real=True)
 HALF = Rational(7, 2)

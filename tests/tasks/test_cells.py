@@ -13,10 +13,10 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
-from cotrain.tasks.cells.limits import places  # noqa: E402
-from cotrain.tasks.cells.sweeper import clear  # noqa: E402
-from cotrain.tasks.cells.users import spare_users  # noqa: E402
-from cotrain.tasks.cells.watch import below, too_full  # noqa: E402
+from cotrain.grading.cells.limits import places  # noqa: E402
+from cotrain.grading.cells.sweeper import clear  # noqa: E402
+from cotrain.grading.cells.users import spare_users  # noqa: E402
+from cotrain.grading.cells.watch import below, too_full  # noqa: E402
 
 
 def test_a_folder_is_cleared_however_deep_it_is(tmp_path):

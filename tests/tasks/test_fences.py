@@ -5,9 +5,9 @@ import time
 import pytest
 
 from cotrain.core.types import Grade
-from cotrain.tasks.fences import defines, is_python, program_of
-from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.fences import defines, is_python, program_of
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.pool import GradingPool
 from cotrain.tasks.papers import paper_of
 
 F, ADD = "```", "def add(a, b):\n    return a + b"

@@ -3,11 +3,11 @@
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.tasks.games.game import best_response, exploitability, perfect_moves, value
-from cotrain.tasks.games.kuhn import KUHN, Kuhn
-from cotrain.tasks.games.nim import NIM, Nim
-from cotrain.tasks.games.source import GAMES, Games, referee
-from cotrain.tasks.games.tictactoe import TicTacToe
+from cotrain.methods.spiral.game import best_response, exploitability, perfect_moves, value
+from cotrain.methods.spiral.kuhn import KUHN, Kuhn
+from cotrain.methods.spiral.nim import NIM, Nim
+from cotrain.methods.spiral.source import GAMES, Games, referee
+from cotrain.methods.spiral.tictactoe import TicTacToe
 from cotrain.tasks.sources import from_description, task_source
 from tests.helpers import letter_tasks
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
-from cotrain.tasks.grading import SAVED, TRIES, GradingPool, quick_grade, read_answer
+from cotrain.grading.pool import SAVED, TRIES, GradingPool, quick_grade, read_answer
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)
 SLOW = [  # for sympy, and no number in them is large
@@ -184,7 +184,7 @@ def test_several_at_once(pool):
 def test_no_process_outlives_its_pool_or_its_parent_nor_inherits_secrets(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "canary")
     program = (
-        "import os\nfrom cotrain.tasks.grading import GradingPool\n"
+        "import os\nfrom cotrain.grading.pool import GradingPool\n"
         "pool = GradingPool()\npool.grade(r'\\sqrt8', r'2\\sqrt2')\n"
         "print(pool._idle.queue[0]._process.pid, flush=True)\nos._exit(0)"  # no clean-up of any kind
     )

@@ -17,7 +17,7 @@ def fully(text):
 
 @pytest.fixture(scope="module")
 def judge():
-    from cotrain.tasks.mathematics import load_mathematics
+    from cotrain.grading.mathematics import load_mathematics
 
     return load_mathematics().judge
 
@@ -167,13 +167,13 @@ def test_texts_are_read_as_with_full_context(judge, monkeypatch, text):
             return type(error)
 
     found = read(READER(is_real=True).parse)
-    monkeypatch.setattr("cotrain.tasks.latex.STEPS", 10**9)
+    monkeypatch.setattr("cotrain.grading.latex.STEPS", 10**9)
     expected = read(fully)
     assert found == expected and str(found) == str(expected)
 
 
 def test_a_text_that_needs_too_many_steps_is_given_up(judge, monkeypatch):
-    monkeypatch.setattr("cotrain.tasks.latex.STEPS", 2000)
+    monkeypatch.setattr("cotrain.grading.latex.STEPS", 2000)
     assert judge("3", "+".join(f"|y-{k}|" for k in range(30))) == (None, "too large")
 
 

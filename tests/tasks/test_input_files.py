@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from cotrain.comparison.study_file import read_study
 from cotrain.core import input_files
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.lab.comparison.study_file import read_study
 from cotrain.stages.corpora import corpus_file, text_file
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.reading import Quarantine, read_rows

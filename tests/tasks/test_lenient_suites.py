@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.tasks.grading import AnswerGrader
+from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.suite_files import load_suite
 from tests.tasks.test_prmbench import ROW

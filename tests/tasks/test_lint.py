@@ -8,7 +8,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import DataError
-from cotrain.tasks.lint import check_file, command, key_of
+from cotrain.lab.lint import check_file, command, key_of
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 

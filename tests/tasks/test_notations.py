@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cotrain.tasks.grading import GradingPool, read_answer, vote_key
+from cotrain.grading.pool import GradingPool, read_answer, vote_key
 
 SAME = {  # gold: answers that are right
     # powers of ten

@@ -8,9 +8,9 @@ import pytest
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
-from cotrain.tasks.fences import program_of
-from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.fences import program_of
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.pool import GradingPool
 from cotrain.tasks.jsonl import split_of
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole

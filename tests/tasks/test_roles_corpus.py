@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from cotrain.methods.mars import roles_corpus as corpus
 from cotrain.tasks.words import WordProblems, search_corpus
-from cotrain.tasks.words import roles_corpus as corpus
 from cotrain.tasks.words.corrupt import Attempt, Habits, clean, with_errors
 from cotrain.tasks.words.oracle import grade_steps
 from cotrain.tasks.words.problem import Fact, assemble

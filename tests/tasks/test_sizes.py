@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.types import Grade
-from cotrain.tasks.grading import GradingPool
-from cotrain.tasks.sizes import too_large
+from cotrain.grading.pool import GradingPool
+from cotrain.grading.sizes import too_large
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.play.common_roles import parse_review
-from cotrain.play.role import Role
+from cotrain.rollout.common_roles import parse_review
+from cotrain.rollout.role import Role
 from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, says, written_review
 from cotrain.text.material import VERDICT_WORDS, harmless
 from cotrain.text.nonce import wrap

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.core.address import rng_of
+from cotrain.methods.mars.roles_corpus import meta_conversation, refine_conversation
 from cotrain.tasks.words.corpus import review_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
-from cotrain.tasks.words.roles_corpus import meta_conversation, refine_conversation
 from cotrain.tasks.words.source import study_problems
 from cotrain.text import prompts
 from cotrain.text.material import VERDICT_WORDS, appearance, broken_tags, guarded, labels_of, quoted, without_words

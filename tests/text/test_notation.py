@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.text.notation import has_adjacent_numbers, plain_signs, write_tex
+from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
 
 
 @pytest.mark.parametrize(

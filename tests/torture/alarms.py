@@ -33,20 +33,20 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
+from cotrain.config.policies import program
+from cotrain.config.recipe import Recipe
+from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.statistics import wilson
 from cotrain.core.types import Task
-from cotrain.loop.guard import NotFinite
-from cotrain.loop.policies import program
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.schedule import single
-from cotrain.loop.trainer import CoTrainer
+from cotrain.methods.grpo import grpo
+from cotrain.methods.judged import judged
+from cotrain.methods.tango import tango
 from cotrain.metrics.alarms import Monitor
-from cotrain.play.executor import Roles
-from cotrain.play.protocols import examine
-from cotrain.recipes.grpo import grpo
-from cotrain.recipes.judged import judged
-from cotrain.recipes.tango import tango
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.protocols import examine
+from cotrain.train.guard import NotFinite
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

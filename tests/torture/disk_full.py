@@ -27,9 +27,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from cotrain.disk.files import DiskError
-from cotrain.loop import run as loop
-from cotrain.loop import shortage
-from cotrain.loop.log import Silent
+from cotrain.runs import run as loop
+from cotrain.runs import shortage
+from cotrain.runs.log import Silent
 from tests.loop.test_run import CASTS, EASY, digest
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REMOUNT, MS_PRIVATE, MS_REC = 0x20000, 0x10000000, 32, 1 << 18, 1 << 14

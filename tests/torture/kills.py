@@ -42,12 +42,12 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from cotrain.config.recipe import Recipe
+from cotrain.config.registry import find
 from cotrain.core.address import rng_of
+from cotrain.core.stopping import Interrupted
 from cotrain.disk import files as disk
-from cotrain.loop import run as loop
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.stopping import Interrupted
-from cotrain.recipes import find
+from cotrain.runs import run as loop
 from tests.disk.fault_files import FaultyFiles
 from tests.helpers import EASY
 from tests.loop.test_run import CASTS, SMALL, digest

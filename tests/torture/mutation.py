@@ -63,7 +63,7 @@ class Mutant:
 
     file: str  # relative to the root
     line: int
-    name: str  # such as "cotrain/loop/run.py: if recipe.evaluate_every: condition negated"; lines may move
+    name: str  # such as "cotrain/runs/run.py: if recipe.evaluate_every: condition negated"; lines may move
     source: str  # of the whole file with the fault
 
 

@@ -46,8 +46,8 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.several import ENGINE, LEARNERS, Several
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ProcessLost
-from cotrain.loop import run as loop
-from cotrain.loop.guard import Diverged
+from cotrain.runs import run as loop
+from cotrain.train.guard import Diverged
 from tests.backend.processes import Apart
 from tests.backend.test_group import recipe as in_parts
 from tests.backend.test_on_ray import Killing

@@ -27,14 +27,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
+from cotrain.config.recipe import Recipe
+from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
+from cotrain.core.stopping import Interrupted
 from cotrain.core.types import Task
-from cotrain.loop import run as loop
-from cotrain.loop.recipe import Recipe
-from cotrain.loop.schedule import single
-from cotrain.loop.stopping import Interrupted
-from cotrain.play.executor import Roles
-from cotrain.recipes.grpo import grpo
+from cotrain.methods.grpo import grpo
+from cotrain.rollout.executor import Roles
+from cotrain.runs import run as loop
 from tests.helpers import EASY, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -275,6 +275,6 @@ def trace(
 if __name__ == "__main__":
     import sys
 
-    from cotrain.view.report import write_report
+    from cotrain.pages.report import write_report
 
     print(write_report(write_fake_run(Path(sys.argv[1]))))

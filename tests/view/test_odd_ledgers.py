@@ -13,9 +13,9 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import ledger
 from cotrain.disk.floats import encode_floats
 from cotrain.disk.run_files import SHAPES, fault_in
-from cotrain.loop.directory import RunDirectory
-from cotrain.view import server
-from cotrain.view.runs import opened
+from cotrain.pages import server
+from cotrain.pages.runs import opened
+from cotrain.runs.directory import RunDirectory
 
 
 def episode(step, task):

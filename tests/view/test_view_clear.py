@@ -15,13 +15,13 @@ from fake_run import episode, write, write_fake_run
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.disk.ledger import Ledger
-from cotrain.view.detail import due_in, learned_from
-from cotrain.view.places import find_places
-from cotrain.view.report import write_report
-from cotrain.view.runs import Run, describe_pay
-from cotrain.view.together import folder_row
-from cotrain.view.top import screen, snapshot
-from cotrain.view.why import why
+from cotrain.pages.detail import due_in, learned_from
+from cotrain.pages.places import find_places
+from cotrain.pages.report import write_report
+from cotrain.pages.runs import Run, describe_pay
+from cotrain.pages.together import folder_row
+from cotrain.pages.top import screen, snapshot
+from cotrain.pages.why import why
 
 GAP = "\u202f"
 

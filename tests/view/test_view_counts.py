@@ -10,9 +10,9 @@ from fake_run import episode, write
 
 from cotrain.core.types import Episode
 from cotrain.disk.ledger import Ledger
-from cotrain.view.counts import best_of, votes
-from cotrain.view.rollouts import FIELDS, FIRST_FOUND, FIRST_MISSED, STEP_BELIEVED, STEP_DOUBTED
-from cotrain.view.runs import Run
+from cotrain.pages.counts import best_of, votes
+from cotrain.pages.rollouts import FIELDS, FIRST_FOUND, FIRST_MISSED, STEP_BELIEVED, STEP_DOUBTED
+from cotrain.pages.runs import Run
 
 AT = {name: place for place, name in enumerate(FIELDS)}
 

@@ -10,10 +10,10 @@ from fake_run import write_fake_run
 from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.report.escape import hidden
-from cotrain.view.diff import compared, diff, differences, lines_of
-from cotrain.view.runs import opened
-from cotrain.view.settings import word
+from cotrain.pages.diff import compared, diff, differences, lines_of
+from cotrain.pages.escape import hidden
+from cotrain.pages.runs import opened
+from cotrain.pages.settings import word
 
 
 def changed(directory: Path, name: str, change) -> Path:

@@ -12,12 +12,12 @@ from fake_run import episode, training_row, write, write_fake_run
 from cotrain.core.errors import RunDirectoryError
 from cotrain.core.types import Episode
 from cotrain.disk.ledger import Ledger
-from cotrain.view.curves import POINTS
-from cotrain.view.detail import dumped
-from cotrain.view.follow import Lines
-from cotrain.view.places import find_places
-from cotrain.view.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TRUNCATED, UNREAD
-from cotrain.view.runs import Run, opened
+from cotrain.pages.curves import POINTS
+from cotrain.pages.detail import dumped
+from cotrain.pages.follow import Lines
+from cotrain.pages.places import find_places
+from cotrain.pages.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TRUNCATED, UNREAD
+from cotrain.pages.runs import Run, opened
 
 AT = {name: place for place, name in enumerate(FIELDS)}
 

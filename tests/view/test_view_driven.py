@@ -12,8 +12,8 @@ import pytest
 from browser import Browser, needs_browser
 from fake_run import evaluation_row, training_row, write_fake_run
 
-from cotrain.view.places import find_places
-from cotrain.view.server import HOST, Viewer, listen
+from cotrain.pages.places import find_places
+from cotrain.pages.server import HOST, Viewer, listen
 
 POINTS = "document.querySelector('header.top').textContent"
 

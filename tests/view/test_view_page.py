@@ -16,14 +16,14 @@ from fake_run import episode, training_row, write, write_fake_run
 from payloads import AUDIT, listening, payloads, poisoned_comparison, poisoned_run, poisoned_sides
 
 from cotrain.disk.ledger import Ledger
-from cotrain.report.escape import hidden
-from cotrain.view.detail import dumped
-from cotrain.view.page import ASSETS, MODULES, page
-from cotrain.view.places import comparison_at
-from cotrain.view.report import documents, write_report
-from cotrain.view.report_together import comparison_documents, write_comparison
-from cotrain.view.runs import Run
-from cotrain.view.together import study_document
+from cotrain.pages.detail import dumped
+from cotrain.pages.escape import hidden
+from cotrain.pages.page import ASSETS, MODULES, page
+from cotrain.pages.places import comparison_at
+from cotrain.pages.report import documents, write_report
+from cotrain.pages.report_together import comparison_documents, write_comparison
+from cotrain.pages.runs import Run
+from cotrain.pages.together import study_document
 
 
 def test_modules_never_make_markup_from_text() -> None:

@@ -15,9 +15,9 @@ import pytest
 from fake_run import write_fake_run
 
 from cotrain.core.errors import ConfigError
-from cotrain.view.command import taken_apart
-from cotrain.view.places import find_places
-from cotrain.view.server import HOST, Viewer, listen
+from cotrain.pages.command import taken_apart
+from cotrain.pages.places import find_places
+from cotrain.pages.server import HOST, Viewer, listen
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from rich.console import Console
 from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.report.escape import hidden
-from cotrain.view.runs import Run
-from cotrain.view.top import screen, snapshot, top
-from cotrain.view.why import why
+from cotrain.pages.escape import hidden
+from cotrain.pages.runs import Run
+from cotrain.pages.top import screen, snapshot, top
+from cotrain.pages.why import why
 
 POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
 

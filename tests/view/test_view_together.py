@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from fake_run import write, write_fake_run
 
-from cotrain.view.curves import Curves
-from cotrain.view.places import find_places
-from cotrain.view.report_together import write_again
-from cotrain.view.runs import Run
-from cotrain.view.together import Together
+from cotrain.pages.curves import Curves
+from cotrain.pages.places import find_places
+from cotrain.pages.report_together import write_again
+from cotrain.pages.runs import Run
+from cotrain.pages.together import Together
 
 
 def seeds(folder: Path, count: int, **settings: object) -> None:

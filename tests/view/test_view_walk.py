@@ -11,8 +11,8 @@ import pytest
 from browser import Browser, needs_browser
 from fake_run import write_fake_run
 
-from cotrain.view.places import find_places
-from cotrain.view.server import HOST, Viewer, listen
+from cotrain.pages.places import find_places
+from cotrain.pages.server import HOST, Viewer, listen
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "viewer.md"
 

@@ -66,8 +66,8 @@ def test_killed_engines_change_nothing(tmp_path):
     from cotrain.backend.several import Several
     from cotrain.engine.vllm_engine import VllmSettings
     from cotrain.learn.mismatch import LOOSE
-    from cotrain.loop import run as loop
-    from cotrain.recipes.tango import tango
+    from cotrain.methods.tango import tango
+    from cotrain.runs import run as loop
     from tests.backend.test_on_ray import Killing
     from tests.backend.test_several import briefly, digest
 

@@ -1,1 +1,0 @@
-"""Attacks on a verifier: ``play.py`` makes them, ``tables.py`` counts what came of them."""

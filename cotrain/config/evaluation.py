@@ -1,0 +1,60 @@
+"""What a recipe measures on held-out problems, and which these are; ``cotrain.train.evaluation`` plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.config.schedule import Protocol
+from cotrain.core.errors import UnknownName
+from cotrain.core.types import Task, TaskSource
+from cotrain.metrics.heldout import Measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implied:
+    """Log-ratios of ``policy`` to ``reference`` at the tokens of ``role``'s solutions."""
+
+    policy: str
+    reference: str
+    role: str = "solver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What is played and measured, and on how many problems."""
+
+    protocol: Protocol
+    measures: tuple[Measure, ...]
+    greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY``
+    tasks: int = 256  # problems of the test split, before and after
+    curve_tasks: int = 64  # problems of the validation split, while training
+    group_size: int = 8  # episodes a problem
+    splits: tuple[
+        str, ...
+    ] = ()  # further splits, measured with four samples each at the end; keys get the split's name
+    fixed: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for figures on
+    # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
+    implied: tuple[Implied, ...] = ()  # reward models that never speak
+    best: str = ""  # early stopping: the end is the state that was highest in this figure on the validation split, such
+    # as solver/greedy; "": the last one
+
+
+def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:
+    """``count`` problems of a held-out split, or all where it has no more. Each seed has a block of its own, the same
+    one in every recipe and before and after; where a split is too small for that, blocks go round and overlap."""
+    size = source.size(split)
+    count = count if size is None else min(count, size)
+    places = range(seed * count, (seed + 1) * count)
+    return [source.get(split, place if size is None else place % size) for place in places]
+
+
+def has_split(source: TaskSource, split: str) -> bool:
+    """Whether a source has this split; not every one has out-of-distribution problems."""
+    try:
+        source.size(split)
+    except UnknownName:
+        return False
+    return True

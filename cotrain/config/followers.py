@@ -1,0 +1,129 @@
+"""Policies that follow a trained one without a gradient of their own: moving averages and snapshots.
+
+    ema        after every update of its source: ref ← rate · source + (1 − rate) · ref (Co-rewarding-II, arXiv
+               2508.00410)
+    snapshot   every ``every`` updates, from the ``first`` on, the source's weights enter a pool of ``keep``; one of the
+               pool is played
+
+Both start from the weights of the model that they name. They speak, judge and serve as reference like any policy, and
+what they hold goes into every checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from cotrain.backend.handles import ModelHandle, PolicyHandle
+from cotrain.config.policies import Average, Snapshot
+from cotrain.core.address import seed_of
+from cotrain.core.errors import StateError
+from cotrain.core.state import State, take
+from cotrain.text.render import Rendering
+
+PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
+
+
+class Follower:
+    """The weights of one following policy, and their history as far as it is needed."""
+
+    def __init__(self, rule: Average | Snapshot, module: nn.Module, seed: int) -> None:
+        """``module`` is changed in place, so an engine that shares it has the new weights at once."""
+        self.rule, self.seed, self.version = rule, seed, 0
+        self._played = dict(module.named_parameters())
+        self._pool: list[tuple[int, dict[str, torch.Tensor]]] = []  # (updates of the source, its weights), oldest first
+        if isinstance(rule, Snapshot):
+            self._pool.append((0, _copy(self._played)))
+
+    @torch.no_grad()
+    def follow(self, weights: Mapping[str, torch.Tensor], updates: int, planned: int) -> bool:
+        """Called with the source's weights after each of its updates, the ``updates``-th of ``planned``; returns
+        whether weights changed here."""
+        if isinstance(self.rule, Average):
+            rate = rate_at(self.rule, updates, planned)
+            for name, mine in self._played.items():
+                mine.lerp_(weights[name].to(mine.dtype), rate)
+        else:
+            since = updates - self.rule.first
+            if since < 0 or since % self.rule.every:
+                return False
+            self._pool = [*self._pool, (updates, _copy(weights))][-self.rule.keep :]
+            for name, saved in self._pool[self._choice(updates)][1].items():
+                self._played[name].copy_(saved)
+        self.version += 1
+        return True
+
+    def _choice(self, updates: int) -> int:
+        assert isinstance(self.rule, Snapshot)
+        if self.rule.pick == "random":
+            return seed_of(self.seed, "snapshot", updates) % len(self._pool)
+        return 0 if self.rule.pick == "oldest" else -1
+
+    def state(self) -> State:
+        return {"version": self.version, "pool": [updates for updates, _ in self._pool]}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Copies of all weights: ``model.<parameter>`` and, of a pool, ``pool<n>.<parameter>``."""
+        found = {PLAYED + name: tensor for name, tensor in _copy(self._played).items()}
+        for n, (_, weights) in enumerate(self._pool):
+            found |= {f"pool{n}.{name}": tensor.clone() for name, tensor in weights.items()}
+        return found
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        version, pool = take("following policy", state, "version", "pool")
+        prefixes = [PLAYED, *(f"pool{n}." for n in range(len(pool)))]
+        expected = {prefix + name for prefix in prefixes for name in self._played}
+        if set(tensors) != expected:
+            raise StateError(f"tensors of a following policy do not fit: {sorted(set(tensors) ^ expected)[:3]}")
+        with torch.no_grad():
+            for name, mine in self._played.items():
+                mine.copy_(tensors[PLAYED + name])
+        self._pool = [
+            (int(updates), {name: tensors[f"pool{n}.{name}"].clone() for name in self._played})
+            for n, updates in enumerate(pool)
+        ]
+        self.version = int(version)
+
+
+class FollowerHandle(ModelHandle):
+    """A following policy of a run."""
+
+    changes = True
+    spec: Average | Snapshot
+
+    def __init__(self, name: str, spec: Average | Snapshot, renderer: Rendering, model: nn.Module, seed: int) -> None:
+        super().__init__(name, spec, renderer, model)
+        self.follower = Follower(spec, model, seed)
+
+    @property
+    def version(self) -> int:
+        return self.follower.version
+
+    def follow(self, source: PolicyHandle, planned: int) -> bool:
+        return self.follower.follow(dict(source.weights()), source.version, planned)
+
+    def state(self) -> State:
+        return self.follower.state()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return self.follower.tensors()
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.follower.load(state, tensors)
+
+
+def rate_at(rule: Average, updates: int, planned: int) -> float:
+    """Share of the source at its ``updates``-th update: half a cosine from ``rate`` to ``rate_end``."""
+    if rule.rate_end is None:
+        return rule.rate
+    done = min(1.0, (updates - 1) / max(1, planned - 1))
+    return rule.rate_end + (rule.rate - rule.rate_end) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def _copy(weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in weights.items()}

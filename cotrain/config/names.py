@@ -1,0 +1,62 @@
+"""One name means one thing in every command: roles, policies and objectives of a recipe as pages and tables print them.
+
+::
+
+    verifier          a role; else the policy or the objective that is called so
+    policy/generator  a policy, as `cotrain serve` lists it
+
+Where a role is wanted, a policy or an objective stands for the one role that it plays or learns from. A role has
+precedence over a policy of its name. Left out: metrics, whose names begin with one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cotrain.core.errors import ConfigError, unknown_message
+
+if TYPE_CHECKING:  # torch, which `cotrain why` does without
+    from cotrain.config.recipe import Recipe
+    from cotrain.rollout.role import Role
+
+POLICY = "policy/"
+
+
+def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
+    """The policy of a role, a policy or an objective. Raises ConfigError for a name that is none of them."""
+    plain = name.removeprefix(POLICY)
+    if plain == name and name in recipe.roles:
+        return recipe.roles[name].policy
+    if plain in recipe.policies:
+        return plain
+    if plain == name and name in recipe.objectives:
+        return recipe.objectives[name].policy
+    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, _known(recipe))}")
+
+
+def role_named(
+    recipe: Recipe, name: str, flag: str = "--role", *, fits: Callable[[Role], bool] = lambda role: True
+) -> str:
+    """The role of this name, or the one role that fits of a policy's, or of an objective's. Raises ConfigError for a
+    name that is none of them, and where several roles are meant."""
+    if name in recipe.roles:
+        return name
+    if name in recipe.objectives and name not in recipe.policies:
+        found: tuple[str, ...] = recipe.objectives[name].roles
+    else:
+        policy = policy_named(recipe, name, flag)
+        found = tuple(role for role, spec in recipe.roles.items() if spec.policy == policy)
+    fitting = [role for role in found if fits(recipe.roles[role])] or list(found)
+    if len(fitting) == 1:
+        return fitting[0]
+    what = f"plays {', '.join(fitting)}; name one of them" if fitting else f"plays no role; {_roles(recipe.roles)}"
+    raise ConfigError(f"{flag} {name}: this policy {what}")
+
+
+def _known(recipe: Recipe) -> list[str]:
+    return [*recipe.roles, *recipe.policies, *(f"{POLICY}{name}" for name in recipe.policies)]
+
+
+def _roles(roles: Mapping[str, Role]) -> str:
+    return f"the roles are {', '.join(sorted(roles))}"

@@ -1,0 +1,133 @@
+"""``--set dotted.path=value``: change any setting of a finished recipe, with the checks of a new one.
+
+    roles.solver.sampling.temperature=0.8     objectives.generator.by.kl.coefficient=0     policies.verifier.lr=3e-4
+
+Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers
+of tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind
+of the one it replaces, or of the field's annotation where there is none yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cotrain.config.recipe import Recipe
+from cotrain.core.arguments import fits, hints_of, kind_of
+from cotrain.core.errors import ConfigError, unknown_message
+
+Plain = str | int | float | bool | tuple | None
+
+
+def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """The recipe with ``settings`` applied in order, and remembered in its origin. Raises ConfigError."""
+    changed: Any = recipe
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4")
+        changed = _replace(changed, path.split("."), _value(text), f"--set {setting!r}")
+    if recipe.origin is None:
+        return changed
+    origin = dataclasses.replace(recipe.origin, settings=(*recipe.origin.settings, *settings))
+    return dataclasses.replace(changed, origin=origin)
+
+
+def restored(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
+    """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting
+    stays as it is. ``settings``: dotted path and JSON value."""
+    changed: Any = recipe
+    for path, value in settings:
+        try:
+            changed = _replace(changed, path.split("."), value, path)
+        except ConfigError:
+            continue
+    return changed
+
+
+def is_given(recipe: Recipe, path: str) -> bool:
+    """Whether this setting was applied to the recipe."""
+    return recipe.origin is not None and any(one.startswith(f"{path}=") for one in recipe.origin.settings)
+
+
+def of_roles(names: Iterable[str], **fields: str | None) -> list[str]:
+    """ "roles.NAME.FIELD=VALUE" of all these roles, for the fields that are not None."""
+    return [_of_role(name, field, value) for field, value in fields.items() if value is not None for name in names]
+
+
+def changed(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
+    """The same for the fields that ``best`` has otherwise than ``before``."""
+    found = {field: getattr(best, field) for field in fields}
+    return [_of_role(name, f, v) for f, v in found.items() if v != getattr(before, f) for name in names]
+
+
+def _of_role(name: str, field: str, value: str | None) -> str:
+    return f"roles.{name}.{field}={json.dumps(value)}"
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _replace(owner: Any, path: Sequence[str], value: Any, where: str, hint: Any = Any) -> Any:
+    """``owner`` with the value at ``path``; ``hint`` is the annotation of the field that holds it."""
+    if not path:
+        return _fitting(owner, value, hint, where)
+    name, *rest = path
+    if isinstance(owner, Mapping):
+        keys = {str(key): key for key in owner}  # a key may be a signal
+        if name not in keys:
+            raise ConfigError(f"{where}: {unknown_message('key', name, keys)}")
+        return {**owner, keys[name]: _replace(owner[keys[name]], rest, value, where)}
+    if isinstance(owner, tuple) and any(map(dataclasses.is_dataclass, owner)):
+        if not name.isdecimal() or int(name) >= len(owner):
+            raise ConfigError(
+                f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there"
+            )
+        at = int(name)
+        return (*owner[:at], _replace(owner[at], rest, value, where), *owner[at + 1 :])
+    if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
+        raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
+    names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
+    if name not in names:
+        raise ConfigError(f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
+    new = _replace(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))
+    return dataclasses.replace(owner, **{name: new})
+
+
+def _fitting(old: Any, value: Any, hint: Any, where: str) -> Any:
+    """The value, in the kind of the one it replaces."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: expected a finite number, found {value!r}")
+    if isinstance(value, list):
+        value = tuple(value)
+    lost = (
+        value is None and old is not None and hint is Any
+    )  # an entry of a mapping, which says no other kind than its own
+    if not isinstance(value, Plain) or lost or ((old is None or value is None) and not fits(value, hint)):
+        raise ConfigError(
+            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"
+        )
+    if old is None or value is None:
+        return value
+    if isinstance(old, tuple) and all(isinstance(one, Plain) for one in old):
+        fitting = isinstance(value, tuple) and fits(value, hint)
+    elif isinstance(old, bool | int | str):
+        fitting = isinstance(value, type(old)) and isinstance(value, bool) == isinstance(old, bool)
+    elif isinstance(old, float):
+        fitting = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if isinstance(value, int | float) and fitting else value
+    else:
+        parts = [f.name for f in dataclasses.fields(old)] if dataclasses.is_dataclass(old) else []
+        kind = "list of parts" if isinstance(old, tuple) else type(old).__name__
+        more = f"go on with one of its parts, {', '.join(parts)}" if parts else "go on with one of its parts"
+        raise ConfigError(f"{where}: this is a {kind}, not a plain value; {more}")
+    if not fitting:
+        raise ConfigError(f"{where}: expected a value like {old!r}, found {value!r}")
+    return value

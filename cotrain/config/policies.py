@@ -1,0 +1,371 @@
+"""What a policy is: whose weights, and whether and how they are trained; a program; or a model that another server
+runs.
+
+One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds
+itself in the room of a backend (``backend/local.py``). Recipes use the functions below; ``--set policies.NAME.FIELD=…``
+names the fields of the classes. Remote policies: ``config/remote.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.models.lora import Lora
+
+if TYPE_CHECKING:
+    from cotrain.backend import handles
+    from cotrain.backend.local import Room
+
+DTYPES = ("float32", "bfloat16")
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+PICKS = ("newest", "oldest", "random")
+Pick = Literal["newest", "oldest", "random"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What all kinds have in common."""
+
+    kind: ClassVar[str]  # as people read it
+    head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
+    trained: ClassVar[bool] = False  # by a gradient
+    speaks: ClassVar[bool] = True  # its tokens are sampled from a language model of this run
+    scores: ClassVar[bool] = False  # it is asked, and answers with one number
+    plays: ClassVar[bool] = True  # it may play a role
+    shares_base: ClassVar[bool] = False  # with the adapters on its model
+    outside: ClassVar[bool] = False  # another server answers, and may answer otherwise the next time
+    lora: ClassVar[Lora | None] = None
+
+    model: str  # directory, Hub name, or the name of an embedded model
+
+    @property
+    def follows(self) -> str | None:
+        """The policy whose weights it takes over."""
+        return None
+
+    @property
+    def stays(self) -> bool:
+        """Is it the same at the end of a run as at its start?"""
+        return not self.trained and self.follows is None and not self.outside
+
+    def settled(self, *, autocast: bool) -> Self:
+        """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
+        return self
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        """Its handle, in the room where a backend holds models."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights(Policy):
+    """A model that is held where the run is."""
+
+    may_be_narrow: ClassVar[bool] = True  # bfloat16 weights lose nothing, as no gradient changes them
+
+    rows: int = 256  # answers that are decoded at a time
+    micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
+    dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
+    autocast: bool | None = (
+        None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
+    )
+    attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
+    # Prompts that samples share are computed once under "sdpa" only
+    trust_remote_code: bool = False  # run Python files that come with the model
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"{self.where}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
+        if self.dtype != "float32" and not self.may_be_narrow:
+            raise ConfigError(
+                f"{self.where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
+                "autocast=true for "
+                "bfloat16 arithmetic, or train an adapter"
+            )
+        if self.attn_implementation not in (None, *ATTENTIONS):
+            raise ConfigError(
+                f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of "
+                f"{', '.join(ATTENTIONS)}"
+            )
+        for name in ("micro_tokens", "rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{self.where}: {name} is {getattr(self, name)}, expected at least 1")
+
+    @property
+    def where(self) -> str:
+        """How errors name it; policies do not know their names."""
+        return f"policy of kind {self.kind!r} on {self.model!r}"
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How its weights are loaded: arguments of ``load_model``."""
+        return {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
+
+    def settled(self, *, autocast: bool) -> Self:
+        return replace(self, autocast=autocast) if self.autocast is None else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning(Weights):
+    """A model with an optimiser of its own."""
+
+    trained: ClassVar[bool] = True
+
+    lr: float = 1e-4  # of AdamW, after warm-up
+    lr_warmup: int = 5  # updates over which the learning rate rises linearly
+    clip_norm: float = 1.0  # global gradient norm is clipped to this
+    weight_decay: float = 0.0
+    gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
+    restart_every: int = (
+        0  # updates of an iteration; each begins with an optimiser that has seen nothing. 0: one for all
+    )
+    restart_weights: bool = False  # and with the weights of the start again
+
+    def __post_init__(self) -> None:
+        Weights.__post_init__(self)
+        if not 0.0 < self.lr < math.inf:
+            raise ConfigError(f"{self.where}: lr is {self.lr}, expected a learning rate above 0")
+        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("restart_every", 0)):
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise ConfigError(f"{self.where}: {name} is {value}, expected at least {least}")
+        if self.restart_weights and not self.restart_every:
+            raise ConfigError(f"{self.where}: restart_weights without restart_every; say after how many updates")
+        if not self.clip_norm > 0.0:
+            raise ConfigError(
+                f"{self.where}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
+            )
+
+    @property
+    def optimising(self) -> dict[str, Any]:
+        """Arguments of ``TorchLearner``."""
+        return {
+            "lr": self.lr,
+            "warmup": self.lr_warmup,
+            "clip_norm": self.clip_norm,
+            "weight_decay": self.weight_decay,
+            "micro_tokens": self.micro_tokens,
+            "autocast": bool(self.autocast),
+            "recompute": self.gradient_checkpointing,
+            "restart_every": self.restart_every,
+            "restart_weights": self.restart_weights,
+            "head": self.head,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained(Learning):
+    """All weights of a language model."""
+
+    kind: ClassVar[str] = "trainable"
+    may_be_narrow: ClassVar[bool] = False
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.learning(name, self, *room.language_model(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter(Learning):
+    """An adapter on a model that other adapters and frozen policies share."""
+
+    kind: ClassVar[str] = "adapter"
+    shares_base: ClassVar[bool] = True
+
+    lora: Lora  # type: ignore[misc]  # which other kinds do not have
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.adapted(name, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Critic(Learning):
+    """A value function on the body of a language model."""
+
+    kind: ClassVar[str] = "critic"
+    head: ClassVar[str] = "value"
+    speaks: ClassVar[bool] = False
+    plays: ClassVar[bool] = False
+    may_be_narrow: ClassVar[bool] = False
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.models.heads import value_model
+
+        return room.learning(name, self, value_model(self.model, **self.loading), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModel(Learning):
+    """A scalar head on the body of a language model."""
+
+    kind: ClassVar[str] = "reward model"
+    head: ClassVar[str] = "reward"
+    speaks: ClassVar[bool] = False
+    scores: ClassVar[bool] = True
+    may_be_narrow: ClassVar[bool] = False
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.models.heads import reward_model as load
+
+        return room.learning(name, self, load(self.model, **self.loading), room.scoring_renderer(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen(Weights):
+    """Weights that never change."""
+
+    kind: ClassVar[str] = "frozen"
+    shares_base: ClassVar[bool] = True
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.frozen(name, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower(Weights):
+    """A copy of policy ``of`` that changes after its updates."""
+
+    may_be_narrow: ClassVar[bool] = False
+
+    of: str
+
+    @property
+    def follows(self) -> str | None:
+        return self.of
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.config.followers import FollowerHandle
+
+        assert isinstance(self, Average | Snapshot)
+        model, renderer = room.language_model(self)
+        return FollowerHandle(name, self, renderer, model.requires_grad_(False), room.seed_of(name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average(Follower):
+    """Weights that move towards those of policy ``of`` after each of its updates, by the share ``rate``."""
+
+    kind: ClassVar[str] = "ema"
+
+    rate: float = 0.01
+    rate_end: float | None = None  # at the last planned update, half a cosine away; None: constant
+
+    def __post_init__(self) -> None:
+        Weights.__post_init__(self)
+        for rate in (self.rate, self.rate_end):
+            if rate is not None and not 0.0 <= rate <= 1.0:
+                raise ConfigError(f"ema of {self.of!r}: rate {rate} must be in [0, 1], the share of the new weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Follower):
+    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, counted from the
+    ``first`` one that is kept, and which is played."""
+
+    kind: ClassVar[str] = "snapshot"
+
+    every: int
+    keep: int = 1
+    pick: Pick = "newest"
+    first: int = 0  # updates before the first one: those of a warm-up
+
+    def __post_init__(self) -> None:
+        Weights.__post_init__(self)
+        if self.every < 1 or self.keep < 1 or self.first < 0:
+            found = f"every {self.every}, keep {self.keep} and first {self.first}"
+            raise ConfigError(f"snapshot of {self.of!r}: {found}; expected at least 1, 1 and 0")
+        if self.pick not in PICKS:
+            raise UnknownName("pick of a snapshot", self.pick, PICKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program(Policy):
+    """A function that speaks. ``model`` is its name."""
+
+    kind: ClassVar[str] = "program"
+    head: ClassVar[str] = ""
+    speaks: ClassVar[bool] = False
+
+    speak: handles.Program
+    tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        return room.program(name, self)
+
+
+class Numerics(TypedDict, total=False):
+    """How a model is held and computed; fields of ``Weights``, which see."""
+
+    dtype: str
+    autocast: bool | None
+    attn_implementation: str | None
+    trust_remote_code: bool
+
+
+class Memory(Numerics, total=False):
+    """And how its gradients are computed; a field of ``Learning``."""
+
+    gradient_checkpointing: bool
+
+
+def trainable(
+    model: str, *, lr: float = 1e-4, clip_norm: float = 1.0, lr_warmup: int = 5, **numerics: Unpack[Memory]
+) -> Policy:
+    """A policy with an optimiser of its own."""
+    return Trained(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, **numerics)
+
+
+def adapter(
+    model: str,
+    *,
+    rank: int = 16,
+    alpha: int = 32,
+    targets: str | tuple[str, ...] = "all-linear",
+    lr: float = 1e-4,
+    clip_norm: float = 1.0,
+    lr_warmup: int = 5,
+    path: str | None = None,
+    **numerics: Unpack[Memory],
+) -> Policy:
+    """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen
+    policies on it; they must agree in how it is loaded. Fields: see ``Lora``."""
+    lora = Lora(rank=rank, alpha=alpha, targets=targets, path=path)
+    return Adapter(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora, **numerics)
+
+
+def frozen(model: str, **numerics: Unpack[Numerics]) -> Policy:
+    """Weights that never change: a reference, a fixed opponent, a fixed judge."""
+    return Frozen(model=model, **numerics)
+
+
+def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = None) -> Policy:
+    """A slow copy of policy ``of``, beginning with the weights of ``model``: a teacher, a steady reference."""
+    return Average(model=model, of=of, rate=rate, rate_end=rate_end)
+
+
+def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "newest", first: int = 0) -> Policy:
+    """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference.
+    Those after its updates ``first``, ``first + every``, ``first + 2 every`` … are kept, so that a warm-up of ``first``
+    updates ends with a snapshot."""
+    return Snapshot(model=model, of=of, every=every, keep=keep, pick=pick, first=first)
+
+
+def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
+    """A scalar head on the body of a language model: a role that it plays is answered with one number for the whole
+    prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``learn.reward_model_losses``."""
+    return RewardModel(model=model, lr=lr, clip_norm=clip_norm)
+
+
+def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
+    """A value function on the body of a language model: a policy that learns without speaking."""
+    return Critic(model=model, lr=lr, clip_norm=clip_norm)
+
+
+def program(speak: handles.Program, *, tokens_of: str | None = None) -> Policy:
+    """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt
+    does not show included, and a random generator of the call's address; its text is a turn like any other. A teacher
+    speaks in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
+    name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
+    return Program(model=name, speak=speak, tokens_of=tokens_of)

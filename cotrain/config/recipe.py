@@ -1,0 +1,374 @@
+"""A recipe: everything that makes one method, and the checks that refuse nonsense before the first step.
+
+A recipe is a frozen value returned by an ordinary function decorated with ``@recipe`` (``config/settings.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.config.evaluation import Evaluation
+from cotrain.config.policies import Policy, Program
+from cotrain.config.schedule import Schedule
+from cotrain.core.arguments import check_options
+from cotrain.core.errors import ConfigError, DataError, unknown_message
+from cotrain.core.signals import Signal, declared_by
+from cotrain.core.types import COLDEST, Sampling, TaskSource
+from cotrain.learn.contract import Algorithm
+from cotrain.rollout.role import Role
+from cotrain.rollout.stores import Store
+from cotrain.tasks.labelled import refuse_unlabelled
+from cotrain.text.prompts import fields_of
+
+USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
+COUNTS = {"reviews", "samples", "votes", "trained", "revisions"}  # options of protocols that are numbers of turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """Which policy learns, from which role's traces, by which algorithm."""
+
+    policy: str
+    on: str  # a role
+    by: Algorithm
+    weight: float = 1.0  # of its loss, beside other objectives of the same policy
+    also: tuple[str, ...] = ()  # further roles whose traces join its groups, such as refinements of answers
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.on, *self.also)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The function that made a recipe, and its arguments."""
+
+    target: str  # "name" of a shipped recipe or "path/to/file.py:function"
+    arguments: Mapping[str, Any]
+    settings: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
+    by_size: Mapping[str, Any] = field(default_factory=dict)  # what of these was chosen by the model's size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One method, complete. Building one checks it; a recipe that exists can be run."""
+
+    name: str
+    tasks: TaskSource
+    steps: int
+    seed: int
+    tasks_per_step: int  # P problems a step
+    group_size: int  # G episodes a problem
+    policies: Mapping[str, Policy]
+    roles: Mapping[str, Role]
+    objectives: Mapping[str, Objective]
+    schedule: Schedule
+    evaluation: Evaluation
+    stores: Mapping[str, Store] = field(default_factory=dict)  # what the run collects, at its start
+    horizon: int | None = None  # steps over which decays run, None for ``steps``
+    tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
+    flops: float | None = None  # the same with operations (``train/flops.py``)
+    seconds: float | None = None  # the same with seconds of training, evaluations left out
+    updates: int | None = None  # the same with steps at which the leading objective is due
+    evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none. Where
+    # ``updates`` end the run, these are counted
+    description: str = ""
+    origin: Origin | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def leading(self) -> str:
+        """The objective whose steps draw the same problems in all methods: the first one."""
+        return next(iter(self.objectives))
+
+    @property
+    def length(self) -> int:
+        """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
+        if self.updates is None:
+            return self.steps
+        due = (step for step in range(self.steps) if self.leading in self.schedule.phase_at(step).objectives)
+        return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
+
+    def anew(self, step: int) -> list[str]:
+        """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
+        return self.schedule.anew(step, {name: objective.policy for name, objective in self.objectives.items()})
+
+
+def check(recipe: Recipe) -> None:
+    """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
+    if not recipe.objectives:
+        raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
+    if not isinstance(recipe.tasks, TaskSource):
+        raise ConfigError(
+            f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with "
+            "name, get, "
+            "size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
+        )
+    evaluation = recipe.evaluation
+    for label, value, least in (
+        ("steps", recipe.steps, 1),
+        ("tasks_per_step", recipe.tasks_per_step, 1),
+        ("group_size", recipe.group_size, 1),
+        ("tokens", 1 if recipe.tokens is None else recipe.tokens, 1),
+        ("updates", 1 if recipe.updates is None else recipe.updates, 1),
+        ("horizon", 1 if recipe.horizon is None else recipe.horizon, 1),
+        ("evaluate_every", recipe.evaluate_every, 0),
+        ("evaluation.tasks", evaluation.tasks, 1),
+        ("evaluation.curve_tasks", evaluation.curve_tasks, 1),
+        ("evaluation.group_size", evaluation.group_size, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    if evaluation.best and not recipe.evaluate_every:
+        raise ConfigError(
+            f"recipe {recipe.name!r}: evaluation.best is {evaluation.best!r} and evaluate_every is 0; expected steps "
+            "between evaluations, of which the best one is taken"
+        )
+    for label in ("flops", "seconds"):
+        most = getattr(recipe, label)
+        if most is not None and not 0.0 < most < math.inf:
+            raise ConfigError(f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0")
+    wrong = [split for split in evaluation.splits if not isinstance(split, str)]
+    if wrong:
+        raise ConfigError(f"recipe {recipe.name!r}: evaluation.splits names {wrong[0]!r}, expected the name of a split")
+    for name in (*recipe.policies, *recipe.roles, *recipe.objectives):
+        if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
+    for role, spec in recipe.roles.items():
+        _known("policy", spec.policy, recipe.policies, f"role {role!r}")
+        _check_sampling(role, spec.sampling)
+        if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
+            found = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
+            raise ConfigError(
+                f"role 'solver': its prompt has {found}, so that it does not see the problem; expected {{problem}} "
+                "in it"
+            )
+        if not recipe.policies[spec.policy].plays:
+            kind = recipe.policies[spec.policy].kind
+            raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
+    for name, given in recipe.policies.items():
+        if given.follows is not None:
+            _check_follower(recipe, name, given.follows)
+        if isinstance(given, Program) and given.tokens_of is not None:
+            _known("policy", given.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
+            if not recipe.policies[given.tokens_of].head:
+                kind = recipe.policies[given.tokens_of].kind
+                raise ConfigError(
+                    f"policy {name!r} speaks in tokens of {given.tokens_of!r}, of kind {kind!r}; name a model"
+                )
+    _check_counts(recipe)
+    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
+    for implied in recipe.evaluation.implied:
+        _known("role", implied.role, recipe.roles, "evaluation, implied")
+        for policy in (implied.policy, implied.reference):
+            _known("policy", policy, recipe.policies, "evaluation, implied")
+            used.add(policy)
+    for name, objective in recipe.objectives.items():
+        used |= _check_objective(recipe, name, objective)
+    for role, policy in recipe.evaluation.fixed.items():
+        _known("role", role, recipe.roles, "evaluation, fixed")
+        _known("policy", policy, recipe.policies, "evaluation, fixed")
+        kind = recipe.policies[policy].kind
+        if not recipe.policies[policy].stays:
+            raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
+    check_options("evaluation", evaluation.protocol, evaluation.options, first=2)
+    for phase in recipe.schedule.phases:
+        if phase.unlabelled:
+            refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
+        for name in phase.objectives:
+            _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
+        for name in phase.stores:
+            _known("store", name, recipe.stores, f"phase {phase.name!r}")
+        options = {**phase.options, **{name: recipe.stores[name] for name in phase.stores}}
+        check_options(f"phase {phase.name!r}", phase.protocol, options, first=2)
+    for name in recipe.objectives:
+        if not any(name in phase.objectives for phase in recipe.schedule.phases):
+            raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
+    for name, objective in recipe.objectives.items():
+        _check_signals(recipe, name, objective)
+    idle = [p for p in recipe.policies if p not in used]
+    if idle:
+        raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
+
+
+def _check_counts(recipe: Recipe) -> None:
+    """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no
+    reviews."""
+    for phase in recipe.schedule.phases:
+        for name in ("tasks", "group_size"):
+            _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
+        for name in COUNTS & phase.options.keys():
+            _check_count(
+                f"phase {phase.name!r}, option", name, phase.options[name], least=0 if name == "reviews" else 1
+            )
+    for name in COUNTS & recipe.evaluation.options.keys():
+        _check_count("evaluation, option", name, recipe.evaluation.options[name])
+
+
+def _check_count(where: str, name: str, value: Any, *, least: int = 1) -> None:
+    if isinstance(value, int) and value < least:
+        raise ConfigError(f"{where} {name} is {value}, expected at least {least}")
+
+
+def _check_sampling(role: str, how: Sampling) -> None:
+    if how.max_tokens < 1 or not 0.0 <= how.temperature < math.inf or not 0.0 < how.top_p <= 1.0:
+        raise ConfigError(
+            f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p "
+            f"{how.top_p}; "
+            "expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1"
+        )
+
+
+def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str]:
+    where = f"objective {name!r}"
+    if not 0.0 < objective.weight < math.inf:
+        raise ConfigError(f"{where}: weight is {objective.weight}, expected a positive number")
+    _known("policy", objective.policy, recipe.policies, where)
+    for role in objective.roles:
+        _known("role", role, recipe.roles, where)
+    policy, by = recipe.policies[objective.policy], type(objective.by).__name__
+    needs = objective.by.needs()
+    if not policy.trained:
+        raise ConfigError(
+            f"{where} trains policy {objective.policy!r}, which is of kind {policy.kind!r}; make it trainable"
+        )
+    for role in objective.roles:
+        if role in needs.beside and role != objective.on:
+            continue
+        player, sampling = recipe.roles[role].policy, recipe.roles[role].sampling
+        if needs.on_policy and player != objective.policy:
+            raise ConfigError(
+                f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
+                f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
+            )
+        if needs.on_policy and (sampling.greedy or sampling.top_p < 1.0):
+            raise ConfigError(
+                f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
+                f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
+                "else its log-probabilities are not the policy's"
+            )
+        if sampling.temperature != (wanted := recipe.roles[objective.on].sampling.temperature):
+            raise ConfigError(
+                f"{where} learns from role {objective.on!r} at temperature {wanted} and from role {role!r} at "
+                f"{sampling.temperature}; sample both at one temperature"
+            )
+    if policy.head != needs.head:
+        raise ConfigError(
+            f"{where} uses {by}, which trains a {needs.head!r} head, but policy {objective.policy!r} has "
+            f"{policy.head!r}"
+        )
+    if needs.reference == objective.policy:
+        raise ConfigError(
+            f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
+            "expected another "
+            "policy, such as a frozen one on the same model"
+        )
+    used = {objective.policy}
+    asked = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
+    for label, other, head in [*asked, *(("scores", name, "lm") for name in needs.scores)]:
+        if other is not None:
+            _known("policy", other, recipe.policies, f"{where}, {label}")
+            found = recipe.policies[other]
+            if not found.head:
+                raise ConfigError(
+                    f"{where}: {label} policy {other!r} is of kind {found.kind!r}, which has no probabilities"
+                )
+            if found.head != head:
+                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {found.head!r}")
+            used.add(other)
+    return used
+
+
+def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
+    """What the objective reads, some protocol must give to one of its roles when it is due."""
+    reads = objective.by.needs().reads
+    given: list[Signal] = []
+    for phase in recipe.schedule.phases if reads else ():
+        if name not in phase.objectives:
+            continue
+        declared = declared_by(phase.protocol)
+        if declared is None:
+            raise ConfigError(
+                f"phase {phase.name!r}: protocol {phase.protocol.__name__!r} does not say what it rewards, and "
+                "objective "
+                f"{name!r} reads {', '.join(map(str, reads))}; put "
+                f"@gives({reads[0].name.upper()}.to({objective.on!r})) above it, "
+                "from cotrain.core.signals"
+            )
+        given += [signal for role in objective.roles for signal in declared.to(role)]
+    for signal in reads:
+        if signal in given:
+            continue
+        where = f"objective {name!r} reads signal {signal.name!r} per {signal.per}"
+        roles = " or ".join(map(repr, objective.roles))
+        if signal.name in map(str, given):
+            raise ConfigError(
+                f"{where}, but the protocol gives it to role {roles} of the other kind; use one signal object in both"
+            )
+        raise ConfigError(
+            f"{where}, which no protocol gives to role {roles} when it is due: "
+            f"{unknown_message('signal', signal.name, map(str, given))}"
+        )
+
+
+def _check_follower(recipe: Recipe, name: str, of: str) -> None:
+    follower = recipe.policies[name]
+    _known("policy", of, recipe.policies, f"policy {name!r}")
+    source = recipe.policies[of]
+    if not source.trained or source.head != follower.head:
+        raise ConfigError(f"policy {name!r} follows {of!r}, which must be trainable, with the same head")
+    if source.lora is not None:
+        raise ConfigError(
+            f"policy {name!r} follows {of!r}, which is an adapter; make {of!r} trainable (lora=0), or {name!r} frozen"
+        )
+    if source.model != follower.model:
+        raise ConfigError(
+            f"policy {name!r} begins with {follower.model!r} and follows {of!r}, which begins with "
+            f"{source.model!r}; they must be one model"
+        )
+
+
+def check_problems(recipe: Recipe) -> None:
+    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where
+    one is asked for that there is not."""
+    for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
+        if recipe.tasks.size(split) == 0:
+            raise DataError(
+                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a "
+                "hash of each "
+                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and "
+                "test.jsonl"
+            )
+    for split in recipe.evaluation.splits:
+        if split not in USUAL:
+            recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
+
+
+def check_due(recipe: Recipe) -> None:
+    """Raise ConfigError for an objective that is due at none of the steps planned: its policy would not learn from
+    it."""
+    schedule = recipe.schedule
+    warmup = sum(length for _, length in schedule.warmup)
+    every = warmup + len(schedule.cycle)  # what is not due by then never is
+    for name in recipe.objectives:
+        first = next((step for step in range(every) if name in schedule.phase_at(step).objectives), None)
+        if first is not None and first < recipe.steps:
+            continue
+        if first is None:
+            phase = next(phase.name for phase in schedule.phases if name in phase.objectives)
+            what = f"phase {phase!r} is never played; give it a place in the schedule, or leave the objective out"
+        else:
+            what = f"it is due first at step {first + 1}; raise steps"
+            what += f", or shorten the warm-up of {warmup} steps" if warmup else ""
+        raise ConfigError(f"objective {name!r} is due at none of the {recipe.steps} steps: {what}")
+
+
+def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
+    if name not in names:
+        raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")

@@ -1,0 +1,55 @@
+"""Recipes by name: those that ship with cotrain, those that installed packages bring, and a user's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+from cotrain.core.registry import METHODS, joined, load_named, shipped
+from cotrain.core.user_code import failure_in, failure_of, load_file
+
+if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
+    from cotrain.config.recipe import Recipe
+
+
+def recipe_names() -> list[str]:
+    """Every name that ``find`` knows, those of the package first."""
+    return [*shipped(METHODS), *joined(METHODS)]
+
+
+def make(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
+    """The recipe that this function makes of these arguments; a user's function that fails is named in one line.
+    ``again``: of a run that was begun, whose arguments do not change with the size of its model."""
+    build = find(target)
+    try:
+        return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
+    except CotrainError:
+        raise
+    except (Exception, SystemExit) as error:
+        if target in shipped(METHODS):
+            raise
+        file = target.rpartition(":")[0]
+        why = failure_in(Path(file), error) if file else failure_of(error)
+        raise ConfigError(f"recipe {target!r}: {why}") from error
+
+
+def find(target: str) -> Callable[..., Recipe]:
+    """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
+    if ":" not in target and not target.endswith(".py"):
+        found: Callable[..., Recipe] = load_named(METHODS, target, shipped(METHODS), "recipe")
+        if not hasattr(found, "recipe"):
+            raise ConfigError(f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe")
+        return found
+    path, _, function = target.rpartition(":")
+    if not function or target.endswith(".py"):
+        raise ConfigError(f"recipe {target!r}: name the function too, as in {target.rstrip(':')}:my_method")
+    module = load_file(path, f"recipe {target!r}")
+    made = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
+    if function not in made:
+        raise ConfigError(
+            f"recipe {target!r}: {unknown_message('function', function, made)}; a recipe is a function decorated "
+            "with @recipe"
+        )
+    return getattr(module, function)

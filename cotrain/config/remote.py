@@ -1,0 +1,101 @@
+"""``remote(url, model)``: a policy that another server runs, in any role that is not trained.
+
+    policies = {"verifier": remote("http://127.0.0.1:8000/v1", "judge", key_variable="JUDGE_KEY"), …}
+
+It plays, judges and opposes; it has no weights here, so nothing trains it and nothing takes its log-probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
+
+from cotrain.config.policies import Policy
+from cotrain.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cotrain.backend import handles
+    from cotrain.backend.local import Room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote(Policy):
+    """A model behind an OpenAI-compatible server. ``model`` is its name there."""
+
+    kind: ClassVar[str] = "remote"
+    head: ClassVar[str] = ""
+    speaks: ClassVar[bool] = False
+    outside: ClassVar[bool] = True
+
+    url: str  # up to and with "/v1"
+    key_variable: str | None = None  # environment variable that holds the API key; None: the server wants none
+    tokenizer: str | None = None  # directory of the server's tokenizer: ids are sent to /completions; None: chat
+    concurrency: int = 32  # requests under way at a time
+    timeout: float = 60.0  # seconds that one try may take
+    deadline: float = 300.0  # seconds that one answer may take, with all tries
+    input_price: float = 0.0  # of a million prompt tokens; costs are counted in the same money
+    output_price: float = 0.0  # of a million tokens of answers
+
+    def __post_init__(self) -> None:
+        where, parts = f"remote policy {self.model!r}", urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{where}: url is {self.url!r}; expected http://HOST:PORT/v1 or https://…")
+        if parts.username or parts.password or parts.query:
+            raise ConfigError(
+                f"{where}: the url holds a user, a password or a query; name a key by key_variable instead"
+            )
+        if self.concurrency < 1 or not 0.0 < self.timeout < math.inf or not 0.0 < self.deadline < math.inf:
+            raise ConfigError(
+                f"{where}: concurrency {self.concurrency}, timeout {self.timeout}, deadline {self.deadline}; "
+                "expected at "
+                "least 1, and seconds above 0"
+            )
+        if min(self.input_price, self.output_price) < 0.0:
+            raise ConfigError(f"{where}: prices {self.input_price} and {self.output_price}; expected 0 or more")
+
+    @property
+    def send_ids(self) -> bool:
+        return self.tokenizer is not None
+
+    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+        from cotrain.backend.remote import MessagesRenderer, RemoteHandle
+        from cotrain.models.load import load_tokenizer
+        from cotrain.text.render import Renderer
+
+        key = None
+        if self.key_variable is not None and not (key := os.environ.get(self.key_variable)):
+            raise ConfigError(
+                f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key "
+                f"of {self.url}"
+            )
+        renderer = MessagesRenderer() if self.tokenizer is None else Renderer(load_tokenizer(self.tokenizer))
+        return RemoteHandle(name, self, renderer, key)
+
+
+def remote(
+    url: str,
+    model: str,
+    *,
+    key_variable: str | None = None,
+    tokenizer: str | None = None,
+    concurrency: int = 32,
+    timeout: float = 60.0,
+    deadline: float = 300.0,
+    input_price: float = 0.0,
+    output_price: float = 0.0,
+) -> Policy:
+    """A model behind an OpenAI-compatible server; see ``Remote`` for the fields."""
+    return Remote(
+        url=url,
+        model=model,
+        key_variable=key_variable,
+        tokenizer=tokenizer,
+        concurrency=concurrency,
+        timeout=timeout,
+        deadline=deadline,
+        input_price=input_price,
+        output_price=output_price,
+    )

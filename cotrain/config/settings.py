@@ -1,0 +1,276 @@
+"""What every run has, whatever its method: ``Settings``, and the decorator that gives them to a recipe function.
+
+    @recipe(steps=160)
+    def tango(run: Settings, *, reviews: int = 8) -> Recipe:
+        return run.recipe("tango", policies={"generator": run.learner(), **run.start()}, …)
+
+    tango(steps=3, seed=1, reviews=3)
+
+The first parameter takes the settings, all others are the method's own; a call names both alike, and so does the
+command line. ``@recipe`` states defaults that differ, and ``without=("kl",)`` the settings that a method does not take.
+The arguments stay with the recipe as its origin, so that a run can be resumed from its directory alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from cotrain.config.by_size import by_size, settings_by_size
+from cotrain.config.evaluation import Evaluation, Implied
+from cotrain.config.override import override
+from cotrain.config.policies import Learning, Policy, adapter, frozen, trainable
+from cotrain.config.recipe import Objective, Origin, Recipe
+from cotrain.config.schedule import Protocol, Schedule
+from cotrain.core.arguments import bound_arguments, check_argument, hints_of
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.registry import METHODS, joined
+from cotrain.core.types import TaskSource
+from cotrain.core.user_code import target_of_class
+from cotrain.learn.losses import Kl, pull_to
+from cotrain.metrics.heldout import Measure, solving
+from cotrain.rollout.role import Role
+from cotrain.rollout.stores import Store
+from cotrain.tasks.labelled import with_labels
+from cotrain.tasks.words.source import study_problems
+
+Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
+Build = Callable[..., Recipe]
+NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
+SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of a run that no method is about. Comments are the help of the flags."""
+
+    model: str = "embedded"  # directory, name on the Hub, or an embedded model
+    steps: int = 100  # how long the run is
+    seed: int = 0  # of all draws
+    tasks: TaskSource | None = None  # the problems; None: word problems
+    labelled: str | int | None = None  # training problems with labels: 16, 10%, words:2-3, easy.jsonl; by default all
+    tasks_per_step: int = 16  # problems drawn at each step
+    group_size: int = 8  # solutions of a problem, which are compared with each other
+    lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
+    lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
+    kl: float = 0.001  # weight of the KL term that pulls the generator to its start
+    temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
+    lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
+    evaluate_every: int = 0  # steps between evaluations; 0: only before and after
+    evaluation_tasks: int = 256  # held-out problems, before and after
+
+    def learner(
+        self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, restart: Restart = "nothing"
+    ) -> Policy:
+        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``restart``: what begins anew
+        after every ``iteration`` of its updates."""
+        name, rate = model or self.model, self.lr if lr is None else lr
+        made = adapter(name, rank=self.lora, alpha=2 * self.lora, lr=rate) if self.lora else trainable(name, lr=rate)
+        if restart == "nothing":
+            return made
+        assert isinstance(made, Learning)
+        return replace(made, restart_every=iteration, restart_weights=restart == "weights")
+
+    def start(self) -> dict[str, Policy]:
+        """The policy ``start``, to which ``pull`` pulls; none where ``kl`` is 0."""
+        return {"start": frozen(self.model)} if self.kl else {}
+
+    def pull(self) -> Kl | None:
+        """The KL term of the generator."""
+        return pull_to("start", self.kl)
+
+    def fixed(self) -> dict[str, str]:
+        """Judges are also measured on solutions of ``start``, which stay the same through the run, where there is
+        one."""
+        return {"solver": "start"} if self.kl else {}
+
+    @property
+    def problems(self) -> TaskSource:
+        """``tasks``, or the word problems; of these some have labels where ``labelled`` says so."""
+        source = study_problems() if self.tasks is None else self.tasks
+        return source if self.labelled is None else with_labels(source, str(self.labelled), self.seed)
+
+    def values(self) -> dict[str, Any]:
+        """By name, to call another recipe with them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def recipe(
+        self,
+        name: str,
+        *,
+        policies: Mapping[str, Policy],
+        roles: Mapping[str, Role],
+        objectives: Mapping[str, Objective],
+        schedule: Schedule,
+        evaluate: Protocol,
+        measures: tuple[Measure, ...] = (solving("solver", 8),),
+        options: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, str] | None = None,
+        implied: tuple[Implied, ...] = (),
+        stores: Mapping[str, Store] | None = None,
+    ) -> Recipe:
+        """The whole recipe. ``evaluate``: the protocol played on held-out problems, with ``options``; ``measures``:
+        what is counted then; ``fixed``, ``implied``: see ``Evaluation``; ``stores``: what the run collects
+        (``rollout/stores.py``)."""
+        evaluation = Evaluation(
+            protocol=evaluate,
+            measures=measures,
+            tasks=self.evaluation_tasks,
+            splits=SPLITS,
+            options=options or {},
+            fixed=fixed or {},
+            implied=implied,
+        )
+        return Recipe(
+            name=name,
+            tasks=self.problems,
+            steps=self.steps,
+            seed=self.seed,
+            tasks_per_step=self.tasks_per_step,
+            group_size=self.group_size,
+            policies={name: self._warmed(policy) for name, policy in policies.items()},
+            roles={name: self._sampled(role) for name, role in roles.items()},
+            objectives=objectives,
+            schedule=schedule,
+            evaluation=evaluation,
+            evaluate_every=self.evaluate_every,
+            stores=stores or {},
+        )
+
+    def _sampled(self, role: Role) -> Role:
+        if self.temperature is None:
+            return role
+        return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
+
+    def _warmed(self, policy: Policy) -> Policy:
+        if self.lr_warmup is None or not isinstance(policy, Learning):
+            return policy
+        return replace(policy, lr_warmup=self.lr_warmup)
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(Settings))
+
+
+@overload
+def recipe(build: Build, /) -> Build: ...
+@overload
+def recipe(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Build], Build]: ...
+def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **defaults: Any) -> Any:
+    """Decorate a function of ``Settings`` and the method's own parameters that returns a Recipe.
+
+    ``defaults``: of settings, where the method has others. ``without``: settings that it does not take. Arguments are
+    held against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and
+    UnknownName, one line each.
+    """
+    if build is None:
+        return functools.partial(_made, without=without, defaults=defaults)
+    return _made(build, without=(), defaults={})
+
+
+def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
+    signature, hints = _signature(build, without, defaults)
+
+    def built(arguments: dict[str, Any], *, anew: bool) -> Recipe:
+        for name in arguments:
+            if name in without:
+                raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
+        bound = bound_arguments(made, (), arguments)
+        sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
+        changed = by_size(bound, arguments) if sized else {}
+        bound |= changed
+        run = Settings(**{name: value for name, value in bound.items() if name in NAMES})
+        plain = build(run, **{name: value for name, value in bound.items() if name not in NAMES})
+        if not isinstance(plain, Recipe):
+            raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
+        description = plain.description or description_of(build)
+        origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
+        whole = replace(plain, description=description, origin=origin)
+        settings = settings_by_size(whole.policies) if sized else []
+        told = changed | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
+        whole = override(whole, settings) if settings else whole
+        return replace(whole, origin=replace(whole.origin or origin, by_size=told)) if told else whole
+
+    @functools.wraps(build)
+    def made(**arguments: Any) -> Recipe:
+        return built(arguments, anew=True)
+
+    def again(**arguments: Any) -> Recipe:
+        return built(arguments, anew=False)
+
+    made.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
+    made.__annotations__ = hints
+    made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
+    made.again = again  # type: ignore[attr-defined]  # as a run was begun: no default hangs on the model's size
+    return made
+
+
+def _signature(
+    build: Build, without: tuple[str, ...], defaults: Mapping[str, Any]
+) -> tuple[inspect.Signature, dict[str, Any]]:
+    """The parameters that a call may name, and their types: settings first, then the method's own."""
+    fields, where = {field.name: field for field in dataclasses.fields(Settings)}, f"recipe {build.__name__!r}"
+    parameters = list(inspect.signature(build).parameters.values())
+    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in NAMED:
+        raise ConfigError(
+            f"{where}: its first parameter takes the settings that every run has; expected "
+            f"`def {build.__name__}(run: Settings, …)`"
+        )
+    run, own, types = parameters[0], parameters[1:], hints_of(Settings)
+    for name in (*without, *defaults):
+        if name not in fields:
+            raise UnknownName(f"setting of {where}", name, fields)
+    for name, value in defaults.items():
+        check_argument(f"default {name} of {where}", value, types[name])
+    for parameter in own:
+        if parameter.name in fields:
+            raise ConfigError(
+                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, "
+                "with "
+                f"@recipe({parameter.name}=…) for another default"
+            )
+    taken = {
+        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, field.default))
+        for name, field in fields.items()
+        if name not in without
+    }
+    mine = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    known = {name: types[name] for name in taken} | {k: v for k, v in hints_of(build).items() if k != run.name}
+    return inspect.Signature([*taken.values(), *mine]), known
+
+
+def description_of(build: Build) -> str:
+    """What a recipe function says of itself: its own docstring, else its module's."""
+    return inspect.getdoc(build) or inspect.getdoc(inspect.getmodule(build)) or ""
+
+
+def target_of(build: Build) -> str:
+    """How to find a recipe function again: its name where it is registered, else ``/path/to/file.py:name``."""
+    if build.__module__.startswith("cotrain.methods."):
+        return build.__name__
+    place = f"{build.__module__}:{build.__name__}"
+    for name, value in joined(METHODS).items():
+        if value == place:
+            return name
+    file = inspect.getsourcefile(build)
+    return f"{Path(file).resolve() if file else build.__module__}:{build.__name__}"
+
+
+def describe_argument(name: str, value: Any) -> Any:
+    """An argument as JSON: plain values as they are; a task source by its description and, where it is none of
+    cotrain's, by the class that makes it again."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, tuple | list):
+        return [describe_argument(name, v) for v in value]
+    describe = getattr(value, "describe", None)
+    if describe is None:
+        raise ConfigError(
+            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
+        )
+    target = target_of_class(type(value))
+    return {"tasks": describe()} | ({"class": target} if target else {})

@@ -1,0 +1,54 @@
+"""What is found by a name: methods, task sources and commands, those of this package and those of installed ones.
+
+Another package joins with an entry point, whose name is what a user types and whose value is where the function or the
+class is:
+
+    [project.entry-points."cotrain.methods"]    # functions decorated with @recipe: `cotrain run my_method`
+    my_method = "my_package.my_method:my_method"
+    [project.entry-points."cotrain.tasks"]      # classes of task sources: `--tasks riddles`, or `riddles:hard`, where
+    riddles = "my_package.riddles:Riddles"      # what stands behind the colon is their first argument
+    [project.entry-points."cotrain.commands"]   # functions of the words behind the command that return an exit code
+    plot = "my_package.plot:plot"
+
+A name of this package cannot be taken by another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.user_code import failure_of
+
+METHODS, TASKS, COMMANDS = "cotrain.methods", "cotrain.tasks", "cotrain.commands"
+
+
+def shipped(group: str) -> dict[str, str]:
+    """Name → ``module:attribute`` of the methods and task sources that the package's methods bring along."""
+    table: dict[str, str] = getattr(import_module("cotrain.methods"), group.rpartition(".")[2].upper())
+    return table
+
+
+def joined(group: str) -> dict[str, str]:
+    """Name → ``module:attribute`` of what installed packages have registered in this group."""
+    return {point.name: point.value for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+
+
+def load_named(group: str, name: str, own: dict[str, str], what: str, others: Iterable[str] = ()) -> Any:
+    """The object behind a name, from ``own`` or else from an installed package. Raises UnknownName, in which ``what``
+    is the kind of thing and ``others`` are further names to suggest; ConfigError where a package's own does not
+    load."""
+    place = own.get(name)
+    if place is not None:
+        module, _, attribute = place.partition(":")
+        return getattr(import_module(module), attribute)
+    point = next(iter(entry_points(group=group, name=name)), None)
+    if point is None:
+        raise UnknownName(what, name, [*own, *others, *joined(group)])
+    try:
+        return point.load()
+    except Exception as error:
+        raise ConfigError(f"{what} {name!r} of an installed package ({point.value}): {failure_of(error)}") from error

@@ -1,0 +1,100 @@
+"""Bubblewrap: namespaces made by the program ``bwrap``, which may do so where a user may not.
+
+The answer runs in a Python of its own (``inside.py``), started for each program: that costs ten times as much as a
+fork. The examiner stays outside, where no process of the answer can be seen from within. Killing bwrap's own two
+processes kills all in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from cotrain.grading.cells import filters, limits, system
+from cotrain.grading.cells.sweeper import Folders
+from cotrain.grading.cells.watch import below
+
+BOX, PACKAGE = "/box", "/cotrain-package"
+
+
+class Bubblewrap:
+    """See ``cells.Cell``."""
+
+    process_table: int | str = "/proc"
+
+    def __init__(self, memory: int, inside: str) -> None:
+        found = shutil.which("bwrap")
+        if found is None:
+            raise OSError("bwrap is not on the PATH")
+        self._command, self._memory, self._inside = [found, *_arguments()], memory, inside
+        self.folder: Path | None = None
+
+    def enter(self) -> None:
+        self._folders = Folders(os.geteuid(), lambda: None)
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+
+    def split(self) -> None:
+        self.folder = self._folders.next()
+
+    def shut_in(self, channel: int) -> None:
+        limits.first_to_go()
+        limits.close_all_but(channel)
+        os.set_inheritable(channel, True)
+        python = [
+            sys.executable,
+            "-P",
+            "-S",
+            "-m",
+            "cotrain.grading.cells.inside",
+            str(channel),
+            str(self._memory),
+            self._inside,
+        ]
+        command = [*self._command, "--bind", str(self.folder), BOX, "--chdir", BOX, "--remount-ro", "/", "--", *python]
+        os.execve(command[0], command, {})
+
+    def guard(self, keep: tuple[int, ...]) -> None:
+        limits.close_all_but(*keep)
+        limits.limit_examiner(self._memory)
+        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+        system.prctl(system.PR_SET_DUMPABLE, 0)
+        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def end(self, examiner: int, answer: int) -> None:
+        while True:
+            for process in below(os.getpid()):
+                with contextlib.suppress(
+                    ProcessLookupError, PermissionError
+                ):  # ended, or ends with its namespace's first one
+                    os.kill(process.pid, signal.SIGKILL)
+            try:
+                ended = os.waitpid(-1, os.WNOHANG)[0]
+            except ChildProcessError:
+                return
+            if not ended:
+                time.sleep(0.001)
+
+
+def _arguments() -> list[str]:
+    """The cell, in bwrap's words."""
+    words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
+    for place in limits.places():
+        if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():
+            words += ["--symlink", os.readlink(place), place]
+        else:
+            words += ["--ro-bind", place, place]
+    for device in filters.DEVICES:
+        words += ["--dev-bind", device, device]
+    words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain"]
+    if not any(place.startswith("/tmp/") for place in limits.places()):  # else Python itself lies there
+        words += ["--symlink", BOX, "/tmp"]
+    packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    given = {**limits.environment(BOX), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([PACKAGE, *packages])}
+    for name, value in given.items():
+        words += ["--setenv", name, value]
+    return words

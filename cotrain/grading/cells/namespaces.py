@@ -1,0 +1,141 @@
+"""Namespaces: a program sees one process beside its own, no network, and no files but Python's and those that it
+writes.
+
+::
+
+    pool ── supervisor ── server (1 of its own process ids, root of its own files) ──┬─ examiner (1 of theirs)
+                                                                                     └─ answer and what it starts
+
+When a namespace's first process ends, the kernel ends all in it and lets none be started: killing the examiner kills
+the answer with all its children, killing the supervisor or the server kills everybody. The answer's folder is a file
+system in memory, of limited size and number of files, that goes with the last process in it.
+
+Root gives examiner and answer users of their own. Another user takes a user namespace: there all three are the same
+user, the answer without capabilities, and what keeps it from the examiner is that the first process of a namespace
+takes no signal that it has not asked for, that it cannot be traced (not dumpable), and that there is no /proc.
+
+Left out: a cgroup, as the number of processes is limited for the user, and their memory is watched (``watch.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from cotrain.grading.cells import PROCESSES, filters, limits, system
+from cotrain.grading.cells.users import become, spare_users
+
+BOX = "/box"  # where programs work
+APART = system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
+FIXED = system.MS_NOSUID | system.MS_NODEV | 8 | 1024 | 2048  # flags of a mount that a user may not take off
+
+
+class Namespaces:
+    """See ``cells.Cell``."""
+
+    process_table: int | str
+    folder: Path | None = None  # the file system has its own limits
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._users: list[int] = []
+        with contextlib.suppress(OSError):  # root of a user namespace that has no other user is root by name alone
+            self._users = spare_users(2) if os.geteuid() == 0 else []
+        self._root = bool(self._users)
+
+    def enter(self) -> None:
+        user, group = os.geteuid(), os.getegid()
+        own = 0 if self._root else system.CLONE_NEWUSER
+        system.unshare(own | APART)
+        if not self._root:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        if server := os.fork():
+            _supervise(server)
+        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        self.process_table = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        self._ids = os.open("self/ns/pid", os.O_RDONLY, dir_fd=self.process_table)
+        _take_root()
+
+    def split(self) -> None:
+        system.setns(self._ids, system.CLONE_NEWPID)  # back, for a process can leave its own only
+        system.unshare(system.CLONE_NEWPID)
+
+    def shut_in(self, channel: int) -> None:
+        system.unshare(system.CLONE_NEWNS)
+        user, group = (self._users[1], self._users[1]) if self._root else (os.geteuid(), os.getegid())
+        most = f"size={limits.FOLDER_BYTES},nr_inodes={limits.FOLDER_FILES},mode=700,uid={user},gid={group}"
+        system.mount("box", BOX, "tmpfs", system.MS_NOSUID | system.MS_NODEV, most)
+        limits.first_to_go(self.process_table)
+        limits.work_in(BOX)
+        limits.close_all_but(channel)
+        same = 0 if self._root else 2  # server and examiner, which count as the same user
+        limits.limit_all(self._memory, PROCESSES + same)
+        become(user) if self._root else system.drop_capabilities()
+        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+        filters.refuse_calls(alone=False)
+
+    def guard(self, keep: tuple[int, ...]) -> None:
+        limits.close_all_but(*keep)
+        limits.limit_examiner(self._memory)
+        become(self._users[0]) if self._root else system.drop_capabilities()
+        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+        system.prctl(system.PR_SET_DUMPABLE, 0)
+        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own handler would let this signal in
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come here
+
+    def end(self, examiner: int, answer: int) -> None:
+        for pid in (examiner, answer):  # the first kills all
+            os.kill(pid, signal.SIGKILL)
+        for pid in (answer, examiner):  # the first of a namespace ends as its last
+            os.waitpid(pid, 0)
+
+
+def _supervise(server: int) -> None:
+    """What the pool knows as its process: it ends with the server and the server with it."""
+    status = os.waitpid(server, 0)[1]
+    os._exit(os.waitstatus_to_exitcode(status) & 127)
+
+
+def _take_root() -> None:
+    """Make a root of what Python needs, read only, and go there. It is built over /proc, where nothing of that lies."""
+    system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
+    system.mount("root", "/proc", "tmpfs", system.MS_NOSUID | system.MS_NODEV, "mode=755,size=1m")
+    root = Path("/proc")
+    for place in limits.places():
+        at = root / place.lstrip("/")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():
+            at.symlink_to(os.readlink(place))
+        else:
+            _show(place, at)
+    (root / "dev").mkdir()
+    for device in filters.DEVICES:
+        _show(device, root / device.lstrip("/"))
+    (root / BOX.lstrip("/")).mkdir()
+    if not (
+        root / "tmp"
+    ).exists():  # where Python itself lies below /tmp, programs find their folder as the current one
+        (root / "tmp").symlink_to(BOX)
+    os.chdir(root)
+    system.pivot_root_here()
+    os.chdir("/")
+    shut = system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID
+    system.mount("none", "/", None, shut | system.MS_NODEV)
+    sys.path[:] = [path for path in sys.path if Path(path).exists()]
+
+
+def _show(place: str, at: Path) -> None:
+    """A file or directory at another place, read only."""
+    if Path(place).is_dir():
+        at.mkdir(parents=True, exist_ok=True)
+    else:
+        at.touch()
+    system.mount(place, str(at), None, system.MS_BIND | system.MS_REC)
+    shut = system.MS_REMOUNT | system.MS_BIND | system.MS_RDONLY | system.MS_NOSUID
+    system.mount("none", str(at), None, shut | os.statvfs(at).f_flag & FIXED)

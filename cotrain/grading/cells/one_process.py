@@ -1,0 +1,69 @@
+"""One process: for a user who has neither namespaces nor root's rights, on any Unix.
+
+No second process or thread can be started (a limit of 0 on processes holds for every user but root), so nothing is left
+to find when the one is killed. It runs as the same user. On Linux seccomp refuses it signals to others and all that
+reaches into them, and Landlock all files but Python's and its own; elsewhere, or on older kernels, **it can read this
+user's files and signal his processes**.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from cotrain.grading.cells import limits
+from cotrain.grading.cells.sweeper import Folders
+
+
+class OneProcess:
+    """See ``cells.Cell``."""
+
+    process_table: int | str = "/proc"
+
+    def __init__(self, memory: int) -> None:
+        if os.geteuid() == 0:
+            raise OSError("no limit on processes holds for root")
+        self._memory = memory
+        self.folder: Path | None = None
+
+    def enter(self) -> None:
+        self._folders = Folders(os.geteuid(), lambda: None)
+        if sys.platform == "linux":
+            from cotrain.grading.cells import system
+
+            system.prctl(system.PR_SET_DUMPABLE, 0)  # its memory is shut to its own user
+
+    def split(self) -> None:
+        self.folder = self._folders.next()
+
+    def shut_in(self, channel: int) -> None:
+        folder = str(self.folder)
+        limits.work_in(folder)
+        limits.close_all_but(channel)
+        limits.limit_all(self._memory, 0)
+        if sys.platform == "linux":
+            from cotrain.grading.cells import filters, system
+
+            system.prctl(system.PR_SET_DUMPABLE, 1)
+            limits.first_to_go()
+            system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+            system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+            filters.refuse_files(limits.places(), folder)
+            filters.refuse_calls(alone=True)
+
+    def guard(self, keep: tuple[int, ...]) -> None:
+        limits.close_all_but(*keep)
+        limits.limit_examiner(self._memory)
+        if sys.platform == "linux":
+            from cotrain.grading.cells import system
+
+            system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+            system.prctl(system.PR_SET_DUMPABLE, 0)
+            system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def end(self, examiner: int, answer: int) -> None:
+        for pid in (examiner, answer):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

@@ -1,0 +1,18 @@
+"""What an exam of a program is: two halves that run in different processes, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cotrain.grading.channel import Channel
+
+Verdict = tuple[bool | None, str | None]  # (value, reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exam:
+    """The two halves, see ``program_server.py``."""
+
+    inside: Callable[[int], None]  # in the cell: runs what comes over the channel with this descriptor
+    outside: Callable[[Channel, str, str, float], Verdict]  # of channel, paper, program and deadline in seconds

@@ -1,0 +1,139 @@
+"""One grading process (``grade_worker.py``, ``program_server.py``), as its pool holds it: started, asked, killed with
+all that it started.
+
+Left out: more than one request at a time; a pool has several of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import IO, Any
+
+from cotrain.core.errors import UserError
+from cotrain.core.types import Grade
+from cotrain.grading.cells import Kind
+from cotrain.grading.grade_worker import LEAST_PATIENCE_S, PATIENCE
+
+MATHEMATICS = "cotrain.grading.mathematics:load_mathematics"
+GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
+DIED = "grader died"
+START_S = 120.0  # a worker that has not loaded by then is given up
+
+_ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "SYSTEMROOT",
+)  # nothing else of it, such as keys, is passed on
+
+
+class NotLoaded(UserError):
+    """What compares answers is not here."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.why = why
+        super().__init__(f"answers are graded with {what}, which cannot be loaded: {why}")
+
+
+class Worker:
+    """One process and a thread that reads its replies. ``cell``: the kind of cell that it runs answers in, where they
+    are programs."""
+
+    def __init__(self, memory: int, judging: tuple[str, ...], cell: Kind | None = None) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment["PYTHONHASHSEED"] = "0"  # what a program prints of a set does not depend on the process
+        environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
+        server = ["grade_worker", str(memory)] if cell is None else ["program_server", str(memory), cell]
+        command = [sys.executable, "-P", "-m", f"cotrain.tasks.{server[0]}", *server[1:], *judging]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests: IO[bytes] = self._process.stdin
+        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
+        reader = threading.Thread(target=_read, args=(self._process.stdout, self._replies), daemon=True)
+        reader.start()
+        self._end = weakref.finalize(self, _end_group, self._process)
+        self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
+        self._least_patience_s = LEAST_PATIENCE_S if cell is None else 0.0
+        self._ready = False
+        self._asked = 0
+
+    @property
+    def killed(self) -> bool:
+        return not self._end.alive
+
+    def kill(self) -> None:
+        self._end()
+
+    def ask(self, gold: str, answer: str, deadline_s: float) -> Grade:
+        """Grade one answer; the process is killed when it does not reply as it should."""
+        if not self._ready:
+            greeting = self._reply(START_S)
+            if isinstance(greeting, str):
+                return Grade(value=None, reason=greeting)
+            if greeting.get("ready") is not True:
+                self.kill()
+                raise NotLoaded(self._what, str(greeting.get("error")))
+            self._ready = True
+        self._asked += 1
+        request = json.dumps({"id": self._asked, "gold": gold, "answer": answer, "deadline_s": deadline_s}) + "\n"
+        with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
+            self._requests.write(request.encode("ascii"))
+            self._requests.flush()
+        reply = self._reply(max(PATIENCE * deadline_s, self._least_patience_s) + GRACE_S)
+        if isinstance(reply, str):
+            return Grade(value=None, reason=reply)
+        if reply.get("id") != self._asked:
+            self.kill()
+            return Grade(value=None, reason=DIED)
+        return Grade(value=reply["value"], reason=reply["reason"])
+
+    def _reply(self, timeout_s: float) -> dict[str, Any] | str:
+        """The next reply, or why there is none; then the process is killed."""
+        try:
+            line = self._replies.get(timeout=timeout_s)
+        except queue.Empty:
+            self.kill()
+            return "timeout"
+        if line is None:
+            self.kill()
+            return DIED
+        return json.loads(line)
+
+
+def _read(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
+    with stream:
+        for line in stream:
+            replies.put(line)
+    replies.put(None)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with all that it started. Runs once, before anybody has waited for it: the id is still its own."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()

@@ -1,0 +1,133 @@
+r"""Numbers that sympy would compute for minutes, refused where it begins to: ``install`` puts limits into this
+process's sympy.
+
+``sizes.py`` looks at an answer's text and knows a few shapes. This knows none: whichever way ``7^{40000000}``,
+``\binom{10^7}{5}`` or the harmonic number of ten million come about (in a product, a sum, a matrix, a gcd), they come
+about in one of the functions of ``_LIMITS``, which then raises ``TooLarge`` in microseconds, and nothing has to be
+killed. It is a ``BaseException``: math-verify goes on after any other.
+
+For a process that is of no other use (``grade_worker.py``). A function that this version of sympy does not have is
+passed over: there the deadline is all. Left out: algebra that is slow without a large number, such as long polynomials
+and integrals.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+from cotrain.grading.sizes import FACTORIAL, POWER
+
+FEW = 2_000  # terms or factors that are computed one by one
+EXPANDED = 5_000  # terms of an expanded power
+BITS = 50_000  # precision of a constant such as π
+
+
+class TooLarge(BaseException):
+    """A number is too large to compute."""
+
+
+def _power(base: Any, exponent: Any) -> bool:
+    """Of a rational base and a rational exponent."""
+    if not exponent.is_Rational or max(abs(base.p), base.q) < 2:
+        return False
+    return abs(exponent.p) * math.log10(max(abs(base.p), base.q)) > POWER * exponent.q
+
+
+def _more_than(limit: float) -> Callable[..., bool]:
+    return lambda number, *_: _whole(number) and abs(int(number)) > limit
+
+
+def _binomial(n: Any, k: Any) -> bool:
+    if not _whole(k):
+        return False
+    chosen = min(int(k), int(n) - int(k)) if _whole(n) and int(n) >= int(k) >= 0 else abs(int(k))
+    return chosen > FACTORIAL
+
+
+def _factors(first: Any, count: Any) -> bool:
+    """Of a rising or falling factorial."""
+    return _whole(count) and abs(int(count)) > (FACTORIAL if _whole(first) else FEW)
+
+
+def _expanded(variables: Any, power: Any) -> bool:
+    """Of the coefficients of a sum of so many terms to a power: there are C(n + m − 1, m − 1)."""
+    return int(power) > EXPANDED or math.comb(int(power) + int(variables) - 1, int(variables) - 1) > EXPANDED
+
+
+def _symbolic(matrix: Any, *_: Any, **__: Any) -> bool:
+    """Of a determinant: expanded, it has n! products."""
+    return int(matrix.rows) > 5 and bool(matrix.free_symbols)
+
+
+def _terms(*arguments: Any) -> bool:
+    _, first, last = arguments[-1]
+    return _whole(last - first) and int(last - first) > FEW
+
+
+def _deep(_: int, terms: int, *__: Any) -> bool:
+    """Of a series for e or π, which has a term for at most eleven bits (e) or 47 (π)."""
+    return terms > BITS / 8
+
+
+def _precise(_: Any, bits: int, *__: Any) -> bool:
+    return bits > BITS
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) or getattr(value, "is_Integer", False) is True
+
+
+_FACTORIALS, _NUMBERS = "sympy.functions.combinatorial.factorials", "sympy.functions.combinatorial.numbers"
+
+# Where: module, class or "", function; whether its arguments (without a class) are too large.
+_LIMITS: tuple[tuple[str, str, str, Callable[..., bool]], ...] = (
+    ("sympy.core.numbers", "Rational", "_eval_power", _power),
+    ("sympy.core.numbers", "Integer", "_eval_power", _power),
+    (_FACTORIALS, "factorial", "eval", _more_than(FACTORIAL)),
+    (_FACTORIALS, "factorial2", "eval", _more_than(FACTORIAL)),
+    (_FACTORIALS, "subfactorial", "eval", _more_than(FACTORIAL)),
+    (_FACTORIALS, "binomial", "eval", _binomial),
+    (_FACTORIALS, "RisingFactorial", "eval", _factors),
+    (_FACTORIALS, "FallingFactorial", "eval", _factors),
+    (_NUMBERS, "harmonic", "eval", _more_than(FEW)),
+    (_NUMBERS, "bernoulli", "eval", _more_than(FEW)),
+    (_NUMBERS, "fibonacci", "eval", _more_than(POWER)),
+    ("sympy.functions.special.gamma_functions", "gamma", "eval", _more_than(FACTORIAL)),
+    ("sympy.ntheory.multinomial", "", "multinomial_coefficients", _expanded),
+    ("sympy.ntheory.multinomial", "", "binomial_coefficients", lambda power: _expanded(2, power)),
+    ("sympy.matrices.matrixbase", "MatrixBase", "det", _symbolic),
+    ("sympy.concrete.summations", "", "eval_sum_direct", _terms),
+    ("sympy.concrete.products", "Product", "_eval_product_direct", _terms),
+    ("mpmath.libmp.libelefun", "", "bspe", _deep),
+    ("mpmath.libmp.libelefun", "", "bs_chudnovsky", _deep),
+    ("mpmath.libmp.libelefun", "", "machin", _precise),
+)
+
+
+def install() -> None:
+    """Put the limits in; a second call puts them in again, which does no harm."""
+    for module, owner, name, large in _LIMITS:
+        place: Any = importlib.import_module(module)
+        if owner:
+            place = getattr(place, owner, None)
+        found = vars(place).get(name) if place is not None else None
+        if isinstance(found, classmethod):
+            setattr(place, name, classmethod(_limited(found.__func__, large, 1)))
+        elif callable(found):
+            setattr(place, name, _limited(found, large, 0))
+
+
+def _limited(function: Callable[..., Any], large: Callable[..., bool], skip: int) -> Callable[..., Any]:
+    """``function``, which refuses what is large by its arguments after the first ``skip``."""
+
+    @functools.wraps(function)
+    def limited(*arguments: Any, **settings: Any) -> Any:
+        if large(*arguments[skip:], **settings):
+            raise TooLarge
+        return function(*arguments, **settings)
+
+    return limited

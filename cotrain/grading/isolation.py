@@ -1,0 +1,131 @@
+"""Which cell (``cells/``) programs run in here: the first kind that passes a test of its own, run once for each
+process.
+
+The test is an exam like any other. Its program tries to start more processes than it may and imports from the library;
+it is right where the first fails and the second does not. Where no kind of cell passes, no program is run: a fork bomb
+would take the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+from cotrain.core.errors import ConfigError
+from cotrain.grading.cells import KINDS, PROCESSES, Kind
+from cotrain.grading.grade_process import NotLoaded, Worker
+
+MEMORY_BYTES = 1 << 30  # address space of a program
+JUDGING = "cotrain.grading.program_worker:load_programs"
+TRIED = 4 * PROCESSES  # processes that the test tries to start; they sleep
+DEADLINE_S = 5.0
+_PATH_LENGTH = 60  # of a directory for a socket, whose path has 107 bytes at most
+ABOUT: dict[Kind, str] = {
+    "namespaces": "each program has a user or user namespace and process ids of its own",
+    "bubblewrap": "each program has process ids of its own, through bwrap",
+    "own user": "programs run as a user that nothing else runs as",
+    "one process": "programs run as this user, without a second process or thread",
+}
+_TEST = f"""
+def begun():
+    import os, time
+    for n in range({TRIED}):
+        try:
+            if not os.fork():
+                time.sleep(60)
+                os._exit(0)
+        except OSError:
+            return n
+    return {TRIED}
+def imported():
+    import colorsys
+    return colorsys.rgb_to_hsv(0, 0, 0)
+def read(path):
+    try:
+        return open(path).read()
+    except OSError:
+        return None
+def reached(address):
+    import socket
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect((address, 9))
+    except OSError:
+        return False
+    return True
+def delivered(paths):
+    import socket
+    def send(one, path):
+        try:
+            one().sendto(b"x", path)
+        except OSError:
+            return False
+        return True
+    datagram = socket.AF_UNIX, socket.SOCK_DGRAM
+    ways = (lambda: socket.socket(*datagram), lambda: socket.socketpair(*datagram)[0])
+    return any(send(one, path) for one in ways for path in paths)
+"""
+
+
+@cache
+def chosen() -> Kind:
+    """The kind of cell that programs run in. Raises ConfigError where there is none."""
+    found = {}
+    for kind in KINDS:
+        if (problem := fault(kind)) is None:
+            return kind
+        found[kind] = problem
+    said = "; ".join(f"{kind}: {problem}" for kind, problem in found.items())
+    raise ConfigError(
+        "programs cannot be run here, as nothing would limit how many processes one starts: run as root or where "
+        "users may make"
+        f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {said}"
+    )
+
+
+def fault(kind: Kind) -> str | None:
+    """Why programs cannot run in this kind of cell; None where they can."""
+    return _tried(kind, {"too many processes": f"begun() < {PROCESSES}", "no import": "imported() == (0.0, 0.0, 0)"})
+
+
+def ways_out(kind: Kind) -> list[str]:
+    """What this kind of cell leaves open here: "other files", "network", "Unix sockets"."""
+    short = None if len(tempfile.gettempdir()) < _PATH_LENGTH else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="cotrain-", dir=short) as folder, ExitStack() as opened:
+        os.chmod(folder, 0o755)
+        file, names = f"{folder}/file", [f"{folder}/socket"]
+        Path(file).write_text("seen")
+        if sys.platform == "linux":
+            names.append(f"\0{Path(folder).name}")  # an abstract one
+        for name in names:
+            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(name)
+        for path in (file, names[0]):
+            os.chmod(path, 0o666)
+        checks = {
+            "other files": f"read({file!r}) is None",
+            "network": "not reached('192.0.2.1')",  # a route is asked for
+            "Unix sockets": f"not delivered({names!r})",
+        }
+        return [name for name, check in checks.items() if _tried(kind, {name: check}) is not None]
+
+
+def _tried(kind: Kind, checks: dict[str, str]) -> str | None:
+    """The first of these tests that fails, or why there was none."""
+    worker = Worker(MEMORY_BYTES, (JUDGING,), kind)
+    try:
+        for name, check in checks.items():
+            names = ["begun", "imported", "read", "reached", "delivered"]
+            paper = json.dumps({"imports": [], "names": names, "before": "", "tests": f"assert {check}"})
+            grade = worker.ask(paper, _TEST, DEADLINE_S)
+            if grade.value is not True:
+                return f"{name} ({grade.reason})"
+    except NotLoaded as error:
+        return error.why
+    finally:
+        worker.kill()
+    return None

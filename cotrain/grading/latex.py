@@ -1,0 +1,131 @@
+r"""A faster way for math-verify's LaTeX parser to the same trees: ``install`` puts it into this process.
+
+The parser (ANTLR's, in plain Python) predicts each decision of its grammar with full context, called LL, and takes 15
+ms for each term of a polynomial and seconds for ``((((((((((x))))))))))``. Here a text is read in two stages, as
+ANTLR's authors advise (Parr, Harwell, Fisher 2014: Adaptive LL(*) Parsing):
+
+1. prediction without context (SLL), which either ends in an error or reads what LL reads. Where it often goes wrong, it
+   has context after all: at the ``d x`` of integrals, and at which of ``x``, ``x^2``, ``x_1``, ``x^2_1`` and ``x_1^2``
+   begins here, which a look at the tokens behind the group mostly tells;
+2. where that ends in an error, LL.
+
+A text that needs more than ``STEPS`` of either is ``TooLarge``: three times what any answer of eleven benchmarks needs.
+
+The look at the tokens knows one version of the grammar by heart, so ``install`` first reads a few texts in both ways;
+where they differ, that decision is left to LL.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from cotrain.grading.guards import TooLarge
+
+STEPS = 100_000  # closures of configurations, about half a second of prediction; with full context one counts as five
+SYMBOL = "atom_expr"  # the rule of a letter or symbol with an exponent, an index, or both
+FACTOR = "unary"  # of factors without a sign between, of which d x may be two
+BOTH, BOTH_TURNED, INDEX, EXPONENT = 1, 2, 3, 4  # its alternatives: x^2_1, x_1^2, x_1, x^2
+PROBES = ("x^2-1", "x_1", "x_{1}^{2}", "x^{2}_{1}")
+
+
+def install() -> None:
+    """Once for a process. Raises ImportError where there is no such parser."""
+    prediction = importlib.import_module("antlr4.atn.PredictionMode").PredictionMode
+    reader: Any = importlib.import_module("latex2sympy2_extended.latex2sympy2")._Latex2Sympy
+    create, parse = reader.create_parser, reader.parse
+    looking = True
+
+    def create_parser(self: Any, text: str) -> Any:
+        parser = create(self, text)
+        parser._interp.closure_ = _counted(parser._interp.closure_)
+        if self.__dict__.get("simply"):
+            parser._interp.predictionMode = prediction.SLL
+            rules = {SYMBOL, FACTOR} if "\\int" in text else {SYMBOL}
+            parser._interp.adaptivePredict = _predicting(parser, prediction, rules, looking)
+        return parser
+
+    def parse_simply(self: Any, text: str) -> Any:
+        self.simply = True
+        try:
+            return parse(self, text)
+        finally:
+            self.simply = False
+
+    def parse_twice(self: Any, text: str) -> Any:
+        try:
+            return parse_simply(self, text)
+        except Exception:  # noqa: BLE001  whatever it is, the full prediction meets it again or reads on
+            return parse(self, text)
+
+    reader.create_parser = create_parser
+    looking = all(_alike(reader, parse, parse_simply, text) for text in PROBES)
+    reader.parse = parse_twice
+
+
+def _alike(reader: Any, parse: Callable[..., Any], simply: Callable[..., Any], text: str) -> bool:
+    """Whether both ways give the same tree, where the faster one gives any."""
+    try:
+        found = simply(reader(is_real=True), text)
+    except Exception:  # noqa: BLE001  then the full prediction is asked
+        return True
+    return bool(found == parse(reader(is_real=True), text))
+
+
+def _counted(closure: Callable[..., None]) -> Callable[..., None]:
+    """A parser's, which ends after so many steps."""
+    left = STEPS
+
+    def counted(config: Any, configs: Any, busy: Any, predicates: bool, full: bool, depth: int, epsilon: bool) -> None:
+        nonlocal left
+        left -= 5 if full else 1
+        if left < 0:
+            raise TooLarge
+        closure(config, configs, busy, predicates, full, depth, epsilon)
+
+    return counted
+
+
+def _predicting(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
+    """The parser's prediction, with context in ``rules`` alone, and of symbols only where the tokens do not tell."""
+    interpreter, predict, names = parser._interp, parser._interp.adaptivePredict, parser.ruleNames
+    full = {n: names[s.ruleIndex] for n, s in enumerate(parser.atn.decisionToState) if names[s.ruleIndex] in rules}
+
+    def decide(tokens: Any, decision: int, context: Any) -> int:
+        if decision not in full:
+            return int(predict(tokens, decision, context))
+        if looking and full[decision] == SYMBOL and (seen := _alternative(tokens)) is not None:
+            return seen
+        interpreter.predictionMode = prediction.LL
+        try:
+            return int(predict(tokens, decision, context))
+        finally:
+            interpreter.predictionMode = prediction.SLL
+
+    return decide
+
+
+def _alternative(tokens: Any) -> int | None:
+    """Which alternative begins at the next token; None where these tokens alone do not say."""
+    first = tokens.LT(1).text
+    if first not in ("^", "_"):
+        return None
+    depth, ahead = 0, 2
+    while True:
+        token = tokens.LT(ahead)
+        if token is None or token.type < 0:
+            return None
+        depth += (token.text == "{") - (token.text == "}")
+        if depth <= 0:
+            break
+        ahead += 1
+    if ahead == 2 and not (depth == 0 and token.text.isalnum()):
+        return None
+    behind = tokens.LT(ahead + 1)
+    other = behind is not None and behind.text == ("_" if first == "^" else "^")
+    if other and ahead == 2:
+        return None  # of x^y_1 the index may be that of y
+    if first == "^":
+        return BOTH if other else EXPONENT
+    return BOTH_TURNED if other else INDEX

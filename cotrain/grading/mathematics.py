@@ -1,0 +1,100 @@
+r"""How mathematical answers are compared: math-verify, told first what needs no algebra. Loaded by ``grade_worker.py``.
+
+1. **Read** gold and answer, by a faster way through math-verify's parser to the same trees (``latex.py``).
+2. **Certainly different** by intervals (``bounds.py``): wrong, at once.
+3. **math-verify's comparison**, in a sympy that refuses numbers too large to compute (``guards.py``): "too large".
+
+What is slow after all runs into the deadline of the process. Left out: math-verify's own timeouts, since that deadline
+covers parsing as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from cotrain.grading.grade_worker import LEAST_PATIENCE_S, Judging, Verdict
+
+_TINY = re.compile(r"(?<![\d.])0*\.(0{4}\d{1,60})(?!\d)")  # math-verify rounds decimals to six places
+
+READ = 256  # gold answers that are kept as they were read: a group's answers have one
+
+WARM = (
+    ("\\frac12", "x^2+x"),
+    ("2\\sqrt{2}", "\\sqrt{8}"),
+    ("(1, 2)", "(1,3)"),
+    ("2x^2+1", "e^{x}\\cdot\\sin(2x)"),
+    ("3!", "x=6"),
+)
+
+# What of the grammar and of sympy an answer may need. One of a kind, as the second is quick.
+_KINDS = r"""\frac{x^2-1}{x+1}; \sqrt[3]{2}+\sqrt{5}; \left(\frac{1}{2}\right)^{3}; \log_{2}(x)+\ln 3; \tan(x)\cos(2x);
+\sin^2(x); (1, 2); \{1, \sqrt{2}\}; (0, 1] \cup [3, \infty); x > 3; \sum_{k=1}^{9} k^2; \prod_{k=1}^{4} k;
+\sum_{k=1}^{n} \frac{1}{k}; \int_0^1 x^2 dx; \lim_{x \to 0} \frac{\sin x}{x};
+\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}; |x-1| + \lfloor \pi \rfloor; (2+3i)^2; x_{1}^{2} + y_{2}; x^{y}; 2 \pi r;
+y = 2x + 1; \pm 3; 30^\circ; e^{-x^2}; \gcd(4, 6); \Gamma(5); a \mod 7; 5! + \binom{6}{2}; 50\%; \text{yes}"""
+LESSONS = tuple(("\\frac{7}{2}", kind.strip()) for kind in _KINDS.split(";"))
+
+# What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
+_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def load_mathematics() -> Judging:
+    """Math-verify, warm. Raises ImportError when it is not installed."""
+    read, judge = load_judge()
+    for gold, answer in WARM:  # the first comparisons load half of sympy: not at the expense of somebody's deadline
+        judge(gold, answer)
+    return Judging(judge=judge, read=read, least_patience_s=LEAST_PATIENCE_S, lessons=LESSONS)
+
+
+def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]]:
+    """Import math-verify (slow) and return what reads a gold answer, for ``judge`` to find, and the comparison. Raises
+    ImportError when it is not installed."""
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    from cotrain.grading import bounds, guards, latex
+
+    guards.install()
+    latex.install()
+    # "6 t" is no 6, which its list of units has; units are read in grading/quantities.py
+    plain = replace(LatexExtractionConfig().normalization_config, units=False)
+    config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain)]
+
+    def read(text: str) -> list[Any]:
+        text = _TINY.sub(lambda found: f"\\frac{{{int(found[1])}}}{{1{'0' * len(found[1])}}}", text)
+        return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
+
+    @functools.lru_cache(maxsize=READ)
+    def read_gold(text: str) -> tuple[Any, ...] | str:
+        """What it may be, or why it cannot be read."""
+        try:
+            return tuple(read(text))
+        except guards.TooLarge:
+            return "too large"
+        except MemoryError:
+            return "out of memory"
+        except _ODD:
+            return "grader error"
+
+    def judge(gold: str, answer: str) -> Verdict:
+        golds = read_gold(gold)
+        if isinstance(golds, str):
+            return None, golds
+        if not golds:
+            return None, "gold not readable"
+        try:
+            answers = read(answer)
+            if not answers or bounds.certainly_different(golds, answers):
+                return False, None
+            return bool(verify(list(golds), answers, timeout_seconds=None, raise_on_error=True)), None
+        except guards.TooLarge:
+            return None, "too large"
+        except MemoryError:
+            return None, "out of memory"
+        except _ODD:
+            return None, "grader error"
+
+    return read_gold, judge

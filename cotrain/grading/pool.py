@@ -1,0 +1,362 @@
+r"""Is an answer right? Plain numbers and equal texts at once, everything else by math-verify in a disposable process.
+
+A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``None`` is a fact about the grader, with
+its reason: "timeout", "too large", "grader died", "out of memory", "grader error", "gold not readable". The caller
+masks such a sample; a grader that failed never turns into a wrong answer.
+
+Most answers that would keep math-verify busy for ever are seen by their text (``sizes.py``), are certainly different
+from the gold answer (``bounds.py``), or are refused when they begin to be large (``guards.py``, ``latex.py``), in
+milliseconds. Of the rest each costs a deadline: the fork that does the work is killed and another takes its place
+(``grade_worker.py``), so that the next answer is graded as if nothing had happened; a process that does not even say so
+is killed with its whole group and replaced. (Pools whose tasks cannot be killed fail here: a few such answers occupy
+all workers, and from then on every right answer is graded wrong.)
+
+Left out: several correct gold answers, tolerances, units that need converting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import re
+import threading
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.grading.cells import Kind
+from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
+from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
+from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, ratio
+from cotrain.grading.sizes import too_large
+from cotrain.text.parsers import final_answer, last_boxed
+
+MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
+LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify
+MEMORY_BYTES = 3 << 30  # address space of a worker
+DEADLINE_S = 2.0  # CPU time of a grade
+FIRST = 16  # part of the deadline for the first try of a comparison of mathematics
+TRIES = 3  # full deadlines that fail before there must be savings for another
+SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
+APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
+LAYERS = 8  # of wrapping around an answer
+READ = 1024  # answers that are kept as they were read
+WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
+
+
+class GradingPool:
+    """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
+
+    ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is
+    not math-verify. ``memory``: bytes of address space of each. ``cell``: where answers are programs, what they run in
+    (``isolation.py``).
+
+    A process that dies is replaced, and its answer tried once more; "grader died" is the reason of one that ended two
+    of them.
+
+    Mathematics is tried for a ``FIRST`` part of the deadline, which is enough for all but three right answers in a
+    thousand; what takes longer is tried again for all of it, as long as there are ``TRIES`` left: one is lost where
+    that fails too, and ``SAVED`` of one comes back with each grade that is given. So a few slow answers have all the
+    time they need, and many of them cost little each. Use it as a context manager or call ``close``; forgotten
+    processes end with this one.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        deadline_s: float = DEADLINE_S,
+        judging: Sequence[str] = (MATHEMATICS,),
+        memory: int = MEMORY_BYTES,
+        cell: Kind | None = None,
+    ) -> None:
+        if workers < 1 or deadline_s <= 0:
+            raise ConfigError(f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}")
+        self.deadline_s = deadline_s
+        self._start = (memory, tuple(judging), cell)
+        self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
+        self._tries, self._counting = float(TRIES), threading.Lock()
+        self._closed = False
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
+        for _ in range(workers):
+            self._idle.put(None)
+        self._places = workers
+
+    def grade(self, gold: str, answer_text: str) -> Grade:
+        """Compare an answer (the answer alone, not the text around it) with the gold answer.
+
+        Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once
+        a worker is free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
+        """
+        compared = _compare(gold, answer_text)
+        if isinstance(compared, Grade):
+            return compared
+        gold, answer = compared
+        if len(answer) > LONG + 10 * len(gold) or too_large(answer):
+            return Grade(value=None, reason="too large")
+        return self.ask(gold, answer)
+
+    def ask(self, gold: str, answer: str) -> Grade:
+        """The grade of a process, without a shortcut; limits and errors as ``grade``."""
+        if self._first_s is None:
+            return self._ask(gold, answer, self.deadline_s)
+        grade = self._ask(gold, answer, self._first_s)
+        if grade.reason == "timeout" and self._count(-1.0):
+            grade = self._ask(gold, answer, self.deadline_s)
+            if grade.value is not None:
+                self._count(1.0)
+        if grade.value is not None:
+            self._count(SAVED)
+        return grade
+
+    def _count(self, tries: float) -> bool:
+        """Change the number of tries; False where there are too few."""
+        with self._counting:
+            if self._tries + tries < 0:
+                return False
+            self._tries = min(self._tries + tries, float(TRIES))
+            return True
+
+    def _ask(self, gold: str, answer: str, deadline_s: float) -> Grade:
+        if self._closed:
+            raise RuntimeError("this grading pool is closed")
+        worker = self._idle.get()
+        try:
+            worker = worker or Worker(*self._start)
+            grade = worker.ask(gold, answer, deadline_s)
+            if grade.reason == DIED:
+                worker.kill()
+                worker = Worker(*self._start)
+                grade = worker.ask(gold, answer, deadline_s)
+        except BaseException:
+            if worker is not None:  # its answer may still be under way
+                worker.kill()
+            self._idle.put(None)
+            raise
+        if worker.killed:
+            worker = None if self._closed else Worker(*self._start)  # loads while others work
+        self._idle.put(worker)
+        return grade
+
+    async def agrade(self, gold: str, answer_text: str) -> Grade:
+        """``grade``, in a thread of the running loop's executor where it needs a process."""
+        if (quick := quick_grade(gold, answer_text)) is not None:
+            return quick
+        return await asyncio.get_running_loop().run_in_executor(None, self.grade, gold, answer_text)
+
+    def close(self) -> None:
+        """End all processes, waiting for grades under way. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in range(self._places):
+            worker = self._idle.get()
+            if worker is not None:
+                worker.kill()
+
+    def __enter__(self) -> GradingPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class AnswerGrader:
+    """The grader of tasks whose answer is compared by a pool; knows nothing of steps."""
+
+    def __init__(self, workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> None:
+        self._pool = GradingPool(workers=workers, deadline_s=deadline_s)
+
+    def grade(self, task: Task, text: str) -> Grade:
+        """Compare the answer that a text ends on (``parsers.final_answer``) with the gold one; no answer is False."""
+        assert task.answer is not None
+        answer = final_answer(text)
+        return Grade(value=False) if answer is None else self._pool.grade(task.answer, answer)
+
+    async def agrade(self, task: Task, text: str) -> Grade:
+        """``grade``, while others go on."""
+        assert task.answer is not None
+        answer = final_answer(text)
+        return Grade(value=False) if answer is None else await self._pool.agrade(task.answer, answer)
+
+    async def _in_thread(self, task: Task, text: str) -> Grade:
+        return await asyncio.get_running_loop().run_in_executor(None, self.grade, task, text)
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        """None: there is no oracle."""
+        return None
+
+    def close(self) -> None:
+        """End the grading processes."""
+        self._pool.close()
+
+
+async def grade_outside(task: Task, text: str) -> Grade:
+    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else
+    ``task.grade``.
+
+    The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
+    """
+    return await task.grader.agrade(task, text) if isinstance(task.grader, AnswerGrader) else task.grade(text)
+
+
+# -- without a process
+
+
+def vote_key(answer: str) -> str:
+    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and
+    spaces."""
+    read = Quantity(tex=answer) if len(answer) > MAX_ANSWER else read_answer(answer)
+    if read.value is None:
+        return _SPACES.sub("", read.tex).casefold()
+    top, bottom = read.value.as_integer_ratio()
+    bottom *= 100 if read.unit is PERCENT and -1 < read.value < 1 else 1
+    return f"{top:x}/{bottom:x}" if bottom > 1 else f"{top:x}"
+
+
+def quick_grade(gold: str, answer: str) -> Grade | None:
+    """The grade where it needs no algebra: blank, overlong or equal texts, plain numbers, plain words; else None.
+
+    Numbers are compared exactly, without currency signs, thousands separators and trailing zeros. "%" is dropped only
+    if the numbers are then equal and not below 1, and a unit only where the other side has none.
+    """
+    compared = _compare(gold, answer)
+    return compared if isinstance(compared, Grade) else None
+
+
+def _compare(gold: str, answer: str) -> Grade | tuple[str, str]:
+    """The grade, or what math-verify has to compare."""
+    gold, answer = gold.strip(), answer.strip()
+    if len(answer) > MAX_ANSWER and gold != answer:
+        return Grade(value=False)
+    right, said = read_answer(gold), read_answer(answer)
+    if not right.tex:
+        same = gold == answer and bool(gold.strip(". "))
+        return Grade(value=True) if same else Grade(value=None, reason="gold not readable")
+    if not said.tex:
+        return Grade(value=False)
+    if right == said:
+        return Grade(value=True)
+    if not _balanced(said.tex) or has_adjacent_numbers(said.tex):
+        return Grade(value=False)
+    if has_adjacent_numbers(right.tex):
+        return Grade(value=None, reason="gold not readable")
+    if _is_words(right.tex) and _is_words(said.tex):
+        return Grade(value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", said.tex).casefold().split())
+    if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(said.tex)):
+        return Grade(value=choice[1] == right.tex)
+    if said.unit is not None and is_base(said.unit) and (right.unit is None or not is_base(right.unit)):
+        return Grade(value=False)  # 12 is 12 in base ten
+    if (right.letter or said.letter) and (right.value is None or said.value is None):
+        return _with_letter(right), _with_letter(said)  # 6 m is 6 metres, and six times m
+    percent = [side.unit is PERCENT for side in (right, said)]
+    by = Fraction(1)
+    if right.unit is not None and said.unit is not None:
+        found = ratio(said.unit, right.unit)
+        if found is None:
+            return Grade(value=False)
+        by = found
+    if right.value is not None and said.value is not None:
+        value, other = right.value, said.value if by == 1 else Fraction(said.value) * by
+        if value == other and (not -1 < value < 1 or not value or percent[0] == percent[1]):
+            return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
+        if percent[0] != percent[1]:
+            value, other = (Fraction(n) / 100 if p else n for n, p in zip((value, other), percent, strict=True))
+        if value == other:
+            return Grade(value=True)
+        fraction = isinstance(value, Fraction), isinstance(other, Fraction)
+        if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(other)) > APART:
+            return Grade(value=False)  # a rounded decimal may be near enough to a fraction
+    return right.tex, said.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({said.tex})"
+
+
+def _with_letter(read: Quantity) -> str:
+    """An expression whose letter behind a space is a variable."""
+    return f"{read.tex[:-1].rstrip()} {{{read.letter}}}" if read.letter else read.tex
+
+
+@functools.lru_cache(maxsize=READ)
+def read_answer(text: str) -> Quantity:
+    """An answer in one notation (``notation.py``), without its wrapping, with its unit and number apart."""
+    if _NUMBER.fullmatch(text):  # most answers
+        return Quantity(tex=text, value=Decimal(text))
+    unwrapped = _unwrap(plain_signs(text))
+    text = write_tex(unwrapped)
+    text = " ".join((text if text == unwrapped else _unwrap(text)).split())
+    if choice := _BRACKETED.fullmatch(text):
+        text = choice[1]
+    return parse_quantity(text)
+
+
+def _unwrap(text: str) -> str:
+    r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
+    ``\approx``, a full stop."""
+    text = text.strip()
+    if "\\boxed{" in text:
+        text = (last_boxed(text) or text).strip()
+    for _ in range(LAYERS):
+        before = text
+        if not text.endswith(".."):
+            text = text.rstrip(".,;: \n\\")
+        if "**" in text or "<" in text:
+            text = _BOLD.sub(r"\1", text)
+        text = _PREFIX.sub("", text)
+        if text.count("$") - text.count("\\$") in (2, 4, 6, 8, 10, 12, 14, 16):
+            text = _DOLLAR.sub("", text).strip()
+        for left, right in _AROUND if text[-1:] in _ENDINGS else ():
+            inside = text[len(left) : -len(right)].strip()
+            if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
+                if left[-1] == "{" and not _balanced(inside):
+                    continue
+                if left not in inside or left[-1] == "{":
+                    text = inside
+        if text == before:
+            break
+    return text
+
+
+_STYLES = """text mathbf textbf underline fbox mathrm textit emph boldsymbol bm mathit textrm mbox textnormal ensuremath
+mathsf mathtt texttt textsf hbox uline"""
+_AROUND = (
+    *((f"\\{style}{{", "}") for style in _STYLES.split()),
+    *(("\\(", "\\)"), ("\\[", "\\]"), ("{", "}"), *((mark, mark) for mark in ("```", "``", "`", '"', "'"))),
+    *((mark, mark) for mark in ("__", "_", "***", "*")),
+)
+_ENDINGS = frozenset(right[-1] for _, right in _AROUND)
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
+_PREFIX = re.compile(
+    r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
+    r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|approx\.?|roughly|around|exactly|precisely)\s"
+    r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
+    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?"
+    r"\s*[:=]?[*_]{0,3}))\s*"
+)
+_BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
+_CHOICE, _CHOSEN = (
+    re.compile(r"[A-J]"),
+    re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"),
+)
+_MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
+_SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
+
+
+def _balanced(text: str) -> bool:
+    r"""Whether the braces of a text pair up, so that it can stand inside of ``\boxed{…}``; ``\{`` is no brace."""
+    depth, escaped = 0, False
+    for char in text:
+        if not escaped:
+            depth += (char == "{") - (char == "}")
+            if depth < 0:
+                return False
+        escaped = char == "\\" and not escaped
+    return depth == 0 and not escaped
+
+
+def _is_words(text: str) -> bool:
+    """Whether a text is ordinary words ("Monday", "Mrs. Hilt's class"), and not mathematics such as ``xy``."""
+    words = _MARKS.sub("", text).split()
+    return all(word.isalpha() for word in words) and any(len(word) > 3 for word in words)

@@ -1,0 +1,201 @@
+"""The server of programs: one exam after the other, each program in a cell of its own. ``grade_process.Worker`` starts
+it.
+
+::
+
+    pool ──request──▶ examiner ──program, arguments──▶ answer, in its cell
+      ▲                  │    ◀──values──────────────
+      └──grade── server ◀┘ verdict
+
+The server forks both before there is a request, and only the examiner reads it: a program finds no tests in what it has
+inherited, neither its own nor those of the problem before. Nor does it inherit a descriptor other than its channel to
+the examiner; the verdict takes another way. The server looks at the clock, at CPU time, memory and files from outside,
+and ends the cell when the verdict is there or something is too much. Whatever ends an examiner's work early is the
+program's doing, and wrong: "timeout", "MemoryError" and "OSError" where all its processes, or its folder, hold too
+much, and else "program died".
+
+Run as ``python -m cotrain.grading.program_server MEMORY_BYTES KIND MODULE:FUNCTION``. Speaks as ``grade_worker.py``
+does.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+from typing import Any
+
+from cotrain.grading.cells import Cell, cell_of
+from cotrain.grading.cells.watch import TICK_S, below, too_full
+from cotrain.grading.channel import Channel, Gone
+from cotrain.grading.exam import Exam
+from cotrain.grading.grade_worker import PATIENCE
+
+MOST_MEMORY = 1.25  # of all processes of a program together, as a multiple of what one may address
+LOOKING, SELDOM_S = 10.0, 0.2  # looking takes a tenth of the time at most; seconds between two looks, at most
+FAILURES = 10  # examiners in a row that end before they are asked anything
+OPEN, OVER = (
+    {"open": True},
+    {"over": True},
+)  # says an examiner when its cell has opened; when there are no more requests
+KNOWN = (  # loaded once, in the server
+    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
+    "json",
+    "math", "operator", "random", "re", "statistics", "string", "typing",
+)  # fmt: skip
+
+
+def main(memory: int, kind: str, loader: str) -> None:
+    """Serve until standard input ends."""
+    module, _, function = loader.partition(":")
+    exam: Exam = getattr(importlib.import_module(module), function)()
+    for name in KNOWN:
+        importlib.import_module(name)
+    replies = os.dup(1)
+    try:
+        cell = cell_of(kind, memory, f"{exam.inside.__module__}:{exam.inside.__name__}")
+        cell.enter()
+    except OSError as error:
+        _say(replies, {"ready": False, "error": str(error.strerror or error)})
+        return
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
+    failures, greeted = 0, False
+    while failures < FAILURES:
+        sitting = Sitting(cell, exam, memory)
+        try:
+            opened = sitting.said()
+            if not greeted:
+                _say(replies, {"ready": True} if opened == OPEN else {"ready": False, **(opened or {})})
+                greeted = True
+            request = sitting.said()
+            failures = 0
+        except EOFError:
+            request, failures = None, failures + 1
+        if request == OVER:
+            sitting.end()
+            return
+        if request is not None:
+            _say(replies, {"id": request["id"], **sitting.verdict(request["deadline_s"])})
+        sitting.end()
+
+
+def _say(to: int, message: dict[str, Any]) -> None:
+    os.write(to, (json.dumps(message) + "\n").encode("ascii"))
+
+
+class Sitting:
+    """One exam: two processes, forked before it is known what it will be about."""
+
+    def __init__(self, cell: Cell, exam: Exam, memory: int) -> None:
+        self._cell, self._memory = cell, memory
+        ours, theirs = socket.socketpair()
+        self._from, to = os.pipe()
+        cell.split()
+        self._examiner = os.fork()
+        if not self._examiner:
+            _hold(cell, exam, ours.fileno(), to)
+        self._answer = os.fork()
+        if not self._answer:
+            _take_part(cell, exam, theirs.fileno())
+        ours.close()
+        theirs.close()
+        os.close(to)
+        self._text = b""
+
+    def said(self, wait_s: float | None = None) -> dict[str, Any] | None:
+        """What the examiner says next; None where it says nothing for so long. Raises EOFError when it has ended."""
+        while b"\n" not in self._text:
+            if not select.select([self._from], [], [], wait_s)[0]:
+                return None
+            part = os.read(self._from, 1 << 16)
+            if not part:
+                raise EOFError
+            self._text += part
+        line, _, self._text = self._text.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def verdict(self, deadline_s: float) -> dict[str, Any]:
+        """Of an exam that has begun."""
+        began, wait_s = time.monotonic(), TICK_S
+        try:
+            while (said := self.said(wait_s)) is None:
+                looked = time.monotonic()
+                if reason := self._too_much(looked - began, deadline_s):
+                    return {"value": False, "reason": reason}
+                wait_s = min(max(TICK_S, LOOKING * (time.monotonic() - looked)), SELDOM_S)
+        except EOFError:
+            return {"value": False, "reason": "program died"}
+        return said
+
+    def _too_much(self, taken_s: float, deadline_s: float) -> str | None:
+        spent, memory = self._spent()
+        if spent > deadline_s or taken_s > PATIENCE * deadline_s:
+            return "timeout"
+        if memory > MOST_MEMORY * self._memory:
+            return "MemoryError"
+        return "OSError" if self._cell.folder is not None and too_full(self._cell.folder) else None
+
+    def _spent(self) -> tuple[float, int]:
+        """CPU time and memory of all processes of this sitting."""
+        table = self._cell.process_table
+        own = int(os.readlink("self", dir_fd=table)) if isinstance(table, int) else os.getpid()
+        processes = below(own, table)
+        return sum(p.spent_s for p in processes), sum(p.memory for p in processes)
+
+    def end(self) -> None:
+        """End both and all that the program started."""
+        self._cell.end(self._examiner, self._answer)
+        os.close(self._from)
+
+
+def _take_part(cell: Cell, exam: Exam, number: int) -> None:
+    """The answer's process."""
+    try:
+        cell.shut_in(number)
+    except OSError as error:
+        Channel(number).send({"gives": str(error)})
+        os._exit(1)
+    try:
+        exam.inside(number)
+    finally:
+        os._exit(0)
+
+
+def _hold(cell: Cell, exam: Exam, number: int, to: int) -> None:
+    """The examiner's process: one request from standard input, one verdict."""
+    try:
+        cell.guard((0, number, to))
+        channel = Channel(number)
+        try:
+            first = channel.receive().get("gives")
+        except Gone:
+            first = "its process ended"
+        if first != "ready":
+            _say(to, {"error": str(first)})
+            return
+        _say(to, OPEN)
+        line = b""
+        while not line.endswith(b"\n"):
+            part = os.read(0, 1 << 16)
+            if not part:
+                _say(to, OVER)
+                return
+            line += part
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests that read find nothing
+        request = json.loads(line)
+        _say(to, {"id": request["id"], "deadline_s": request["deadline_s"]})
+        value, reason = exam.outside(channel, request["gold"], request["answer"], request["deadline_s"])
+        _say(to, {"value": value, "reason": reason})
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    os._exit(0)

@@ -1,0 +1,352 @@
+r"""Plain numbers and their units: what an answer such as "$18.00", "2 1/2 cups", "3e8 m/s" or "1010_2" says.
+
+A ``Quantity`` is an exact number with a unit, or an expression with one behind it. ``ratio`` compares units:
+
+- a **measure** (5 cm, 60 km/h, 3 square feet, €5) equals another only by a factor: 1 hour is 60 minutes, not 1 minute;
+- a **counted thing** (9 apples, 9 gold stickers) equals another if the two share a word or one of them is a word for
+  anything (9 pieces, 9 children); a measure is never a counted thing;
+- a **base** is a unit without factors: 1010_2 is not 1010_3.
+
+Left out: units with prefixes beyond the usual ones, litres in gallons, months in days, Fahrenheit in Celsius.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from cotrain.grading.notation import without_separators
+
+LONGEST = 500  # characters of an answer that may have a unit
+DIGITS = 999  # largest power of ten of a plain number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A measure (dimensions and a factor) or a counted thing (words)."""
+
+    dimensions: tuple[tuple[str, int], ...] = ()  # name → exponent, sorted
+    factor: Fraction = Fraction(1)  # of the dimensions' own units
+    words: frozenset[str] = frozenset()  # of a counted thing, in the singular
+
+
+PERCENT = Unit(dimensions=(("%", 1),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """An answer in TeX, its unit, and its number where it is a plain one."""
+
+    tex: str  # without the unit, but for "%"
+    unit: Unit | None = None
+    value: Decimal | Fraction | None = None
+    letter: str = ""  # a unit of one letter, which may be a variable: 6 m
+
+
+# -- units
+
+# dimension: name and its other names, and how many of the dimension's unit it has; …
+_MEASURES = """
+length: m meter metre 1; cm centimeter centimetre 1/100; mm millimeter millimetre 1/1000; dm decimeter decimetre 1/10;
+km kilometer kilometre 1000; in inch inches 127/5000; ft foot feet 381/1250; yd yard 1143/1250; mi mile 201168/125;
+nm nanometer nanometre 1/1000000000; micrometer micrometre micron 1/1000000
+mass: g gram gm 1; kg kilogram kilo 1000; mg milligram 1/1000; t tonne 1000000; lb pound £ gbp 45359237/100000;
+oz ounce 45359237/1600000
+time: s sec second 1; min minute 60; h hr hour 3600; day 86400; week wk 604800; ms millisecond 1/1000
+months: month 1; year yr 12; decade 120; century centuries 1200
+money: dollar $ usd buck 1; cent ¢ 1/100
+cups: cup 1; pint 2; quart 4; gallon gal 16; tablespoon tbsp 1/16; teaspoon tsp 1/48
+energy: J joule 1; kJ kilojoule 1000; MJ 1000000
+calories: cal calorie 1; kcal 1000
+electronvolts: eV electronvolt 1; keV 1000; MeV 1000000; GeV 1000000000
+power: W watt 1; kW kilowatt 1000; MW megawatt 1000000; mW milliwatt 1/1000
+force: N newton 1; kN 1000
+pressure: Pa pascal 1; kPa 1000; MPa 1000000; bar 100000
+frequency: Hz hertz 1; kHz 1000; MHz 1000000; GHz 1000000000
+voltage: V volt 1; mV 1/1000; kV 1000
+current: A amp ampere 1; mA 1/1000
+amount: mol mole 1; mmol 1/1000
+"""
+_OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc degree=deg radian=rad celsius=C
+fahrenheit=F kelvin=K ohm tesla atm rpm dozen knot"""  # measures that convert into no other
+_COMPOUND = {"mph": "mile / hour", "kph": "km / h", "kmh": "km / h", "kmph": "km / h", "l": "dm ^3", "L": "dm ^3"}
+_COMPOUND |= {"liter": "dm ^3", "litre": "dm ^3", "cl": "1/100 dm ^3", "cc": "cm ^3"}
+_COMPOUND |= dict.fromkeys(("ml", "mL", "milliliter", "millilitre"), "cm ^3") | dict.fromkeys(
+    ("ha", "hectare"), "10000 m ^2"
+)
+LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
+
+# Words that name anything that is counted.
+_ANYTHING_WORDS = """unit way value integer number digit piece item thing total object element solution time people
+person child children kid student friend pupil man men woman women boy girl member candy candies sweet point case
+outcome choice possibility arrangement combination different distinct possible square cubic sq cu of the in all a an
+and more left each whole full old long wide tall high altogether remaining only about exactly"""
+_ANYTHING = frozenset(_ANYTHING_WORDS.split())
+# Words behind a number that change its value, or make it a sentence.
+_VALUE_WORDS = """half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths
+hundredth hundredths squared cubed doubled tripled halved negative inverse reciprocal choose percent than mod or not
+sin cos tan log exp sqrt factorial plus minus over times is are if for when where to pi answer"""
+_NO_UNITS = frozenset(_VALUE_WORDS.split())
+_SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_DIGIT_WORDS = (
+    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"""
+)
+_BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
+_TOKEN = re.compile(r"\^\s*\{?\s*(-?\d)\s*\}?|([a-zA-Z$€£¥₹¢]+)|(/)|([.,()·*\s]|\\cdot)")
+
+
+@functools.cache
+def _known_units() -> dict[str, Unit]:
+    known: dict[str, Unit] = {}
+    for line in _MEASURES.replace(";\n", "; ").strip().splitlines():
+        dimension, _, units = line.partition(":")
+        for unit in units.split(";"):
+            *names, factor = unit.split()
+            for name in names:
+                known[name] = Unit(dimensions=((dimension, 1),), factor=Fraction(factor))
+    for one in _OWN.split():
+        own = Unit(dimensions=((one.partition("=")[0], 1),))
+        known |= dict.fromkeys(one.split("="), own)
+    return known
+
+
+def _unit_of(word: str) -> Unit | None:
+    """The measure that a word names: "km", "Hours", "lbs"."""
+    known = _known_units()
+    small = word.casefold()
+    for name in (word, small, small.removesuffix("s"), small.removesuffix("es")):
+        if len(name) == 1 and name != word:
+            continue
+        if name in known:
+            return known[name]
+        if name in _COMPOUND:
+            return _measure(_COMPOUND[name])
+    return None
+
+
+def _measure(phrase: str) -> Unit | None:
+    """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
+    if phrase[:1].isdigit():
+        times, _, phrase = phrase.partition(" ")
+        inside = _measure(phrase)
+        assert inside is not None
+        return Unit(dimensions=inside.dimensions, factor=inside.factor * Fraction(times))
+    powers: Counter[str] = Counter()
+    factor, at, sign, ahead = Fraction(1), 0, 1, 1
+    last: Unit | None = None
+    while token := _TOKEN.match(phrase, at):
+        at = token.end()
+        power, word, slash, _ = token.groups()
+        small = word.casefold() if word else ""
+        if slash or small == "per":
+            sign, last = -1, None
+        elif small in ("square", "sq", "cubic", "cu"):
+            ahead = 2 if small.startswith("sq") else 3
+        elif power or small in ("squared", "cubed"):
+            if last is None:
+                return None
+            by = int(power) if power else 2 if small == "squared" else 3
+            factor = _times(last, (by - 1) * sign, powers, factor)
+            last = None
+        elif word:
+            if small in ("degree", "degrees") and re.match(r"\s*(?:celsius|fahrenheit|[CFK]\b)", phrase[at:], re.I):
+                continue
+            if (last := _unit_of(word)) is None:
+                return None
+            factor, ahead = _times(last, ahead * sign, powers, factor), 1
+    if at < len(phrase) or not powers:
+        return None
+    return Unit(dimensions=tuple(sorted((name, n) for name, n in powers.items() if n)), factor=factor)
+
+
+def _times(unit: Unit, power: int, powers: Counter[str], factor: Fraction) -> Fraction:
+    for name, n in unit.dimensions:
+        powers[name] += n * power
+    return factor * unit.factor**power
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_unit(phrase: str) -> Unit | None:
+    """What a phrase behind a number means; None where it is none ("or 5"), a unit without words for "units"."""
+    phrase = phrase.strip()
+    if phrase in ("%", "\\%") or phrase.casefold() in ("percent", "per cent", "pct", "percentage", "percents"):
+        return PERCENT
+    if (measure := _measure(phrase)) is not None:
+        return measure
+    words = [word for word in re.split(r"[\s()./,-]+", phrase) if word]
+    if not words or len(words) > 6 or not all(word.isalpha() for word in words):
+        return None
+    if any(word.casefold() in _NO_UNITS or (len(word) == 1 and word not in "aA") for word in words):
+        return None
+    if not any(len(word) > 2 for word in words):
+        return None
+    measures = [unit for word in words if len(word) > 2 and (unit := _unit_of(word)) is not None]
+    if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
+        return measures[0]
+    return Unit(words=frozenset(map(_singular, words)))
+
+
+def _singular(word: str) -> str:
+    word = word.casefold()
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    return word[:-1] if word.endswith("s") and len(word) > 3 and not word.endswith("ss") else word
+
+
+def ratio(unit: Unit, other: Unit) -> Fraction | None:
+    """How many of ``other`` one ``unit`` is; None where no factor converts them. 1 for two names of counted things that
+    may be the same."""
+    if unit.words and other.words:
+        same = unit.words & other.words or (unit.words | other.words) & _ANYTHING
+        return Fraction(1) if same else None
+    if unit.words or other.words:
+        anything = (unit.words or other.words) <= _ANYTHING
+        return Fraction(1) if anything else None
+    return unit.factor / other.factor if unit.dimensions == other.dimensions else None
+
+
+# -- an answer with its unit
+
+_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textnormal|textit|operatorname|mathbf|rm)"
+_POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
+_TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*\{{[^{{}}]*\}}{_POWER})+\s*$")
+_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
+_PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
+_WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢][a-zA-Z€£¥₹¢ ./^{}()\d*-]{0,60})$")
+_ATTACHED = re.compile(
+    r"(?<=\d)\s?(?!m[gs]$)\\?([a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+)
+_CURRENCY = re.compile(
+    r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
+)
+_BASE = re.compile(
+    rf"\s*(?:_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?"
+    rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
+)
+_IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
+_SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
+_SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
+_NUMBER = re.compile(
+    r"([-+]?)\s*(?:"
+    r"(\d[\d,]*(?:\.\d*)?|\.\d+)(?:\s*(?:\\times|\\cdot|x)\s*10\s*\^\s*\{?\s*([-+]?\d{1,3})\s*\}?)?"
+    r"|10\s*\^\s*\{\s*([-+]?\d{1,3})\s*\}"
+    r"|\\frac\{\s*(-?)\s*(\d+)\s*\}\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))"
+)
+
+
+def parse_quantity(tex: str) -> Quantity:
+    r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by
+    its name behind any expression."""
+    if (based := _in_a_base(tex)) is not None:
+        return based
+    if (money := _CURRENCY.match(tex)) is None:
+        return _with_unit(tex)
+    found = _with_unit(money[1] + money[5] + tex[money.end() :])
+    unit = parse_unit(money[2] or money[3] or money[4].removesuffix("."))
+    if unit and found.unit and found.unit.dimensions and all(n < 0 for _, n in found.unit.dimensions):
+        unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *found.unit.dimensions))), factor=found.unit.factor)
+    return Quantity(tex=found.tex, value=found.value, unit=unit)  # $18 a day, $18 dollars
+
+
+def _in_a_base(tex: str) -> Quantity | None:
+    found = _BASE.search(tex)
+    if found is None:
+        return None
+    named = found[1] or found[2]
+    base = named if named.isdigit() else _BASES.get(named, "")
+    body = tex[: found.start()].strip().removeprefix("(").removesuffix(")")
+    if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
+        return None
+    body = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r"\1", body)
+    if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
+        return None
+    value = _value(body)
+    unit = None if base == "10" else Unit(dimensions=((f"base {base}", 1),))
+    return Quantity(tex=body, unit=unit, value=value)
+
+
+def is_base(unit: Unit) -> bool:
+    """Whether a number is written in a base other than ten."""
+    return bool(unit.dimensions) and unit.dimensions[0][0].startswith("base ")
+
+
+def _with_unit(tex: str) -> Quantity:
+    if (value := _value(tex)) is not None:
+        return Quantity(tex=tex, value=value)
+    if len(tex) > LONGEST:
+        return Quantity(tex=tex)
+    if found := _PER_CENT.search(tex):
+        body = tex[: found.start()]
+        return Quantity(tex=body + "\\%", unit=PERCENT, value=_value(body))
+    if found := _DEGREES.search(tex):
+        unit = parse_unit({"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(found[1] or "", "degree"))
+        return _measured(tex[: found.start()], unit)
+    if (found := _TEX_UNIT.search(tex)) and found.start() > 0:
+        said = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r" \1 ", found[0]).replace("~", " ").replace("\\%", "%")
+        body = tex[: found.start()].rstrip().rstrip("\\").rstrip()
+        body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
+        return _scaled(body, said, tex)
+    if (found := _WORDS_BEHIND.search(tex)) and found[1].count("(") == found[1].count(")"):
+        body, said = tex[: found.start()], found[1]
+        if _value(body) is not None:
+            return _scaled(body, said, tex)
+        unit = parse_unit(said)
+        if unit is not None and unit.dimensions and len(said) > 1 and said[0] != "(" and not _SENTENCE.search(body):
+            return _measured(body, unit)
+    if (
+        (found := _ATTACHED.search(tex))
+        and (unit := _measure(found[1])) is not None
+        and (len(found[1]) > 1 or not found[1].isalpha())
+    ):
+        return _measured(tex[: found.start()], unit)
+    return Quantity(tex=tex)
+
+
+def _scaled(body: str, said: str, tex: str) -> Quantity:
+    """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
+    value, said = _value(body), said.strip()
+    by = 1
+    while scale := _SCALE.match(said):
+        said, by = said[scale.end() :].strip(), by * 10 ** _SCALES[scale[1].casefold()]
+    if by > 1 and value is not None:
+        value *= by
+        body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
+        if not said:
+            return Quantity(tex=body, value=value)
+    if len(said) == 1 and tex.endswith(said):
+        unit = parse_unit(said) if said in LETTERS else None
+        return Quantity(tex=tex, unit=unit, value=value if unit else None, letter=said)
+    unit = parse_unit(said)
+    if unit is None:
+        return Quantity(tex=tex)
+    if unit is PERCENT:
+        return Quantity(tex=body + "\\%", unit=unit, value=value)
+    return Quantity(tex=body, unit=unit, value=value)
+
+
+def _measured(body: str, unit: Unit | None) -> Quantity:
+    body = body.strip()
+    return Quantity(tex=body, unit=unit, value=_value(body))
+
+
+def _value(body: str) -> Decimal | Fraction | None:
+    """A plain number without a unit; None for all else, and for a group of digits that is none ("1234,5")."""
+    found = _NUMBER.fullmatch(body.strip())
+    if found is None:
+        return None
+    sign, digits, power, ten, minus, top, bottom, above, below = found.groups()
+    if digits:
+        digits = without_separators(digits)
+        if "," in digits:
+            return None
+        return Decimal(f"{sign}{digits}e{power or 0}")
+    if ten:
+        return Decimal(f"{sign}1e{ten}")
+    top, bottom = top or above, bottom or below
+    if len(top) + len(bottom) > DIGITS or not int(bottom):
+        return None
+    return Fraction(int(top) * (-1 if (sign == "-") != (minus == "-") else 1), int(bottom))

@@ -1,0 +1,260 @@
+"""``cotrain xplay RUN [RUN …] --seats FIRST SECOND``: players of a game with two seats, of all steps and seeds, against
+each other.
+
+A debater that beats the one it was trained with may have learned that one's habits. The matrix shows it: the policy of
+the row plays the role FIRST, that of the column the role SECOND, and everybody else (author, judge) plays as in the
+row's run, at its step. All play the protocol that the recipe is evaluated by, on the same held-out problems. Runs meet
+that play one game: the same protocol and options, roles that are asked and sampled in the same way, and the same models
+in the roles of everybody else. What trains the players may differ.
+
+    won        mean of ``--signal`` over the turns of the role FIRST that have it
+    either     where both seats have one prompt: won by the row's policy over both seats; of a constant sum the figures
+               of (i, j) and (j, i) add up to 1
+    judge      where the role ``judge`` gave verdicts: their balanced accuracy and Matthews correlation, and the gap
+
+Steps are those whose checkpoints the runs still have, and 0, the start. Written to ``seats.json`` in the first run.
+Left out: intervals over runs, each of which is one training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__, api
+from cotrain.backend.local import Local
+from cotrain.config.evaluation import held_out
+from cotrain.config.policies import Policy
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.signals import declared_by
+from cotrain.core.types import Episode
+from cotrain.lab.attack.matrix import Cells, json_of, matrices, named
+from cotrain.lab.attack.xplay import Point, Say, points_of
+from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, figure, ratio
+from cotrain.metrics.heldout import by_task, verifying
+from cotrain.runs import seal
+from cotrain.runs.directory import RunDirectory, resolved
+from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
+from cotrain.train.refusals import refuse_unmeasured
+from cotrain.train.trainer import CoTrainer
+
+FILE, FORMAT, RIVAL = "seats.json", 1, "rival"
+SHOWN = ("balanced_accuracy", "mcc")  # of the judge
+
+
+def seats(
+    directories: Sequence[Path | str],
+    *,
+    roles: tuple[str, str],
+    every: int,
+    signal: str = "won",
+    problems: int = 64,
+    n: int = 1,
+    split: str = "test",
+    device: str = "cpu",
+    out: Path | str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Play all pairs and write ``seats.json``. ``every``: steps between checkpoints that play; the last one plays too.
+    ``n``: episodes of a problem.
+
+    Raises ConfigError for runs that play other games or other problems, UnknownName for a role or signal there is not,
+    RunDirectoryError for what is no run.
+    """
+    recipes = {str(directory): api.rebuild(directory) for directory in directories}
+    first = next(iter(recipes.values()))
+    for run, recipe in recipes.items():
+        for role in roles:
+            if role not in recipe.roles:
+                raise UnknownName(f"role of {run} (--seats)", role, recipe.roles)
+            if not recipe.policies[recipe.roles[role].policy].trained:
+                raise ConfigError(f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats")
+        if recipe.tasks.describe() != first.tasks.describe():
+            raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
+    refuse_other_games(recipes, roles)
+    declared = declared_by(first.evaluation.protocol)
+    given = [one.name for one in declared.to(roles[0]) if one.per == "answer"] if declared else []
+    if signal not in given:
+        raise UnknownName(f"signal of role {roles[0]!r} (--signal)", signal, given)
+    points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
+    tasks = held_out(first.tasks, split, problems, first.seed)
+    played: dict[tuple[int, int], tuple[Episode, ...]] = {}
+    for i, row in enumerate(points):
+        for j, trainer in enumerate(tables(row, points, recipes, roles[1], device)):
+            spoken = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
+            rules = trainer.recipe.evaluation
+            player = trainer.player(evaluation_seed(first.seed), roles=spoken)
+            played[i, j] = player.play(
+                rules.protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n, **rules.options
+            )
+            refuse_unmeasured(f"problems of {split}", played[i, j], player.set_aside)
+        say(f"{row.run} after step {row.step} has met {len(points)} players")
+    alike = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
+    cells = []
+    for i, j in played:
+        cell = {"row": i, "column": j, **_figures(played[i, j], roles[0], signal)}
+        if alike:
+            both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
+            cell["either"] = json_of(won(both, signal))
+        cells.append(cell)
+    found = {
+        "format": FORMAT,
+        "cotrain": __version__,
+        "every": every,
+        "seats": list(roles),
+        "signal": signal,
+        "split": split,
+        "problems": problems,
+        "n": n,
+        "players": [point.json() for point in points],
+        "cells": cells,
+    }
+    folder = RunDirectory(out or directories[0])
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write(FILE, found)
+    return found
+
+
+def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
+    """Raise ConfigError where runs that are to meet do not play one game."""
+    known = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))  # others take no part in all of them
+    games = {run: _game(recipe, known, seats) for run, recipe in recipes.items()}
+    first, game = next(iter(games.items()))
+    for run, other in games.items():
+        for name in {**game, **other}:
+            mine, theirs = game.get(name), other.get(name)
+            if mine != theirs:
+                raise ConfigError(
+                    f"xplay: {name} is {_shown(theirs)} in {run} and {_shown(mine)} in {first}; expected one game"
+                )
+
+
+def _game(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
+    """What has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and who
+    plays the roles of which nobody sits in ``seats``."""
+    whole = resolved(recipe)
+    rules = whole["evaluation"]
+    found = {"evaluation.protocol": rules["protocol"]}
+    found |= {f"evaluation.options.{name}": value for name, value in rules["options"].items()}
+    for role in sorted(roles):
+        policy = whole["roles"][role].pop("policy")
+        found |= {f"roles.{role}.{name}": value for name, value in whole["roles"][role].items()}
+        if role not in seats:
+            found |= {f"the {name} of role {role!r}": whole["policies"][policy].get(name) for name in ("model", "lora")}
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def tables(
+    row: Point, columns: Sequence[Point], recipes: Mapping[str, Recipe], seat: str, device: str
+) -> Iterator[CoTrainer]:
+    """For each column the policies of the row's run at its step, and as ``rival`` the one that plays ``seat`` in the
+    column's run at its step. One trainer serves all columns whose models are alike: only the rival's weights change."""
+    trainer, spec = None, None
+    for column in columns:
+        recipe = recipes[column.run]
+        name = recipe.roles[seat].policy
+        if trainer is None or recipe.policies[name] != spec:
+            if trainer is not None:
+                trainer.close()
+            spec = recipe.policies[name]
+            trainer = _opened(row, recipes[row.run], spec, seat, device)
+            rival = trainer.policies[RIVAL]
+            start = rival.state(), rival.tensors()
+        saved = _saved(column)
+        rival.load(*(start if saved is None else _as_rival(name, *saved.load())))
+        trainer.backend.publish(RIVAL, rival.version)
+        yield trainer
+    if trainer is not None:
+        trainer.close()
+
+
+def _as_rival(
+    name: str, tensors: Mapping[str, Mapping[str, Any]], documents: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State and tensors of a policy of a checkpoint; an adapter's have the policy's name in theirs."""
+    state, mine, its = documents["state"]["policies"][name], f".policy-{name}.", f".policy-{RIVAL}."
+    moments = [moment.replace(mine, its) for moment in state["optimizer"]]
+    return {**state, "optimizer": moments}, {key.replace(mine, its): one for key, one in tensors[name].items()}
+
+
+def _opened(row: Point, recipe: Recipe, rival: Policy, seat: str, device: str) -> CoTrainer:
+    """The row's run at its step, with one policy more."""
+    both = replace(
+        recipe,
+        policies={**recipe.policies, RIVAL: rival},
+        roles={**recipe.roles, RIVAL: replace(recipe.roles[seat], policy=RIVAL)},
+    )
+    trainer, saved = CoTrainer(both, backend=Local(device)), _saved(row)
+    if saved is not None:
+        tensors, documents = saved.load()
+        policies = {**documents["state"]["policies"], RIVAL: trainer.policies[RIVAL].state()}
+        trainer.load(
+            {**documents["state"], "policies": policies}, {**tensors, RIVAL: trainer.policies[RIVAL].tensors()}
+        )
+    return trainer
+
+
+def _saved(point: Point) -> seal.Saved | None:
+    return None if point.step == 0 else seal.at(RunDirectory.open(point.run), point.step)
+
+
+def won(played: Sequence[tuple[Sequence[Episode], str]], signal: str) -> Figure | None:
+    """The mean of a signal over turns of a role, in several plays of the same problems, with its interval; None where
+    nobody has it."""
+    counts: dict[int, dict[str, float]] = {}
+    every: list[float] = []
+    for episodes, role in played:
+        for task, traces in by_task(episodes, role).items():
+            values = [one.value for t in traces for one in t.signals if one.name == signal and one.tokens is None]
+            row = counts.setdefault(task, {"sum": 0.0, "count": 0.0})
+            row["sum"] += sum(values)
+            row["count"] += len(values)
+            every += values
+    if not every:
+        return None
+    low, high = min(0.0, *every), max(1.0, *every)
+    return figure(counts, Bounded(_mean, low, high, frozenset(("sum", "count"))), len(every))
+
+
+def _mean(sums: Sums) -> Array:
+    return ratio(sums["sum"], sums["count"])
+
+
+def _figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
+    judged: Mapping[str, Any] = verifying("judge")(episodes)
+    of_judge = {name: judged[f"judge/{name}"].json() for name in SHOWN if f"judge/{name}" in judged}
+    if of_judge and "gap" in judged:
+        of_judge["gap"] = judged["gap"].json()
+    return {"won": json_of(won([(episodes, role)], signal)), **of_judge}
+
+
+# -- printing
+
+TITLES = {
+    "won": "{signal} of the row as {first}",
+    "either": "{signal} of the row over both seats",
+    "balanced_accuracy": "balanced accuracy of the judge",
+    "mcc": "Matthews correlation of the judge",
+    "gap": "gap: believed minus right",
+}
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """The matrices, the first seat down and the second across."""
+    names, legend = named(found["players"])
+    first, second = found["seats"]
+    about = f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}"
+    titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
+
+    def cells(key: str) -> Cells:
+        return {(one["row"], one["column"]): one.get(key) for one in found["cells"]}
+
+    return [*legend, about, *matrices(titles, cells, names, names, others=f"columns: see {FILE}")]

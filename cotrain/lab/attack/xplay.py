@@ -1,0 +1,229 @@
+"""``cotrain xplay RUN [RUN …] --every N``: every generator of these runs before every verifier of them, at several
+steps and seeds.
+
+A verifier that is good against the generator it was trained with may have learned that generator's mistakes; one that
+has moved on may have forgotten earlier ones. The matrix shows it: generators down, verifiers across. All play the same
+held-out problems, and every verifier sees the same solutions.
+
+    balanced accuracy, MCC, false-positive and true-positive rate   as in ``metrics/verdicts.py``: what cannot be read
+                                                                    is wrong of either class
+    best of n        is the solution right that this verifier likes best, of n of one problem; one that cannot be read
+                     says one half
+
+Steps are those whose checkpoints the runs still have (``cotrain run --keep-every``), and 0, the start. Written to
+``xplay.json`` in the first run. Left out: payoffs over time, which are curves of a run's own figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain import __version__, api
+from cotrain.config.evaluation import held_out
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.notes import CORRECT
+from cotrain.core.pace import Pace
+from cotrain.core.types import Task
+from cotrain.disk import transaction
+from cotrain.lab.attack.matrix import Cells, json_of, matrices, named
+from cotrain.lab.attack.play import judged, judging_role
+from cotrain.lab.attack.tables import Attempt, Outcome
+from cotrain.metrics.answers import best_is_right
+from cotrain.metrics.clusters import Share, Statistic, figure
+from cotrain.metrics.verdicts import MCC, confusion, rates
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.protocols import examine
+from cotrain.runs.directory import RunDirectory
+from cotrain.text.parsers import Solution
+from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
+from cotrain.train.refusals import refuse_unmeasured
+
+FILE, FORMAT = "xplay.json", 1
+CELLS: dict[str, Statistic] = {**rates(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
+SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
+BEST, RIGHT = Share("best", "problems"), Share("right", "all")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A run after so many steps."""
+
+    run: str
+    seed: int
+    step: int
+
+    def json(self) -> dict[str, Any]:
+        return {"run": self.run, "seed": self.seed, "step": self.step}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What one generator wrote: an attempt for each solution, and whether it is right."""
+
+    attempts: tuple[Attempt, ...]
+    right: tuple[bool, ...]
+
+
+def xplay(
+    directories: Sequence[Path | str],
+    *,
+    every: int,
+    role: str = "verifier",
+    problems: int = 64,
+    n: int = 4,
+    split: str = "test",
+    device: str = "cpu",
+    out: Path | str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Play all pairs and write ``xplay.json``. ``every``: steps between checkpoints that play; the last one plays too.
+
+    Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what
+    is no run.
+    """
+    recipes = {str(directory): api.rebuild(directory) for directory in directories}
+    first = next(iter(recipes.values()))
+    judges = {judging_role(recipe, role)[0] for recipe in recipes.values()}
+    if len(judges) > 1:
+        raise ConfigError(f"xplay: {role!r} is {' and '.join(sorted(judges))} in these runs; name a role of all")
+    (role,) = judges
+    for run, recipe in recipes.items():
+        if "solver" not in recipe.roles:
+            raise UnknownName("role (that solves)", "solver", recipe.roles)
+        if recipe.tasks.describe() != first.tasks.describe():
+            raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
+    points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
+    tasks = held_out(first.tasks, split, problems, first.seed)
+    drawn = []
+    pace = Pace(len(points) * len(tasks) * n, "{} solutions drawn", say)
+    for point in points:
+        drawn.append(solutions(point, recipes[point.run], tasks, n, split, device, pace))
+        say(
+            f"{point.run} after step {point.step}: {sum(drawn[-1].right)} of {len(drawn[-1].right)} solutions are right"
+        )
+    cells = []
+    pace = Pace(len(points) * sum(len(mine.attempts) for mine in drawn), "{} solutions judged", say)
+    for place, point in enumerate(points):
+        trainer = api.trained(point.run, recipe=recipes[point.run], step=point.step, device=device)
+        player = trainer.player(evaluation_seed(first.seed))
+        for i, mine in enumerate(drawn):
+            outcomes = judged(player, role, tasks, mine.attempts, split=f"xplay/{i}/{split}", pace=pace)
+            cells.append({"generator": i, "verifier": place, **cell(mine, outcomes)})
+        say(f"verifier of {point.run} after step {point.step} has judged {len(drawn)} generators")
+        trainer.close()
+    cells.sort(key=lambda one: (one["generator"], one["verifier"]))
+    found = {
+        "format": FORMAT,
+        "cotrain": __version__,
+        "every": every,
+        "role": role,
+        "split": split,
+        "problems": problems,
+        "n": n,
+        "generators": [{**p.json(), "pass_at_1": solved(d)} for p, d in zip(points, drawn, strict=True)],
+        "verifiers": [point.json() for point in points],
+        "cells": cells,
+    }
+    folder = RunDirectory(out or directories[0])
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write(FILE, found)
+    return found
+
+
+def points_of(run: str, recipe: Recipe, every: int) -> list[Point]:
+    """The start, the checkpoints of steps that ``every`` divides, and the last one."""
+    there = transaction.steps(RunDirectory.open(run).checkpoints)
+    chosen = [0, *(step for step in there if step and (step % every == 0 or step == there[-1]))]
+    return [Point(run=run, seed=recipe.seed, step=step) for step in chosen]
+
+
+def solutions(
+    point: Point, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None = None
+) -> Drawn:
+    """``n`` graded solutions of each problem; what could not be graded is left out."""
+    trainer = api.trained(point.run, recipe=recipe, step=point.step, device=device)
+    player = trainer.player(evaluation_seed(recipe.seed))
+    player.watch = None if pace is None else lambda total: pace.add
+    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
+    refuse_unmeasured(f"problems of {split}", played, player.set_aside)
+    trainer.close()
+    attempts, right = [], []
+    for episode in played:
+        for trace in episode.traces:
+            correct = CORRECT.of(trace)
+            if correct is None:
+                continue
+            parsed = recipe.roles[trace.role].read(trace.text, {})
+            solution = parsed if isinstance(parsed, Solution) else None
+            text = trace.text if solution is None else solution.tagged or trace.text
+            attempts.append(Attempt(injection=None, problem=episode.task, text=text, solution=solution))
+            right.append(correct)
+    return Drawn(attempts=tuple(attempts), right=tuple(right))
+
+
+async def _solve(task: Task, roles: Roles) -> None:
+    try:
+        await examine(task, roles, await roles.solver(problem=task.prompt))
+    except TooLong:
+        return
+
+
+def cell(drawn: Drawn, outcomes: Sequence[Outcome], names: Sequence[str] = SHOWN) -> dict[str, Any]:
+    """What one verifier makes of one generator; ``names``: of the figures in ``CELLS``."""
+    by_problem: dict[int, list[tuple[Outcome, bool]]] = {}
+    for outcome, right in zip(outcomes, drawn.right, strict=True):
+        by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
+    counts, best = {}, {}
+    for problem, mine in by_problem.items():
+        seen = [(outcome.final, right) for outcome, right in mine if not outcome.refused]
+        counts[problem] = confusion([(right, final) for final, right in seen])
+        won = best_is_right([_score(outcome) for outcome, _ in mine], [right for _, right in mine])
+        best[problem] = {"best": float(won), "problems": 1.0}
+    total = sum(map(len, by_problem.values()))
+    shown = [outcome for outcome in outcomes if not outcome.refused]
+    return {
+        **{name: json_of(figure(counts, CELLS[name], len(shown)) if total else None) for name in names},
+        "best_of_n": json_of(figure(best, BEST, len(best)) if best else None),
+        "unread": sum(one.final is None for one in shown) / len(shown) if shown else None,
+    }
+
+
+def _score(outcome: Outcome) -> float:
+    """How much a verifier likes a solution; it likes none that it is not shown."""
+    return 0.0 if outcome.refused else 0.5 if outcome.score is None else outcome.score
+
+
+def solved(drawn: Drawn) -> dict[str, Any] | None:
+    """Share of right solutions."""
+    counts: dict[int, dict[str, float]] = {}
+    for attempt, right in zip(drawn.attempts, drawn.right, strict=True):
+        row = counts.setdefault(attempt.problem, {"right": 0.0, "all": 0.0})
+        row["right"] += right
+        row["all"] += 1.0
+    return json_of(figure(counts, RIGHT, len(drawn.right)) if counts else None)
+
+
+# -- printing
+
+MATRICES = {
+    "balanced_accuracy": "balanced accuracy",
+    "false_positive_rate": "false-positive rate",
+    "best_of_n": "accuracy of the best of n",
+}
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """The matrices, generators down and verifiers across."""
+    names, legend = named(found["verifiers"])
+    about = f"{found['problems']} problems, n = {found['n']}; rows: generator after a step, columns: verifier"
+
+    def cells(key: str) -> Cells:
+        return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
+
+    return [*legend, about, *matrices(MATRICES, cells, names, names, others=f"verifiers: see {FILE}")]

@@ -1,0 +1,284 @@
+"""Compare recipes fairly: the same seeds and problems in every arm, one cost that is equal, three others beside it.
+
+Every (arm, seed) is an ordinary run in a process of its own, on one thread, as many at a time as there are cores; a run
+that was interrupted is resumed, a finished one is not repeated. Each seed is tested on held-out problems of its own,
+the same ones in every arm (``train/evaluation.py``).
+
+Four costs are measured: batches of problems (each step counts, also one from which nothing could be learned), sampled
+tokens, floating-point operations (``train/flops.py``) and seconds of training. One of them is made equal::
+
+    --equal batches              every run lasts so many steps
+    --equal updates              every run lasts until its leading policy has had ``--batches`` batches to learn from,
+                                 whatever others learned before or in between
+    --equal flops --budget 1e15  every run ends with the step in which it has spent so many
+    --equal flops                every run lasts ``--batches``; the arm that has then spent most is the dearest, and the
+                                 runs of the others go on until they have spent as much as its runs on average
+
+Decays run over ``--batches`` in all of them. Seconds are those of the machine at the time: they are equal by the clock,
+and no two comparisons give the same.
+
+With ``rates`` every arm first finds its own learning rate: the same grid for all, seeds of their own, chosen on
+validation problems at the same cost (``rates.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.disk.files import DiskError, replace_file
+from cotrain.lab.comparison import asking
+from cotrain.lab.comparison.arms import Arm, distinct, recipe_of, settings_of
+from cotrain.lab.comparison.pool import cores
+from cotrain.lab.comparison.rates import choose_rates, with_rate
+from cotrain.lab.comparison.runs import ENDLESS, collected, run_command
+from cotrain.lab.comparison.waves import Place, run_equally
+from cotrain.pages.compare_markdown import comparison_markdown
+from cotrain.pages.compare_reach import json_of, levels
+from cotrain.pages.compare_svg import curves_svg, differences_svg
+from cotrain.pages.compare_table import comparison_table, runs_of
+from cotrain.pages.compare_words import AXES, EQUAL
+from cotrain.pages.report_together import write_comparison
+from cotrain.pages.training_svg import training_svg
+from cotrain.preflight.answers import Asking
+from cotrain.tasks.sources import problems
+
+TEST_PROBLEMS = 256  # of each seed, where nothing else is set
+
+
+MOST = {"seeds": 10_000, "batches": 10_000_000, "rate_seeds": 10_000, "workers": 10_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A comparison, before it is run."""
+
+    arms: tuple[Arm, ...]
+    seeds: int  # runs of each arm
+    out: Path
+    batches: int = 60  # steps over which decays run, and of every run that nothing else ends
+    equal: str = "flops"  # one of EQUAL
+    budget: float | None = None  # of ``equal``; None: what the dearest arm spends in ``batches``
+    first_seed: int = 0  # seeds are first_seed … first_seed + seeds − 1; other seeds have other test problems
+    rates: tuple[float, ...] = ()  # learning rates, of which each arm takes its best; (): those of the recipes
+    rate_seeds: int = 1  # runs of each arm at each rate
+    measure: str = ""  # figure by which rates are chosen; "": the first solver's pass@1
+    evaluate_every: int = 10
+    settings: tuple[str, ...] = ()  # dotted.path=value, for every arm
+    tasks: str | None = None  # as ``cotrain run`` has these four
+    data: str | None = None
+    operations: tuple[int, int] | None = None
+    lenient: bool = False
+    answer: str | None = None  # this and the next four, for every arm: as of ``Asking``
+    prompt: str | None = None
+    steps_as: str | None = None
+    verdict: str | None = None
+    verifier_prompt: str | None = None
+    device: str = "cpu"
+    workers: int | None = None  # runs at a time; None: one a core
+
+    def __post_init__(self) -> None:
+        counts = {"seeds": self.seeds, "batches": self.batches, "rate_seeds": self.rate_seeds, "workers": self.workers}
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"compare: {name} is {value}, expected at least 1")
+            if value is not None and value > MOST[name]:
+                raise ConfigError(f"compare: {name} is {value}, expected at most {MOST[name]}")
+        if self.first_seed < 0:
+            raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
+        for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
+            if any(x is not None and not 0.0 < x < math.inf for x in numbers):
+                raise ConfigError(f"compare: {name} is {numbers}, expected numbers above 0")
+        if self.equal not in EQUAL:
+            raise UnknownName("cost to be made equal", self.equal, EQUAL)
+        if self.equal in ("batches", "updates") and self.budget not in (None, self.batches):
+            raise ConfigError(
+                f"compare: budget {self.budget} and batches {self.batches} are two lengths; with equal={self.equal} "
+                "give one of them"
+            )
+        if self.lenient and self.data is None:
+            raise ConfigError("compare: --lenient is about the rows of --data FILE; leave it out")
+
+    @property
+    def each_seed(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The settings of every arm, the number of test problems among them."""
+        return (f"evaluation.tasks={TEST_PROBLEMS}", *self.settings)
+
+    @property
+    def long(self) -> tuple[str, ...]:
+        """The same with the length of a run of the first wave."""
+        return (f"evaluate_every={self.evaluate_every}", *self.common, f"steps={int(self.ends['steps'])}")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said about the problems, for every arm."""
+        return {name: getattr(self, name) for name in ("tasks", "data", "operations", "lenient")}
+
+    def source(self) -> dict[str, Any]:
+        """The argument of a recipe that holds these problems; none where each arm has its own."""
+        return {"tasks": problems(**self.given)} if any(self.given.values()) else {}
+
+    def recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
+        """What each of these arms will run. Raises UserError for what no run could begin with."""
+        source, begun = self.source(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
+        return {arm.label: recipe_of(arm, source, self.long, begun=begun[arm.label]) for arm in arms}
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """What ends a run of the first wave."""
+        if self.equal == "updates":
+            return {"steps": ENDLESS, "updates": self.batches}
+        if self.equal == "batches" or self.budget is None:
+            return {"steps": self.batches}
+        return self.until(self.budget)
+
+    def until(self, budget: float) -> dict[str, float]:
+        """What ends a run at a budget: tokens are whole."""
+        return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
+
+
+def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
+
+    Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
+    run has been stopped."""
+    arms = distinct(plan.arms)
+    recipes, given, source = plan.recipes(arms), plan.given, plan.source()
+    _refuse_unlike(recipes)
+    how = Asking(**{field.name: getattr(plan, field.name) for field in fields(Asking)})
+    begun = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
+    asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun)
+    claim(plan, arms)
+    asking.keep(plan.out, asked)
+    count = plan.workers or cores()
+    say(
+        f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
+        f"{count} "
+        f"{'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
+    )
+
+    def command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
+        ends = plan.ends
+        if plan.equal == "updates":  # so many steps it will be, and what is left can be told
+            ends["steps"] = replace(recipes[arm.label], updates=plan.batches).length
+        return run_command(
+            arm,
+            folder,
+            seed=seed,
+            ends={**ends, "horizon": plan.batches},
+            evaluate_every=plan.evaluate_every,
+            settings=(*plan.common, *asked[arm.label], *further),
+            device=plan.device,
+            **given,
+        )
+
+    chosen = choose_rates(plan, arms, recipes, command, count, say) if plan.rates else {}
+    own = {a.label: with_rate(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms}
+    places = {Place(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
+    by_label = {arm.label: arm for arm in arms}
+
+    def own_command(place: Place) -> list[str]:
+        return command(by_label[place.label], place.seed, places[place], own[place.label])
+
+    dearest = run_equally(plan, places, own_command, count, say)
+    result: dict[str, Any] = {
+        "batches": plan.batches,
+        "equal": plan.equal,
+        "seeds": plan.seeds,
+        "settings": list(plan.settings),
+        "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
+        "answers": asked,
+        "recipes": {},
+    }
+    result["budget"] = plan.budget
+    if dearest is not None:
+        result["dearest"], result["budget"] = dearest
+    for arm in arms:
+        recipe = recipes[arm.label]
+        if chosen:
+            recipe = recipe_of(arm, source, (*plan.long, *own[arm.label]), begun=True)
+        leading = recipe.objectives[recipe.leading].policy
+        seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
+        result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}
+    result |= comparison_table(result)
+    folders = {arm.label: [places[Place(arm.label, s)] for s in plan.each_seed] for arm in arms}
+    write_results(result, plan.out, {"training.svg": training_svg(folders)})
+    return result
+
+
+def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str]) -> None:
+    """Write a comparison with its table, and ``further`` pictures. The Markdown and the pictures hold no paths of this
+    machine, and compare.json not what each single problem said."""
+    runs = runs_of(result)
+    for arm in result["recipes"].values():
+        for run in arm["seeds"]:
+            run.pop("problems", None)
+    result["levels"] = [
+        level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
+    ]
+    replace_file(out / "compare.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
+    drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
+    pictures = {name: svg for name, svg in drawn.items() if svg}
+    for name, svg in pictures.items():
+        replace_file(out / name, svg.encode())
+    replace_file(out / "table.md", comparison_markdown(result, list(pictures)).encode())
+    write_comparison(out)
+
+
+def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
+    """Arms are measured alike, or their figures could not be compared."""
+    found = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
+    (first, alike), *others = found.items()
+    for label, mine in others:
+        if mine != alike:
+            raise ConfigError(
+                f"compare: {first!r} is tested on {alike[0]} problems with {alike[1]} answers each, {label!r} on "
+                f"{mine[0]} with "
+                f"{mine[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
+            )
+
+
+def claim(plan: Plan, arms: Sequence[Arm]) -> None:
+    """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
+    free = {"arms", "seeds", "out", "workers", "device"}
+    names = [name for name in Plan.__dataclass_fields__ if name not in free]
+    settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
+    settings |= {"arms": [arm.label for arm in arms]}
+    out, path = plan.out, plan.out / "settings.json"
+    there = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
+    if out.is_file() or (there and not path.exists()):
+        raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
+    try:
+        held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if held is not None and not isinstance(held, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
+    if held is not None:
+        held = {f.name: f.default for f in fields(Plan) if f.name in names} | held  # a setting that is newer than it
+    if held is not None and _by_name({**held, "arms": settings["arms"]}) != _by_name(settings):
+        changed = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
+        was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in changed)
+        raise ConfigError(f"{out} holds a comparison with other settings ({was}); give those, or choose another --out")
+    try:
+        replace_file(path, json.dumps(settings, indent=1).encode())
+    except DiskError as error:
+        raise ConfigError(f"{out} cannot hold a comparison: {error}; choose another --out") from error
+
+
+def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
+    """With the changed settings by name: their order is free, of two for one name the last counts."""
+    changed = settings.get("settings")
+    if not isinstance(changed, list):
+        return settings
+    return {**settings, "settings": {(found := str(each).partition("="))[0]: found[2] for each in changed}}

@@ -1,0 +1,62 @@
+"""What a study will run, before it does: ``cotrain study --dry-run``.
+
+Each arm is made as its runs make it, so that whatever is wrong with it is said now: an unknown parameter, a split
+without problems, an objective that is due in none of the batches. What can be known of its cost is counted: batches by
+phase, episodes of a run, and episodes on the problems of the test. Left out: tokens, FLOPs and seconds, which depend on
+how much the models say, and how far arms go on until they have spent what the dearest one has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from cotrain.config.recipe import Recipe
+from cotrain.lab.comparison.compare import Plan
+from cotrain.lab.comparison.study import runs_of_study
+from cotrain.lab.comparison.study_file import Study
+
+
+def forecast(study: Study) -> list[str]:
+    """The lines of a dry run: how many runs, and what each arm does in one. Raises UserError for an arm that could not
+    run."""
+    arms = []
+    for name, plan in study.parts.items():
+        arms += [f"{name}, {label}: {_words(plan, recipe)}" for label, recipe in plan.recipes(plan.arms).items()]
+    return [*runs_of_study(study), *arms]
+
+
+def length_of(plan: Plan, recipe: Recipe) -> int:
+    """Batches of one run of the plan, of whatever phase."""
+    if plan.equal != "updates":
+        return plan.batches
+    return replace(recipe, updates=plan.batches).length
+
+
+def phases(plan: Plan, recipe: Recipe) -> dict[str, int]:
+    """How many of a run's batches are of each phase."""
+    return dict(Counter(recipe.schedule.phase_at(step).name for step in range(length_of(plan, recipe))))
+
+
+def _words(plan: Plan, recipe: Recipe) -> str:
+    wide = {
+        phase.name: (phase.tasks or recipe.tasks_per_step) * (phase.group_size or recipe.group_size)
+        for phase in recipe.schedule.phases
+    }
+    counts, evaluation, length = phases(plan, recipe), recipe.evaluation, length_of(plan, recipe)
+    each = ", ".join(f"{count} {name} × {wide[name]} episodes" for name, count in counts.items())
+    ends = (
+        ""
+        if plan.budget is None or plan.equal in ("batches", "updates")
+        else f", or until {plan.budget:g} {plan.equal} are spent"
+    )
+    most = {
+        policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], length)
+        for policy in sorted({objective.policy for objective in recipe.objectives.values()})
+    }
+    learn = ", ".join(f"{policy} {count}" for policy, count in most.items())
+    points = "" if not plan.evaluate_every else f", {plan.batches // plan.evaluate_every + 1} points of its curve"
+    return (
+        f"{length} batches ({each}){ends}; updates at most: {learn}; {evaluation.tasks} test problems × "
+        f"{evaluation.group_size} before and after{points}"
+    )

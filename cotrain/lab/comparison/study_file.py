@@ -1,0 +1,219 @@
+"""A study as it is written down before it is run: a TOML file with a hypothesis, arms, a measure, seeds and a gate.
+
+::
+
+    hypothesis = "Step rewards of an oracle help more the longer the problems are."
+    measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
+    model = "embedded"                   # of every arm
+    seeds = 5
+    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings:
+                                         # as of `cotrain compare`
+    out = "runs/studies/ceiling"
+
+    [arms.grpo]                          # the first arm is the reference
+    recipe = "grpo"                      # every other key is a parameter of the recipe
+    [arms.oracle]
+    recipe = "grpo"
+    steps_judged_by = "oracle"
+
+    [parts."4 steps"]                    # each part is a comparison of all arms; a key of it replaces that of the
+    operations = [4, 4]                  # study, settings are added. Without parts there is one
+
+    [gate]                               # is run first; when it does not hold, nothing else is
+    part = "4 steps"
+    arm = "oracle"
+    minus = "grpo"                       # left out: the arm's own figure
+    at_least = 0.05                      # or at_most, or both; ``at = "start"`` looks before training
+
+The file is committed before it runs, and git is asked: what was expected cannot be written afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.arguments import fits, hints_of, kind_of
+from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml
+from cotrain.lab.comparison.arms import Arm, arm_of, distinct
+from cotrain.lab.comparison.compare import Plan
+from cotrain.pages.compare_words import slug_of
+
+ONCE = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
+OF_A_PART = tuple(
+    f.name for f in dataclasses.fields(Plan) if f.name not in ("arms", "out", "measure", "workers", "device")
+)
+WHOLE = "all"  # the part of a study without parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What must hold before the rest is run: a figure, or a difference of two arms, within limits."""
+
+    part: str
+    arm: str
+    minus: str | None = None
+    measure: str
+    at: str = "end"  # or "start"
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def words(self) -> str:
+        figure = f"{self.arm} minus {self.minus}" if self.minus else self.arm
+        limits = [
+            f"{word} {limit:g}"
+            for word, limit in (("at least", self.at_least), ("at most", self.at_most))
+            if limit is not None
+        ]
+        return f"{figure}, {self.measure} at the {self.at} of {self.part!r}: {' and '.join(limits)}"
+
+    def holds(self, value: float) -> bool:
+        low = self.at_least is None or value >= self.at_least
+        return low and (self.at_most is None or value <= self.at_most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study file, read."""
+
+    path: Path
+    sha256: str  # of the file
+    hypothesis: str
+    measure: str
+    out: Path
+    parts: Mapping[str, Plan]  # in the order of the file
+    gate: Gate | None
+
+
+def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -> Study:
+    """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
+    try:
+        read, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
+    except DataError as error:
+        raise ConfigError(f"{error}; expected TOML: the file of a study") from error
+    for key in read:
+        if key not in (*ONCE, *OF_A_PART):
+            raise UnknownName(f"key of study {path.name}", key, (*ONCE, *OF_A_PART))
+    missing = [key for key in ("hypothesis", "measure", "seeds", "out", "arms") if not read.get(key)]
+    if missing:
+        raise ConfigError(
+            f"{path}: {missing[0]} is missing; a study says what is expected, of what, and how it is measured"
+        )
+    out = Path(_held(path, "out", read["out"], str))
+    arms = tuple(distinct([_arm(path, name, spec, read.get("model")) for name, spec in read["arms"].items()]))
+    common = {key: read[key] for key in OF_A_PART if key in read}
+    fixed = {
+        "arms": arms,
+        "measure": _held(path, "measure", read["measure"], str),
+        "workers": workers,
+        "device": device,
+    }
+    given = read.get("parts") or {WHOLE: {}}
+    for name in given:
+        alike = [other for other in given if slug_of(other) == slug_of(name)]
+        if len(alike) > 1 or not slug_of(name).strip("."):
+            raise ConfigError(f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one")
+    parts = {name: _plan(path, common, part, fixed, out / slug_of(name)) for name, part in given.items()}
+    return Study(
+        path=path,
+        sha256=hashlib.sha256(content).hexdigest(),
+        hypothesis=_held(path, "hypothesis", read["hypothesis"], str),
+        measure=fixed["measure"],
+        out=out,
+        parts=parts,
+        gate=_gate(path, read["gate"], parts, read["measure"]) if "gate" in read else None,
+    )
+
+
+def _arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
+        raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "recipe"
+    }
+    return arm_of(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments)
+
+
+def _plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> Plan:
+    if not isinstance(part, Mapping):
+        raise ConfigError(f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r:.80}')
+    for key in part:
+        if key not in OF_A_PART:
+            raise UnknownName(f"key of a part of study {path.name}", key, OF_A_PART)
+    merged = {**common, **part}
+    merged["settings"] = [*common.get("settings", ()), *part.get("settings", ())]
+    hints = hints_of(Plan)
+    values = {key: _held(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()}
+    return Plan(**values, **fixed, out=out)
+
+
+def _gate(path: Path, spec: Any, parts: Mapping[str, Plan], measure: str) -> Gate:
+    names = [f.name for f in dataclasses.fields(Gate)]
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f"{path}: gate is {spec!r:.80}; expected a table [gate]")
+    for key in spec:
+        if key not in names:
+            raise UnknownName(f"key of the gate of {path.name}", key, names)
+    values = {"part": next(iter(parts)), "measure": measure, **spec}
+    hints = hints_of(Gate)
+    gate = Gate(**{"arm": "", **{key: _held(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}})
+    arms = [arm.label for arm in next(iter(parts.values())).arms]
+    for what, name, known in (
+        ("part", gate.part, list(parts)),
+        ("arm", gate.arm, arms),
+        ("arm", gate.minus or arms[0], arms),
+    ):
+        if name not in known:
+            raise UnknownName(f"{what} of the gate of {path.name}", name, known)
+    if gate.at not in ("start", "end"):
+        raise UnknownName(f"at of the gate of {path.name}", gate.at, ("start", "end"))
+    if gate.at_least is None and gate.at_most is None:
+        raise ConfigError(f"{path}: the gate has no limit; write at_least = 0.05 or at_most = …")
+    return gate
+
+
+def _held(path: Path, key: str, value: Any, hint: Any) -> Any:
+    if not fits(value, hint):
+        raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}")
+    return value
+
+
+def committed(path: Path) -> dict[str, Any]:
+    """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit has just
+    what the file says now, under whatever name, and ``commit`` is then the first that had it."""
+    if _git(path, "rev-parse", "--is-inside-work-tree") != "true":
+        return {
+            "committed": False,
+            "commit": None,
+            "words": "no git repository here, so nobody can say that it was committed",
+        }
+    blob = _git(path, "hash-object", path.name)
+    now = (_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
+    there = any(line.split()[2] == blob for line in now)
+    found = _git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if there else None
+    if found:
+        commit, _, date = found.splitlines()[0].partition(" ")
+        words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"
+        return {"committed": True, "commit": commit, "words": words}
+    last = _git(path, "log", "-1", "--format=%H %cs", "--", path.name)
+    if not last:
+        return {"committed": False, "commit": None, "words": "git says that it was never committed"}
+    commit, _, date = last.partition(" ")
+    words = f"git says that it was changed since commit {commit[:12]} ({date})"
+    return {"committed": False, "commit": commit, "words": words}
+
+
+def _git(path: Path, *words: str) -> str | None:
+    """What git prints, None where it fails or is not there."""
+    command = ["git", "-C", str(path.resolve().parent), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,336 @@
+r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE …]``.
+
+Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
+questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
+gold answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and
+digits, and the same signs of arithmetic and brackets: "3+4" is not "3-4". Where letters and digits are many, only signs
+count that typesetting leaves as they are: plus, less, greater, and a minus in front of a number, a variable or a
+formula. Two answers differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3
+(arXiv 2005.14165, appendix C), over words without case and punctuation; questions of fewer words have none.
+
+With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
+themselves) are read as a solver's texts would be (``text/answers.py``), and those in which nothing is found, or another
+answer than the gold one, are warnings.
+
+Left out: whether a gold answer is true; whether a paraphrase says the same; answers that math-verify reads only in
+part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.flags import Parser
+from cotrain.core.pace import Pace
+from cotrain.core.types import ParseFailure
+from cotrain.core.verbosity import progress
+from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
+from cotrain.tasks.processbench import sample_of
+from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.rows import ANY, Schema, row_of, schema_of
+from cotrain.text.answers import TAGS, check_answer, free_solution
+from cotrain.text.parsers import tagged_solution
+
+GRAM = 13
+SHOWN = 5  # examples of each finding in the human report; JSON has them all
+SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
+_WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^()]"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One kind of fault and where it is."""
+
+    level: str  # "error" or "warning"
+    kind: str
+    meaning: str
+    where: tuple[str, ...]  # one line for each row
+
+    def lines(self) -> list[str]:
+        more = len(self.where) - SHOWN
+        head = (
+            f"{self.level}: {self.kind}: {len(self.where)} {'row' if len(self.where) == 1 else 'rows'}: {self.meaning}"
+        )
+        return [head, *(f"    {one}" for one in self.where[:SHOWN]), *([f"    … and {more} more"] if more > 0 else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that was found in one file."""
+
+    path: str
+    rows: int  # that are not blank, malformed ones included
+    findings: tuple[Finding, ...]
+    lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
+    histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
+    read: dict[str, Any] = field(
+        default_factory=dict
+    )  # with --answer: of how many texts so many are read, and are right
+    aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
+
+    def count(self, level: str) -> int:
+        """Rows with findings of this level, a row once for each finding."""
+        return sum(len(f.where) for f in self.findings if f.level == level)
+
+    def json(self) -> dict[str, Any]:
+        plain = {name: value for name, value in asdict(self).items() if name != "aside"}
+        return {**plain, "errors": self.count("error"), "warnings": self.count("warning")}
+
+    def lines(self) -> list[str]:
+        out = [f"{self.path}: {self.rows} rows"]
+        for finding in self.findings:
+            out += finding.lines()
+        if self.read:
+            counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
+            out.append(f"--answer {self.read['answer']}: {counts}")
+        if self.lengths:
+            out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
+            widest = max(self.histogram.values())
+            out += [f"{r:>12s} {n:6d} {'#' * -(-40 * n // widest)}" for r, n in self.histogram.items()]
+        return [*out, f"{self.count('error')} errors, {self.count('warning')} warnings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    number: int  # row in its file, from 1
+    text: str
+    key: str  # the same for the same question
+    row: str  # the same for the same row: of ProcessBench, where one problem has many solutions, with the solution
+    answer: str | None
+    words: tuple[str, ...]
+    worked: str = ""  # the text in which an answer is looked for, with ``--answer``
+
+
+def check_file(
+    path: str | Path,
+    against: Sequence[str | Path] = (),
+    *,
+    schema: Schema = ANY,
+    workers: int = WORKERS,
+    deadline_s: float = DEADLINE_S,
+    answer: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
+
+    ``answer``: how worked texts are read. ``say`` hears of what takes long. Raises DataError where a file is missing,
+    unreadable or empty; every other fault is a finding.
+    """
+    questions, aside = _read(Path(path), schema)
+    malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
+    found = [Finding(level="error", kind="malformed", meaning="left unread by what follows", where=malformed)]
+    with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
+        found += _repeats(questions, pool)
+        for other in against:
+            found += _overlaps(questions, Path(other), schema)
+        found += _unreadable(questions, pool, workers, say)
+        read = {} if answer is None else _texts(questions, answer, pool, found, say)
+    lengths, histogram = _lengths(questions)
+    return Report(
+        path=str(path),
+        rows=aside.read + len(aside.refused),
+        findings=tuple(f for f in found if f.where),
+        lengths=lengths,
+        histogram=histogram,
+        read=read,
+        aside=aside,
+    )
+
+
+def _read(path: Path, schema: Schema) -> tuple[list[_Question], Quarantine]:
+    """The questions that can be read, and what is wrong with the other rows."""
+    aside = Quarantine()
+
+    def read(row: dict[str, Any], where: str) -> _Question:
+        if "steps" in row and "label" in row:
+            sample = sample_of(row, where, "")
+            asked, answer, given = sample.problem, None, " ".join(sample.steps)
+        else:
+            found = row_of(row, schema.question, schema.answer, where)
+            asked, answer, given = found.question, found.answer, ""
+        words, key = tuple(_WORD.findall(asked.casefold())), key_of(asked)
+        whole = f"{key} {key_of(given)}" if given else key
+        number = int(where.rpartition(" ")[2])
+        worked = _worked(row)
+        return _Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words, worked=worked)
+
+    questions = parsed(numbered(path), read, aside)
+    if not questions and not aside.refused:
+        raise DataError(f"{path}: no rows; expected JSON lines, one object a line, or parquet")
+    return questions, aside
+
+
+def _worked(row: Mapping[str, Any]) -> str:
+    """The longest text of a row that may hold a worked answer."""
+    texts = [str(row[name]) for name in ("completion", "solution", "response", "answer", "text") if row.get(name)]
+    return max(texts, key=len, default="")
+
+
+def _texts(
+    questions: Sequence[_Question], answer: str, pool: GradingPool, found: list[Finding], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``found`` takes the others."""
+    texts = [q for q in questions if q.worked and q.worked != q.answer]
+    said = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
+    unread, wrong = [], []
+    pace = Pace(len(texts), "{} worked texts compared with their answers", say)
+    for question, one in zip(texts, said, strict=True):
+        pace.add()
+        if isinstance(one, ParseFailure):
+            unread.append(f"row {question.number}: {one.reason}: …{' '.join(question.worked.split())[-80:]!r}")
+        elif question.answer is not None and not _same(one.answer, question.answer, pool):
+            wrong.append(f"row {question.number}: {one.answer!r}, gold {question.answer!r}"[:200])
+    kinds = (
+        ("unread", f"--answer {answer} finds no answer", unread),
+        ("other", f"--answer {answer} finds another", wrong),
+    )
+    found += [Finding(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
+    read = len(texts) - len(unread)
+    return {"answer": answer, "texts": len(texts), "read": read, "right": read - len(wrong)}
+
+
+def _same(said: str, gold: str, pool: GradingPool) -> bool:
+    return said == gold or vote_key(said) == vote_key(gold) or pool.grade(gold, said).value is True
+
+
+def key_of(question: str) -> str:
+    """What two askings of one question have in common."""
+    text = question.casefold()
+    plain = "".join(_CHARACTER.findall(text))
+    if len(plain) < SHORT:
+        return "".join(_SIGN.findall(text))
+    return f"{plain} {''.join(_OPERATION.findall(text.translate(_DASHES)))}"
+
+
+_DASHES = str.maketrans("−–—‐", "----")
+_OPERATION = re.compile(r"[+<>]|-(?=\s*(?:\d|[^\W\d_](?![^\W_])|[\\({\[]))")
+
+
+def _repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Finding]:
+    first: dict[str, _Question] = {}
+    same, other = [], []
+    for question in questions:
+        earlier = first.setdefault(question.row, question)
+        if earlier is question:
+            continue
+        exact = ", word for word" if " ".join(earlier.text.split()) == " ".join(question.text.split()) else ""
+        same.append(f"row {question.number} asks what row {earlier.number} asks{exact}")
+        if question.answer is not None and earlier.answer is not None:
+            same_text = vote_key(question.answer) == vote_key(earlier.answer)
+            # "\\frac13" is "\\frac{1}{3}" only to a grader
+            if not same_text and pool.grade(earlier.answer, question.answer).value is not True:
+                other.append(
+                    f"rows {earlier.number} and {question.number}: {earlier.answer!r}, {question.answer!r}"[:200]
+                )
+    return [
+        Finding(level="warning", kind="duplicate", meaning="the question was asked before", where=tuple(same)),
+        Finding(level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(other)),
+    ]
+
+
+def _overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[Finding]:
+    theirs, aside = _read(other, schema)
+    if not theirs:
+        raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}")
+    asked = {question.key: question.number for question in reversed(theirs)}
+    grams = {gram: question.number for question in reversed(theirs) for gram in _grams(question.words)}
+    exact, partly = [], []
+    for question in questions:
+        if question.key in asked:
+            exact.append(f"row {question.number} asks what its row {asked[question.key]} asks")
+        elif (shared := next((g for g in _grams(question.words) if g in grams), None)) is not None:
+            partly.append(f"row {question.number} and its row {grams[shared]}: {' '.join(shared)}"[:200])
+    return [
+        Finding(level="error", kind="overlap", meaning=f"{other} asks the same", where=tuple(exact)),
+        Finding(
+            level="warning",
+            kind=f"{GRAM}-gram",
+            meaning=f"shares {GRAM} words in a row with {other}",
+            where=tuple(partly),
+        ),
+    ]
+
+
+def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [words[i : i + GRAM] for i in range(len(words) - GRAM + 1)]
+
+
+def _unreadable(
+    questions: Sequence[_Question], pool: GradingPool, workers: int, say: Callable[[str], None]
+) -> list[Finding]:
+    """Gold answers that give no grade, each compared once with an answer that every grader can read."""
+    rows: dict[str, list[int]] = {}
+    for question in questions:
+        if question.answer is not None:
+            rows.setdefault(question.answer, []).append(question.number)
+    with ThreadPoolExecutor(workers) as threads:
+        pace, grades = Pace(len(rows), "{} gold answers tried", say), []
+        for grade in threads.map(lambda gold: pool.grade(gold, "0"), rows):
+            grades.append(grade)
+            pace.add()
+    where: dict[str, list[tuple[int, str]]] = {}
+    for (gold, numbers), grade in zip(rows.items(), grades, strict=True):
+        if grade.value is None:
+            where.setdefault(grade.reason or "ungraded", []).extend((n, gold) for n in numbers)
+    return [
+        Finding(
+            level="warning",
+            kind=f"answer: {reason}",
+            meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
+            "no reward",
+            where=tuple(f"row {n}: {gold!r}"[:200] for n, gold in sorted(found)),
+        )
+        for reason, found in sorted(where.items())
+    ]
+
+
+def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:
+    sizes = sorted(len(question.text.split()) for question in questions)
+    if not sizes:
+        return {}, {}
+    last = len(sizes) - 1
+    named = {"min": sizes[0], "median": sizes[last // 2], "p95": sizes[round(0.95 * last)], "max": sizes[-1]}
+    powers = Counter(size.bit_length() for size in sizes)
+    ranges = range(min(powers), max(powers) + 1)
+    return named, {f"{1 << (b - 1)}-{(1 << b) - 1}": powers[b] for b in ranges}
+
+
+def _nothing(text: str) -> None: ...
+
+
+def command(argv: Sequence[str]) -> int:
+    """``cotrain check data FILE``: 1 where there are errors, else 0."""
+    if argv[:1] in (["-h"], ["--help"]):
+        argv = ["data", "--help"]
+    if argv[:1] != ["data"]:
+        raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
+    parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
+    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain, or parquet")
+    parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
+    parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
+    parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
+    parser.add_argument(
+        "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.strict(argv[1:])
+    if given.answer is not None:
+        check_answer(given.answer)
+    schema = ANY if given.schema is None else schema_of(given.schema)
+    found = check_file(
+        given.file, given.against, schema=schema, answer=given.answer, say=_nothing if given.json else progress
+    )
+    if given.quarantine is not None:
+        if Path(given.quarantine).exists():
+            raise ConfigError(f"--quarantine {given.quarantine}: it is there already; name a new file")
+        found.aside.write(given.quarantine)
+    print(json.dumps(found.json(), indent=2, ensure_ascii=False) if given.json else "\n".join(found.lines()))
+    return 1 if found.count("error") else 0

@@ -1,0 +1,46 @@
+"""The methods that ship with cotrain, each in one place: a file, or a folder where it has a game, a parser or a loss of
+its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package."""
+
+NAMES = (  # of the functions; each is in the module of its name
+    "alphaproof",
+    "at_grpo",
+    "co_rewarding",
+    "constitutional",
+    "cooper",
+    "coverrl",
+    "critique",
+    "debate",
+    "demo",
+    "dsm",
+    "gar",
+    "generator_verifier_critic",
+    "genprm",
+    "gram",
+    "grpo",
+    "judged",
+    "mae",
+    "magrpo",
+    "mars",
+    "marti",
+    "prime",
+    "proposer_solver",
+    "rise",
+    "self_rewarding",
+    "self_verify",
+    "semi_supervised",
+    "spin",
+    "spiral",
+    "ssp",
+    "ssrl",
+    "stepwiser",
+    "tango",
+    "ttrl",
+    "two_agents_split",
+)
+METHODS = {name: f"cotrain.methods.{name}:{name}" for name in NAMES}
+TASKS = {  # sources of problems that one method has for itself
+    "games": "cotrain.methods.spiral.source:Games",
+    "halves": "cotrain.methods.magrpo.halves:Halves",
+    "world": "cotrain.methods.ssrl.world:World",
+    "variants": "cotrain.methods.alphaproof.variants:Variants",
+}

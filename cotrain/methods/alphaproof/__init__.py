@@ -1,0 +1,1 @@
+from cotrain.methods.alphaproof.recipe import alphaproof as alphaproof

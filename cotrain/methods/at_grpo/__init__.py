@@ -1,0 +1,1 @@
+from cotrain.methods.at_grpo.recipe import at_grpo as at_grpo

@@ -1,0 +1,1 @@
+from cotrain.methods.constitutional.recipe import constitutional as constitutional

@@ -1,0 +1,144 @@
+"""Constitutional AI: a model criticises and revises its own answers under drawn principles, and learns from that.
+
+Bai et al. 2022 (arXiv 2212.08073). Two stages, on one set of weights:
+
+    revise    a draft, a critique of it under a drawn principle, a revision, all by the model as it was when the stage
+              began; the revision is learned by cross-entropy as an answer to the problem alone
+    prefer    ``group_size`` answers; the critic says ``votes`` times whether a drawn principle is kept; the answers
+              with the highest and the lowest share v are a pair with the soft label σ(γ (v⁺ − v⁻)), learned by DPO
+
+The principles (``methods/constitutional/principles.py``) are about form and not about being right, and a program checks
+them: whether they are kept is noted, and paid for only in the control ``feedback="program"``. Controls: ``stages``
+leaves one of the two out; ``learned="drafts"`` learns the drafts in as many steps, in place of the revisions.
+
+Different from the paper: a pairwise loss on the labels takes the place of a preference model and PPO; one critique and
+one revision; labels are votes and not log-probabilities; revisions are learned by the model that wrote them, where the
+paper begins again with the pretrained one. Models that do not know the formats learn them from a program (``warmup``),
+which judges truly with probability ``skill``, else by a coin, and always mends well; answers that the model gave before
+are learned beside them, so that it forgets less. Left out: helpfulness data, chains of thought in the feedback.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotrain import ConfigError, Objective, Phase, Recipe, Roles, Settings, Sft, Task
+from cotrain import (
+    alternate,
+    attempts,
+    common_roles,
+    frozen,
+    gives,
+    noting,
+    program,
+    recipe,
+    snapshot,
+    solving,
+    together,
+)
+from cotrain import verifying
+from cotrain.learn.preference import CHOSEN, Preference
+from cotrain.methods.constitutional.principles import (
+    KEPT,
+    MENDED,
+    WRITERS,
+    critic,
+    criticise,
+    drawn,
+    keeps,
+    note_kept,
+    rehearse,
+)
+from cotrain.methods.constitutional.principles import reviser, revise_oneself, say, say_verdict, solve_and_criticise
+
+
+@gives(CHOSEN.to("solver"))
+async def prefer(task: Task, roles: Roles, *, samples: int = 2, votes: int = 4, checked: bool = False) -> None:
+    """``samples`` solutions under one drawn principle; each is worth the share of the critic's ``votes`` that say it is
+    kept, or with ``checked`` whether it is. One that cannot be read is worth 0."""
+    solutions = await attempts(task, roles, samples)
+    if not solutions:
+        return
+    name = drawn(solutions[0])
+    readable = [s for s in solutions if s.parsed.ok]
+    said = [] if checked else await together([criticise(task, roles, s, name, n=votes) for s in readable])
+    worth = {s.id: 0.0 for s in solutions}
+    for i, solution in enumerate(readable):
+        worth[solution.id] = (
+            float(keeps(name, task.prompt, solution.tagged))
+            if checked
+            else sum(v.parsed.ok and v.parsed.final for v in said[i]) / len(said[i])
+        )
+    for solution in solutions:
+        note_kept(task, solution)
+        solution.reward(CHOSEN, worth[solution.id])
+
+
+@recipe(group_size=4, steps=180, without=("kl",))
+def constitutional(
+    run: Settings,
+    *,
+    stages: Literal["both", "revise", "prefer"] = "both",  # which are played
+    learned: Literal["revisions", "drafts"] = "revisions",  # what is learned in the first
+    feedback: Literal["self", "program"] = "self",  # who says whether a principle is kept, in the second
+    revising: int = 60,  # steps of the first stage
+    iteration: int = 60,  # updates of the second with one reference
+    beta: float = 0.1,  # β of DPO
+    gamma: float = 4.0,  # γ of the soft labels
+    votes: int = 4,  # of the critic on an answer
+    warmup: int = 60,  # steps in which the formats are learned
+    skill: float = 0.8,  # how often the teacher judges truly; else it tosses a coin
+) -> Recipe:
+    if run.group_size < 2 or min(votes, iteration, revising) < 1:
+        found = f"group_size {run.group_size}, votes {votes}, iteration {iteration}, revising {revising}"
+        raise ConfigError(f"constitutional: {found}; expected at least 2, 1, 1 and 1")
+    if warmup < 1 and run.model in common_roles.EMBEDDED:
+        raise ConfigError(
+            f"constitutional: warmup is {warmup}, and {run.model!r} cannot revise under a principle; expected 1 or more"
+        )
+    if not 0.0 <= skill <= 1.0:
+        raise ConfigError(f"constitutional: skill is {skill}, expected a share from 0 to 1")
+    solver = common_roles.solver("generator", run.model)
+    roles = {"solver": solver, "critic": critic("generator", run.model), "reviser": reviser("generator", run.model)}
+    roles["student"] = common_roles.solver("author", run.model)
+    policies = {"generator": run.learner(), "author": program(say, tokens_of="generator")}
+    objectives: dict[str, Objective] = {}
+    phases, early = [], {}
+    if warmup:
+        policies["teacher"] = program(say_verdict, tokens_of="generator")
+        roles["critic_teacher"] = critic("teacher", run.model)
+        roles["reviser_teacher"] = reviser("author", run.model)
+        policies["start"] = frozen(run.model)
+        roles["before"] = common_roles.solver("start", run.model)
+        also = ("reviser_teacher", "before")
+        objectives["format"] = Objective(policy="generator", on="critic_teacher", also=also, by=Sft())
+        how = {"skill": skill}
+        phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=how))
+        early["format"] = warmup
+    if stages != "prefer":
+        policies["writer"] = snapshot(run.model, of="generator", every=revising, first=warmup)
+        made = (common_roles.solver, critic, reviser)
+        roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, made, strict=True)}
+        objectives["revise"] = Objective(policy="generator", on="student", by=Sft())
+        kind = {"learned": learned}
+        phases.append(Phase(name="revise", protocol=revise_oneself, objectives=("revise",), group_size=1, options=kind))
+        early["revise"] = revising
+    last = "revise"
+    if stages != "revise":
+        last = "prefer"
+        first = warmup + (revising if stages == "both" else 0)
+        policies["before"] = snapshot(run.model, of="generator", every=iteration, first=first)
+        by = Preference(policy="generator", reference="before", betas=(beta,), soft=gamma)
+        objectives["prefer"] = Objective(policy="generator", on="solver", by=by)
+        options = {"samples": run.group_size, "votes": votes, "checked": feedback == "program"}
+        phases.append(Phase(name="prefer", protocol=prefer, objectives=("prefer",), group_size=1, options=options))
+    leading = {last: objectives.pop(last)}  # the first one draws the same problems in every method
+    return run.recipe(
+        "constitutional" if stages == "both" else f"constitutional-{stages}",
+        policies=policies,
+        roles=roles,
+        objectives=leading | objectives,
+        schedule=alternate(*phases, ratio=tuple(int(p.name == last) for p in phases), warmup=early),
+        evaluate=solve_and_criticise,
+        measures=(solving("solver", 8), noting("solver", KEPT), noting("reviser", MENDED), verifying("critic")),
+    )

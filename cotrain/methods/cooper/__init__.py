@@ -1,0 +1,1 @@
+from cotrain.methods.cooper.recipe import cooper as cooper

@@ -1,0 +1,1 @@
+from cotrain.methods.debate.recipe import debate as debate

@@ -1,0 +1,182 @@
+"""GRAM: a generative judge of pairs, taught in two stages, that pays a generator by who wins.
+
+Wang et al. 2025 (arXiv 2506.14175). First, without any label, the judge learns to write two responses to a problem, one
+after the other (``unlabelled`` updates). Then it learns to say which of two is better, A or B, with smoothed labels:
+the right letter weighs 1 − ``smoothing`` and the other ``smoothing``, which the paper shows to be a regularised ranking
+loss. Here the better one of a pair is the one whose answer is right, and the pairs are solutions of the generator, one
+right and one wrong, in random order.
+
+The generator is paid as in Think-RM's pairwise RLHF (Hong et al. 2025, arXiv 2505.16265): all pairs of its group are
+judged, in both orders; the margins 2 P(A) − 1 make a skew-symmetric matrix, whose row sums are the advantages. No score
+of a single solution exists. A solution that cannot be read loses to every one that can.
+
+Controls are parameters: ``unlabelled=0`` and ``smoothing=0`` leave out what is GRAM's own; ``judge="frozen"`` pays by
+the judge as it comes, in any format of pairs (``form``: "gram", "rmr1", "thinkrm"); ``generator="frozen"`` teaches the
+judge alone.
+
+Different from the paper: two responses come from one generator and are labelled by the rule, online, instead of a
+corpus of preferences; both stages are short. Left out: the judge of more than two, fine-tuning to another task.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import permutations, product
+from typing import Any, Literal
+
+from cotrain import CORRECT, FAILURE, FINAL, SCORE
+from cotrain import ConfigError, Objective, Phase, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
+from cotrain import (
+    alternate,
+    attempts,
+    dr_grpo,
+    frozen,
+    gives,
+    common_roles,
+    program,
+    recipe,
+    rng_of,
+    solving,
+    together,
+)
+from cotrain import verifying
+from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
+from cotrain.learn.contract import Algorithm
+from cotrain.config.schedule import Protocol
+from cotrain.rollout.judges import Comparison, comparer, probabilities, shown
+from cotrain.text.preferences import write_gram
+from cotrain.text.prompts import PAIR, PAIR_FULL
+
+WEIGHT = Signal("weight", meaning="how much a letter counts as the label of a pair")
+PREFERRED = Signal("preferred", meaning="the advantage over the others of the group")
+
+
+def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, str]:
+    """The fields of a comparison, behind a nonce where the prompt has one."""
+    texts = {"first": first.tagged, "second": second.tagged}
+    return shown(roles.nonce(first), **texts) if "nonce" in roles.judge.fields else texts
+
+
+async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> None:
+    """Stage 1: up to ``pairs`` pairs of different solutions, to be learned as texts. Nobody asks which is better."""
+    different = {s.tagged: s for s in await attempts(task, roles, samples) if s.parsed.ok}
+    for first, second in _some(list(permutations(different.values(), 2)), pairs, "written", task):
+        await roles.author(problem=task.prompt, first=first.tagged, second=second.tagged)
+
+
+@gives(WEIGHT.to("teacher"))
+async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smoothing: float) -> None:
+    """Stage 2: up to ``pairs`` pairs of a right and a wrong solution in random order, each with its smoothed labels."""
+    solutions = [s for s in await attempts(task, roles, samples) if s.parsed.ok]
+    right = [s for s in solutions if CORRECT.known(s)]
+    wrong = [s for s in solutions if not CORRECT.known(s)]
+    for better, worse in _some(list(product(right, wrong)), pairs, "labelled", task):
+        ahead = bool(rng_of("order", better.id, worse.id).getrandbits(1))
+        first, second = (better, worse) if ahead else (worse, better)
+        for letter, weight in ((ahead, 1.0 - smoothing), (not ahead, smoothing)):
+            if weight:
+                said = await roles.teacher(
+                    parent=first, problem=task.prompt, better=letter, **side_by_side(roles, first, second)
+                )
+                said.reward(WEIGHT, weight)
+
+
+@gives(PREFERRED.to("solver"))
+async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
+    """Everyone against everyone, in both orders. The solver's reward ``preferred`` is its advantage (Think-RM); a
+    judgement notes as ``correct`` whether the first is the better one, where one of the two is right."""
+    solutions = await attempts(task, roles, samples)
+    readable = [i for i, s in enumerate(solutions) if s.parsed.ok]
+    fights = list(permutations(readable, 2))
+    asked = [
+        roles.judge(parent=solutions[i], problem=task.prompt, **side_by_side(roles, solutions[i], solutions[j]))
+        for i, j in fights
+    ]
+    outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
+    for (i, j), turn in zip(fights, await together(asked), strict=True):
+        truths = [CORRECT.known(solutions[k]) for k in (i, j)]
+        if truths[0] != truths[1]:
+            turn.note(CORRECT, truths[0])
+        if turn.parsed.ok and turn.parsed.spans:
+            ahead = probabilities(turn)[0]
+            turn.show(FINAL, bool(turn.parsed.final))
+            turn.show(SCORE, ahead)
+            outcomes[i, j] = 2.0 * ahead - 1.0
+        else:
+            turn.show(FAILURE, getattr(turn.parsed, "reason", "no letter"))
+    for solution, advantage in zip(solutions, pairwise_advantages(skew_matrix(len(solutions), outcomes)), strict=True):
+        solution.reward(PREFERRED, advantage)
+
+
+def _some(pairs: list[tuple[Turn, Turn]], most: int, what: str, task: Task) -> list[tuple[Turn, Turn]]:
+    if len(pairs) <= most:
+        return pairs
+    return rng_of(what, task.id, pairs[0][0].id).sample(pairs, most)
+
+
+def say_letter(fields: Mapping[str, Any], rng: random.Random) -> str:
+    return write_gram(bool(fields["better"]))
+
+
+def say_both(fields: Mapping[str, Any], rng: random.Random) -> str:
+    return f"A:\n{fields['first']}\nB:\n{fields['second']}"
+
+
+@recipe
+def gram(
+    run: Settings,
+    *,
+    judge_model: str | None = None,  # begins the judge; by default the generator's model
+    pairs: int = 8,  # of a problem, at the most
+    judge_lr: float = 5e-4,  # learning rate of the judge
+    unlabelled: int = 8,  # steps in which the judge learns to write pairs
+    warmup: int = 24,  # steps in which it then learns labels alone
+    smoothing: float = 0.1,  # weight of the wrong letter
+    judge: Literal["trained", "frozen"] = "trained",  # does it learn?
+    generator: Literal["trained", "frozen"] = "trained",  # does it learn?
+    form: Comparison = "gram",  # the judge's format
+) -> Recipe:
+    learns, plays = judge == "trained", generator == "trained"
+    if not learns and not plays:
+        raise ConfigError("gram: judge='frozen' and generator='frozen': nobody learns; train one of them")
+    if learns and form != "gram":
+        raise ConfigError(f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'")
+    if run.group_size < 2 or pairs < 1 or not 0.0 <= smoothing < 0.5:
+        found = f"group_size {run.group_size}, pairs {pairs}, smoothing {smoothing}"
+        raise ConfigError(f"gram: {found}; expected at least 2, at least 1, and from 0 to below 0.5")
+    reads = judge_model or run.model
+    asked = comparer("judge", reads, form)
+    policies = {"generator": run.learner(), **run.start()} if plays else {"generator": frozen(run.model)}
+    policies["judge"] = run.learner(reads, lr=judge_lr) if learns else frozen(reads)
+    roles = {"solver": common_roles.solver("generator", run.model), "judge": asked}
+    objectives, phases, how = {}, [], {"samples": run.group_size}
+
+    def learn(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]) -> None:
+        objectives[name] = Objective(policy=policy, on=on, by=by)
+        phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1, options=options))
+
+    if plays:
+        learn("generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, how)
+    if learns:
+        drawn = how | {"pairs": pairs}
+        learn("judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, drawn | {"smoothing": smoothing})
+        learn("pairs", "judge", "author", Sft(), write_pairs, drawn)
+        policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
+        both = PAIR if common_roles.speaks_short(reads) else PAIR_FULL
+        roles["teacher"] = replace(asked, policy="teacher", parse=None)
+        roles["author"] = Role(policy="author", prompt=both, sampling=asked.sampling)
+    return run.recipe(
+        "gram" if learns else "gram-frozen",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(
+            *phases,
+            ratio=tuple(int(phase.name != "pairs") for phase in phases),
+            warmup={"pairs": unlabelled, "judge": warmup} if learns else None,
+        ),
+        evaluate=compete,
+        measures=(solving("solver", 8), verifying("judge")),
+    )

@@ -1,0 +1,77 @@
+"""GRPO: one generator, rewarded when its answer is right. The baseline of everything.
+
+DeepSeekMath (arXiv 2402.03300), §4: a group of answers to one problem, the reward standardised within the group, one
+clipped policy-gradient step.
+
+Controls are parameters: ``estimator`` is how an answer is compared with its group (``learn/algorithms.py``), and
+``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect
+verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``outcome_noise=0.2`` pays
+by a judge that is wrong about every fifth answer, at random. ``format_reward`` pays for a solution that can be read, as
+a channel of its own. Left out: several updates from one batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cotrain import CORRECT, FORMAT, OUTCOME, STEP, Signal
+from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
+from cotrain import decay, common_roles, gives, recipe, rng_of, single, solve
+from cotrain.learn.algorithms import BY_NAME, Name
+from cotrain.rollout.protocols import SOLVED, check_step_rewards
+
+WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")
+
+
+@gives(*SOLVED, WORD.to("solver"))
+async def solve_and_be_told(task: Task, roles: Roles, *, noise: float, **paid: Any) -> None:
+    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``; an unreadable solution earns 0,
+    one that could not be graded nothing.
+
+    An answer that is flipped at one chance is flipped at every larger one.
+    """
+    solution = await solve(task, roles, **paid)
+    if solution.failed:
+        return
+    if not solution.parsed.ok:
+        solution.reward(WORD, 0.0)
+        return
+    flipped = rng_of("outcome noise", task.id, solution.id).random() < noise
+    solution.reward(WORD, float(CORRECT.known(solution) != flipped))
+
+
+@recipe
+def grpo(
+    run: Settings,
+    *,
+    format_reward: float = 0.0,  # weight of a solution that can be read
+    estimator: Name = "grpo",  # compares an answer with its group
+    alpha: float = 0.1,  # weight of the oracle's steps, at the start
+    alpha_end: float = 0.001,  # the same weight, at the end
+    steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
+    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
+) -> Recipe:
+    if not 0.0 <= outcome_noise <= 1.0:
+        raise ConfigError(f"grpo: outcome_noise is {outcome_noise}; expected a chance in [0, 1]")
+    oracle = steps_judged_by == "oracle"
+    if oracle and estimator == "maxrl":
+        raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
+    paid: dict[str, Any] = {"step_rewards": "oracle" if oracle else "none", "oracle_noise": oracle_noise}
+    check_step_rewards(**paid)
+    told_wrongly = outcome_noise > 0.0
+    if told_wrongly:
+        paid |= {"noise": outcome_noise}
+    rewards: dict[Signal, Any] = {WORD if told_wrongly else OUTCOME: 1.0} | (
+        {FORMAT: format_reward} if format_reward else {}
+    )
+    rewards |= {STEP: decay(alpha, alpha_end)} if oracle else {}
+    learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
+    return run.recipe(
+        estimator + ("-oracle" if oracle else ""),
+        policies={"generator": run.learner(), **run.start()},
+        roles={"solver": common_roles.solver("generator", run.model)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
+        schedule=single(solve_and_be_told if told_wrongly else solve, "generator", name="generator", **paid),
+        evaluate=solve,
+    )

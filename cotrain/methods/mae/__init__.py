@@ -1,0 +1,1 @@
+from cotrain.methods.mae.recipe import mae as mae

@@ -1,0 +1,115 @@
+"""Multi-Agent Evolve: one model proposes problems, solves them, and judges both. Nobody is told what is right.
+
+Chen et al. 2025 (arXiv 2510.23595). ``methods/mae/evolve.py`` has who earns what. The three roles learn in one update
+by task-relative REINFORCE++: advantages are whitened over all tokens of a role's own part of the batch. A question
+enters the pool where its judge's score is at least ``quality`` (0.7), and solvers draw from the pool. The judge earns
+format alone and never hears the truth; ``judge/balanced_accuracy``, ``judge/calibration_error`` and ``gap`` hold it
+against the program that works the problems out.
+
+Controls: ``judge="frozen"`` has judges of their own weights, which stay as they were taught; "oracle" pays by the truth
+where the program knows it, the ceiling; ``truth`` is the share of the truth in the judge's reward; ``quality=0`` lets
+every question in.
+
+Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all; one
+judge's score takes the place of three pairs of tags; no repetition penalty. ``embedded-proposer`` has learned the
+formats, others learn them first (``warmup``), from a program that writes problems, and scores truly with probability
+``skill``, else by a coin: what the judge knows of truth at its start comes from there. In the warm-up answers that the
+model gave before are learned beside them, so that the solver forgets less.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
+from cotrain import alternate, common_roles, frozen, noting, program, recipe, reinforce_pp, solving, verifying
+from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, judge as answer_judge
+from cotrain.methods.mae.evolve import rater, rehearse, say_score
+from cotrain.rollout.proposals import VALID, write_problem
+from cotrain.rollout.stores import TaskPool
+from cotrain.tasks.words.source import WordProblems
+from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
+
+
+@recipe(model=common_roles.PROPOSER, kl=0.0, group_size=4)
+def mae(
+    run: Settings,
+    *,
+    judge: Literal["trained", "frozen", "oracle"] = "trained",  # whose scores pay
+    truth: float = 0.0,  # share of the truth in the judge's reward
+    quality: float = 0.7,  # least score of a question that enters the pool
+    votes: int = 1,  # scores of one text
+    shown: float = 0.5,  # how often the proposer sees a problem of the pool
+    entropy: float = 0.001,  # weight of the entropy bonus of each role
+    cap: int = 16384,  # problems that the pool holds
+    warmup: int = 0,  # steps in which the formats are learned
+    skill: float = 0.8,  # how often the teacher scores truly; else it tosses a coin
+) -> Recipe:
+    source, short = run.problems, common_roles.speaks_short(run.model)
+    if not isinstance(source, WordProblems):
+        raise ConfigError(f"mae: no program reads problems of {source.name}; expected --tasks words")
+    if warmup < 1 and common_roles.cannot_propose(run.model):
+        raise ConfigError(
+            f"mae: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more, or --model "
+            f"{common_roles.PROPOSER}"
+        )
+    shares = {"truth": truth, "quality": quality, "shown": shown, "skill": skill}
+    for name, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1")
+    scorer = "judge" if judge == "frozen" else "generator"
+    writes = Role(
+        policy="generator",
+        prompt=PROPOSE if short else PROPOSE_FULL,
+        sampling=Sampling(max_tokens=192 if short else 512),
+    )
+    solver = common_roles.solver("generator", run.model)
+    roles = {"solver": solver, "trial": solver, "proposer": writes}
+    roles |= {"judge": answer_judge(scorer, run.model), "rater": rater(scorer, run.model)}
+    policies = {"generator": run.learner(), **run.start()}
+
+    def learn(on: str, *also: str) -> Objective:
+        by = reinforce_pp(rewards={EARNED: 1.0}, entropy=entropy, kl=run.pull())
+        return Objective(policy="generator", on=on, also=also, by=by)
+
+    objectives = {"generator": learn("solver"), "proposer": learn("proposer")}
+    if judge == "frozen":
+        policies["judge"] = run.learner() if warmup else frozen(run.model)
+    else:
+        objectives["judge"] = learn("judge", "rater")
+    how: dict[str, Any] = {"samples": run.group_size, "votes": votes, "quality": quality, "shown_share": shown}
+    how |= {"truth": truth, "oracle": judge == "oracle"}
+    phases = [
+        Phase(name="play", protocol=evolve, objectives=tuple(objectives), group_size=1, options=how, stores=("pool",))
+    ]
+    if warmup:
+        policies["author"] = program(write_problem, tokens_of="generator")
+        policies["start"] = frozen(run.model)
+        roles["before"] = common_roles.solver("start", run.model)
+        policies["teacher"] = program(say_score, tokens_of=scorer)
+        roles["author"] = Role(policy="author", prompt=writes.prompt, sampling=writes.sampling)
+        roles["judge_teacher"] = answer_judge("teacher", run.model)
+        roles["rater_teacher"] = rater("teacher", run.model)
+        objectives["format"] = Objective(policy="generator", on="author", also=("before",), by=Sft())
+        objectives["scores"] = Objective(policy=scorer, on="judge_teacher", also=("rater_teacher",), by=Sft())
+        phases.append(
+            Phase(
+                name="format",
+                protocol=rehearse,
+                objectives=("format", "scores"),
+                group_size=1,
+                options={"skill": skill},
+                stores=("pool",),
+            )
+        )
+    return run.recipe(
+        "mae" if judge == "trained" else f"mae-{judge}",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        evaluate=examine_all,
+        measures=(solving("solver", 8), noting("proposer", VALID), verifying("rater"), verifying("judge")),
+        options={"votes": votes},
+        stores={"pool": TaskPool(cap=cap)},
+    )

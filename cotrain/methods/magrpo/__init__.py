@@ -1,0 +1,1 @@
+from cotrain.methods.magrpo.recipe import magrpo as magrpo

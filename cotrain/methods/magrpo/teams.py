@@ -1,0 +1,216 @@
+"""Two agents who act at once, hear of each other, and are rewarded together: the game of MAGRPO (arXiv 2508.04652).
+
+::
+
+    node 0     alice, bob: ``samples`` messages each, of what each sees (roles ``alice`` and ``bob``)
+    joint      message k of one with message k of the other (aligned), or with every one (crossed)
+    node j     alice_answer, bob_answer: ``samples`` answers each, of what each sees, said and heard
+    reward     of a joint action of answers: the share of the two that are right; messages have none
+
+Returns go up the tree (``methods/magrpo/joint.py``); the signal ``joint`` of an answer is its return, and answers of
+one agent at one node are one group. ``threshold``: a branch ends where the mean reward of its node is above it; None
+never ends one (the authors' default of −0.2 ends every branch after its first turn where rewards are not negative).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Note
+from cotrain.core.signals import Signal, gives
+from cotrain.core.types import ParseFailure, Sampling, Task
+from cotrain.methods.magrpo.halves import Halved, halved
+from cotrain.methods.magrpo.joint import answer_returns, backed_up, joint_actions
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.idle_loop import together
+from cotrain.rollout.role import Role, Turn
+from cotrain.text.parsers import final_answer
+
+Program = Callable[[Mapping[str, Any], random.Random], str]
+AGENTS = ("alice", "bob")
+MESSAGE_TOKENS = 8
+JOINT = Signal("joint", meaning="return of the joint actions that an answer took part in")
+BOTH = Note[bool]("both", bool, "are both answers right")
+TELLS = Note[bool]("tells", bool, "is the message the sum of what its author sees")
+
+MESSAGE = "Numbers {seen}.\nMessage:"
+ANSWERED = "Numbers {seen}. Said {said}. Heard {heard}.\nSum:"
+MESSAGE_FULL = """You see these numbers: {seen}. Your partner sees others. Together you are to find the sum of all
+numbers.
+Write a message to your partner, of a few characters, and nothing else."""
+ANSWERED_FULL = """You see these numbers: {seen}. Your partner sees others. You told your partner: {said}
+Your partner told you: {heard}
+Write the sum of all numbers, alone, in one pair of tags: <answer> ... </answer>"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """An answer that could be read."""
+
+    answer: str
+    format_score: float = 1.0
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+def parse_sum(text: str, fields: Mapping[str, Any]) -> Sum | ParseFailure:
+    said = final_answer(text)
+    return ParseFailure(reason="no answer") if said is None else Sum(answer=said)
+
+
+def members(policies: Mapping[str, str], model: str, prefix: str = "") -> dict[str, Role]:
+    """The four roles, with a ``prefix`` to their names; ``policies``: of each agent."""
+    short = speaks_short(model)
+    prompts = (MESSAGE, ANSWERED) if short else (MESSAGE_FULL, ANSWERED_FULL)
+    told, asked = Sampling(max_tokens=MESSAGE_TOKENS), Sampling(max_tokens=8 if short else 256)
+    roles = {}
+    for agent, policy in policies.items():
+        roles[f"{prefix}{agent}"] = Role(policy=policy, prompt=prompts[0], sampling=told)
+        roles[f"{prefix}{agent}_answer"] = Role(policy=policy, prompt=prompts[1], parse=parse_sum, sampling=asked)
+    return roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What is the same at all nodes of one game."""
+
+    task: Task
+    roles: Roles
+    samples: int
+    joint: tuple[tuple[int, ...], ...]
+    sees: str
+    silent: bool
+    prefix: str
+
+    @property
+    def judge(self) -> Halved:
+        return halved(self.task)
+
+    def view(self, agent: int) -> str:
+        return self.judge.view(agent) if self.sees == "half" else f"{self.judge.view(0)}, {self.judge.view(1)}"
+
+
+@gives(*(JOINT.to(name) for agent in AGENTS for name in (agent, f"{agent}_answer")))
+async def cooperate(
+    task: Task,
+    roles: Roles,
+    *,
+    samples: int = 1,
+    pairing: str = "aligned",
+    gamma: float = 0.9,
+    threshold: float | None = None,
+    sees: str = "half",
+    silent: bool = False,
+) -> None:
+    """The tree above, to be learned from. ``sees`` "all": both see all numbers, the ceiling; ``silent``: nobody hears
+    anything, the floor."""
+    table = Table(
+        task=task,
+        roles=roles,
+        samples=samples,
+        joint=joint_actions(pairing, 2, samples),
+        sees=sees,
+        silent=silent,
+        prefix="",
+    )
+    said = await _messages(table)
+    returns = [0.0] * len(table.joint)  # messages have no reward of their own
+    if threshold is None or not sum(returns) / len(returns) > threshold:
+        nodes = [_answers(table, [said[i][k] for i, k in enumerate(places)]) for places in table.joint]
+        for j, (answers, rewards) in enumerate(await _rewarded(table, nodes)):
+            _pay(table, answers, rewards)
+            returns[j] = backed_up(0.0, rewards, gamma)
+    _pay(table, said, returns)
+
+
+async def together_and_apart(task: Task, roles: Roles, *, sees: str = "half", silent: bool = False) -> None:
+    """To measure, without rewards: the team as it is trained; without messages; and with the two policies in each
+    other's seat. The roles have the prefixes "", "silent_" and "swapped_"."""
+    for prefix, mute in (("", silent), ("silent_", True), ("swapped_", silent)):
+        table = Table(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=mute, prefix=prefix)
+        said = await _messages(table)
+        await _rewarded(table, [_answers(table, [turns[0] for turns in said])])
+
+
+async def _messages(table: Table) -> list[list[Turn]]:
+    names = [f"{table.prefix}{agent}" for agent in AGENTS]
+    asked = [getattr(table.roles, name).many(table.samples, seen=table.view(i)) for i, name in enumerate(names)]
+    said: list[list[Turn]] = await together(asked)
+    for i, turns in enumerate(said):
+        for turn in turns:
+            turn.note(TELLS, turn.text.strip() == str(sum(table.judge.seen[i])))
+    return said
+
+
+def _answers(table: Table, said: Sequence[Turn]) -> Coroutine[Any, Any, list[list[Turn]]]:
+    """Both agents' answers at one node, asked at once; the node's name is that of its messages."""
+    node, asked = "+".join(turn.id for turn in said), []
+    for i, agent in enumerate(AGENTS):
+        mine, other = (said[k].text.strip() or "nothing" for k in (i, 1 - i))
+        fields = {"seen": table.view(i), "said": mine, "heard": "nothing" if table.silent else other}
+        role = getattr(table.roles, f"{table.prefix}{agent}_answer")
+        asked.append(role.many(table.samples, group=f"{node}/{agent}", **fields))
+    return together(asked)
+
+
+async def _rewarded(
+    table: Table, nodes: Sequence[Coroutine[Any, Any, list[list[Turn]]]]
+) -> list[tuple[list[list[Turn]], list[float]]]:
+    """Of each node the answers of both agents, and the reward of every joint action of them. An answer that could not
+    be graded fails and counts as wrong for its partner."""
+    found = []
+    for answers in await together(list(nodes)):
+        right = [[await _right(table, turn) for turn in turns] for turns in answers]
+        for k, turn in enumerate(answers[0]):
+            turn.note(BOTH, right[0][k] and right[1][k])
+        found.append((answers, [sum(right[i][k] for i, k in enumerate(places)) / 2 for places in table.joint]))
+    return found
+
+
+def _pay(table: Table, turns: Sequence[Sequence[Turn]], returns: Sequence[float]) -> None:
+    for mine, values in zip(turns, answer_returns(table.joint, returns, 2, table.samples), strict=True):
+        for turn, value in zip(mine, values, strict=True):
+            turn.reward(JOINT, value)
+
+
+async def _right(table: Table, turn: Turn) -> bool:
+    grade = await table.roles.grade(table.task, turn)
+    if grade.value is None:
+        turn.fail(grade.reason or "ungraded")
+        return False
+    turn.note(CORRECT, grade.value)
+    if turn.parsed.ok:
+        turn.show(ANSWER, turn.parsed.answer)
+    else:
+        turn.show(FAILURE, turn.parsed.reason)
+    return grade.value
+
+
+async def rehearse(task: Task, roles: Roles, *, sees: str = "half", silent: bool = False) -> None:
+    """Programs play the four roles, for the format to be learned: roles ``teacher_alice`` and so on."""
+    table = Table(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=silent, prefix="teacher_")
+    judge, said = table.judge, []
+    for i, agent in enumerate(AGENTS):
+        said.append(await getattr(roles, f"teacher_{agent}")(seen=table.view(i), numbers=judge.seen[i]))
+    for i, agent in enumerate(AGENTS):
+        fields = {"seen": table.view(i), "said": said[i].text, "heard": "nothing" if silent else said[1 - i].text}
+        await getattr(roles, f"teacher_{agent}_answer")(total=judge.total, **fields)
+
+
+def teacher(skill: float, largest: int) -> Program:
+    """A program that says the sum of what its agent sees, or of all, with probability ``skill``; else any number up to
+    ``largest``."""
+
+    def speak(fields: Mapping[str, Any], rng: random.Random) -> str:
+        whole = "total" in fields
+        right = int(fields["total"]) if whole else sum(fields["numbers"])
+        said = right if rng.random() < skill else rng.randint(1, largest)
+        return f"<answer>{said}</answer>" if whole else str(said)
+
+    return speak

@@ -1,0 +1,1 @@
+from cotrain.methods.mars.recipe import mars as mars

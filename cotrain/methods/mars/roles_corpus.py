@@ -1,0 +1,189 @@
+"""Conversations for a base that speaks more roles than solver and verifier, addressed by (seed, index) as in
+``corpus``.
+
+    refine_conversation      a solution and its review, answered by the revised solution
+    meta_conversation        a solution and its review, answered by a verdict on the review's own verdicts
+    self_check_conversation  a problem, answered by a solution and the solver's review of it
+    plan_conversation        a question alone, answered by the word to search for
+    digest_conversation      documents and what they are read for, answered by the sentences that matter
+    bin_conversation         one bin of documents and the question, answered likewise: what MARS asks of System 1
+    gathered_conversation    what digests bring, in any order, and the question, answered by a solver
+
+How much their words are worth is set as for reviews (``corpus.Start``): under ("noisy", p) a verdict is turned round
+with probability p. A revision obeys the review it is shown, right or wrong; a digest takes each sentence for what it is
+not with probability ``missed``. All problems come from the training buckets of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cotrain.core.address import rng_of
+from cotrain.methods.mars.bins import first_fit_decreasing
+from cotrain.tasks.words import search_corpus
+from cotrain.tasks.words.corpus import (
+    Start,
+    _conversation,
+    _flip,
+    _problem,
+    final_verdict,
+    review_text,
+    reviewed_solution,
+)
+from cotrain.tasks.words.corrupt import Attempt, Habits, with_habits
+from cotrain.tasks.words.oracle import read_steps
+from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text, step_text
+from cotrain.tasks.words.source import WordProblems
+from cotrain.tasks.words.wording import NOUNS
+from cotrain.text.prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK, SOLVE, fill
+
+NOTHING = "Nothing."  # the digest of documents that hold nothing of use
+BIN = (2, 5)  # documents in a bin to be digested
+BINS = (90, 120, 180, 360)  # characters of a bin that MARS has packed
+NOISE = (0.25, 0.5, 1.0)  # irrelevant sentences for each relevant one
+
+_KIND = {"+": "plus", "-": "minus", "*": "times"}  # of a relation as a step writes it
+
+Conversation = list[dict[str, str]]
+
+
+def refine_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
+    """A solution, right half of the time, and a review of it; the solution is revised as the review says."""
+    rng = rng_of("words", "refine", seed, index)
+    problem = _problem(source, rng)
+    attempt = reviewed_solution(problem, rng, habits)
+    flip = _flip(start)
+    verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
+    final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
+    review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
+    shown = fill(REFINE, problem=problem.text, solution=attempt.text, review=review)
+    return _conversation(shown, revised(problem, attempt, verdicts, final))
+
+
+def revised(problem: Problem, attempt: Attempt, verdicts: Sequence[bool], final: bool) -> str:
+    """The solution with every step that ``verdicts`` [K] calls wrong worked out anew, or left out if nothing needs it.
+
+    A step called right is copied, or taken up with the new numbers if it rests on one that has changed. If ``final``
+    calls the answer wrong, steps that are missing are added. Right verdicts make every solution right.
+    """
+    known = dict(problem.given)  # values as the revision has them
+    steps: list[str] = []
+    changed: set[str] = set()  # nouns whose value is not the one the attempt went on with
+
+    def work_out(noun: str) -> None:
+        fact = problem.relations[noun]
+        for operand in (fact.left, fact.right):
+            if isinstance(operand, str) and operand not in known:
+                work_out(operand)
+        right = fact.right if isinstance(fact.right, int) else known[fact.right]
+        known[noun] = compute(fact.operator, known[fact.left], right, problem.modulus)
+        steps.append(step_text(fact, known, known[noun]))
+
+    readings = read_steps(problem, attempt.steps)
+    for text, reading, called_right in zip(attempt.steps, readings, verdicts, strict=True):
+        step = reading.step
+        if step is None:
+            steps += [text] if called_right else []
+            continue
+        if not called_right and (step.target not in problem.needed or step.target in known):
+            continue
+        if not called_right:
+            work_out(step.target)
+        elif {step.left, step.right}.isdisjoint(changed):
+            known[step.target] = step.result
+            steps.append(text)
+        else:
+            values = {str(step.left): step.left_value, str(step.right): step.right_value} | known
+            fact = Fact(target=step.target, kind=_KIND[step.operator], left=str(step.left), right=step.right)
+            right = step.right if isinstance(step.right, int) else values[step.right]
+            known[step.target] = compute(step.operator, values[fact.left], right, problem.modulus)
+            steps.append(step_text(fact, values, known[step.target]))
+        if known[step.target] != step.result:
+            changed.add(step.target)
+    if not final and problem.question not in known:
+        work_out(problem.question)
+    return solution_text(tuple(steps), str(known.get(problem.question, attempt.answer)))
+
+
+def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
+    """A review, half of the time with one or two verdicts on steps turned round, and whether all of them are right."""
+    rng = rng_of("words", "meta", seed, index)
+    problem = _problem(source, rng)
+    attempt = reviewed_solution(problem, rng, habits)
+    right = attempt.judgement.ok
+    sound = rng.random() < 0.5
+    wrong = () if sound else rng.sample(range(len(right)), min(len(right), 1 + int(rng.random() * 2)))
+    verdicts = tuple(ok != (i in wrong) for i, ok in enumerate(right))
+    final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
+    review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
+    said = sound != (rng.random() < _flip(start))
+    shown = fill(META, problem=problem.text, solution=attempt.text, review=review)
+    return _conversation(shown, f"<final>{'CORRECT' if said else 'INCORRECT'}</final>")
+
+
+def self_check_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
+    """A solver with these habits, and its own review."""
+    rng = rng_of("words", "self check", seed, index)
+    problem = _problem(source, rng)
+    attempt = with_habits(problem, habits, rng)
+    flip = _flip(start)
+    verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
+    final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
+    if start == "format":
+        final = rng.random() < 0.5
+    review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
+    return _conversation(fill(SELF_CHECK, problem=problem.text), attempt.text + review)
+
+
+def plan_conversation(source: WordProblems, seed: int, index: int) -> Conversation:
+    """A question, answered by a search for what it asks for."""
+    problem = _problem(source, rng_of("words", "plan", seed, index))
+    _, question = search_corpus.facts_and_question(problem.text)
+    return _conversation(fill(PLAN, question=question), f"<search> {problem.question}</search>")
+
+
+def digest_conversation(source: WordProblems, missed: float, seed: int, index: int) -> Conversation:
+    """Some of the documents that a search finds. Read for a question (even indexes), what matters are the problem's
+    facts; read for a list of nouns, it is every sentence with one of them."""
+    rng = rng_of("words", "digest", seed, index)
+    problem = _problem(source, rng)
+    facts, question = search_corpus.facts_and_question(problem.text)
+    found = search_corpus.search(problem.text, problem.question if rng.random() < 0.9 else "nothing", rng)
+    found = found[: BIN[0] + int(rng.random() * (BIN[1] - BIN[0] + 1))]
+    said = [sentence for document in found for sentence in search_corpus.sentences(document)]
+    if index % 2 == 0:
+        purpose, wanted = question, set(facts)
+    else:
+        named = sorted(search_corpus.words(" ".join(said)) & set(NOUNS))
+        nouns = rng.sample(named, min(len(named), 2 + int(rng.random() * 3)))
+        purpose = f"Facts about {', '.join(nouns)}."
+        wanted = {s for s in said if not search_corpus.words(s).isdisjoint(nouns)}
+    digest = [sentence for sentence in said if (sentence in wanted) != (rng.random() < missed)]
+    return _conversation(fill(DIGEST, documents="\n".join(found), purpose=purpose), " ".join(digest) or NOTHING)
+
+
+def bin_conversation(
+    source: WordProblems, missed: float, seed: int, index: int, *, brief: bool = False
+) -> Conversation:
+    """One of the bins into which the documents of a search are packed, read for the question.
+
+    ``brief``: one document alone, from which copying is learned soon; whole bins are learned by few of them beside it.
+    """
+    rng = rng_of("words", "bin", brief, seed, index)
+    problem = _problem(source, rng)
+    facts, question = search_corpus.facts_and_question(problem.text)
+    asked = problem.question if rng.random() < 0.95 else "nothing"
+    found = search_corpus.search(problem.text, asked, rng, noise=rng.choice(NOISE))
+    packed = first_fit_decreasing([len(document) for document in found], 1 if brief else rng.choice(BINS))
+    shown = [found[i] for i in rng.choice(packed)]
+    said = [sentence for document in shown for sentence in search_corpus.sentences(document)]
+    digest = [sentence for sentence in said if (sentence in facts) != (rng.random() < missed)]
+    return _conversation(fill(DIGEST, documents="\n".join(shown), purpose=question), " ".join(digest) or NOTHING)
+
+
+def gathered_conversation(source: WordProblems, habits: Habits, seed: int, index: int) -> Conversation:
+    """A problem whose facts come in any order, and what a solver with these habits answers."""
+    rng = rng_of("words", "gathered", seed, index)
+    problem = _problem(replace(source, shuffle=1.0), rng)
+    return _conversation(fill(SOLVE, problem=problem.text), with_habits(problem, habits, rng).text)

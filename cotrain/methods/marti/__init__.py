@@ -1,0 +1,1 @@
+from cotrain.methods.marti.recipe import marti as marti

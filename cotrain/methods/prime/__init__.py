@@ -1,0 +1,1 @@
+from cotrain.methods.prime.recipe import prime as prime

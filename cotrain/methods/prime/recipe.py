@@ -1,0 +1,64 @@
+"""PRIME: the generator's process rewards come from an implicit reward model that learns from outcomes alone, online.
+
+Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy of the generator. It learns to tell right
+answers from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward
+(``methods/prime/implicit_prm.py``). Only the graded answer is ever used.
+
+Controls are parameters: ``prm="none"`` pays the outcome alone (RLOO), ``prm="frozen"`` trains φ for ``warmup`` steps on
+the start's answers and never again, ``max_return_norm=False`` drops the normaliser. ``update="before"`` lets φ learn
+from a batch before it scores it. With ``prm="frozen"`` and ``warmup=0`` φ is the start itself and pays nothing.
+
+Different from the authors' settings: φ learns from all answers, not only from those of medium difficulty that the
+generator learns from; both learn at one rate (theirs are 2 : 1, with a gradient norm of 10). Left out: the buffer that
+is refilled until a batch is full of problems of medium difficulty.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotrain import Implied, Objective, Phase, Recipe, Settings
+from cotrain import alternate, frozen, common_roles, recipe, solve
+from cotrain.core.errors import ConfigError
+from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime
+
+
+@recipe(without=("kl",))
+def prime(
+    run: Settings,
+    *,
+    prm_lr: float = 2e-4,  # learning rate of φ
+    beta: float = 0.05,  # scales log-ratios to rewards
+    keep: tuple[float, float] = (0.2, 0.8),  # shares of right answers of the problems that are learned from
+    prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
+    update: Literal["after", "before"] = "after",  # it has scored a batch
+    warmup: int = 0,  # steps in which φ alone learns
+    process_weight: float = 5.0,  # of φ's rewards beside the outcome
+    max_return_norm: bool = True,  # divide returns by the largest one
+) -> Recipe:
+    if prm == "frozen" and warmup < 1:
+        raise ConfigError(
+            "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be "
+            "0; give it "
+            "some, as in warmup=20, or set prm=none"
+        )
+    implicit, online = prm != "none", prm == "online"
+    by = Prime(process_weight=process_weight if implicit else 0.0, keep=keep, max_return_norm=max_return_norm)
+    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    policies = {"generator": run.learner()}
+    if implicit:
+        objectives["prm"] = Objective(policy="prm", on="solver", by=ImplicitPrm(beta=beta))
+        policies |= {"prm": run.learner(lr=prm_lr), "start": frozen(run.model)}
+    both = ("generator", "prm")
+    order = both[::-1] if online and update == "before" else ()
+    phases = [Phase(name="generator", protocol=solve, objectives=both[: 1 + online], in_turn=order)]
+    phases += [Phase(name="prm", protocol=solve, objectives=("prm",))] if implicit and warmup else []
+    return run.recipe(
+        "prime" if online else f"prime-{prm}",
+        policies=policies,
+        roles={"solver": common_roles.solver("generator", run.model)},
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"prm": warmup} if implicit and warmup else {}),
+        evaluate=solve,
+        implied=(Implied(policy="prm", reference="start"),) if implicit else (),
+    )

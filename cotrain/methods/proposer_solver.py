@@ -1,0 +1,147 @@
+"""A proposer writes problems and a solver learns from them: R-Zero and Absolute Zero in one file.
+
+    azr     Zhao et al. 2025, arXiv 2505.03335: one model; the proposer sees a problem of the pool; a program checks
+            what it writes and knows the answer; it is paid 1 − p, and 0 where all or no solvers are right; both roles
+            in one update, whitened by role (task-relative REINFORCE++)
+    rzero   Huang et al. 2025, arXiv 2508.05004: two models, in turn; nothing is shown and nothing is checked; the label
+            is the solvers' majority; the proposer is paid min(s, 1 − s) for its share s, minus the share of recent
+            problems of the same shape; the solver learns where 0.3 ≤ s ≤ 0.8
+
+p is the share of ``group_size`` solvers that are right. Problems are word problems, read by a program
+(``words/reader.py``), which is the gate: it fails closed, and each reason is counted. A new problem enters the pool;
+where a proposal is none, the solvers get one of the pool again. The reader also judges in silence where it is no gate:
+``proposer/truth/valid``, ``label_right``.
+
+Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
+all of one length; ``gate=False``
+pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp`` says what it did there). Every
+model was taught to write problems by a program, ``embedded-proposer`` before the run, others in it (``warmup``), so
+nothing here is learned from zero data. A model that is the solver too learns answers of its start in the warm-up, so
+that it forgets less. Left out: programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
+from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
+from cotrain.rollout.proposals import LEARNABLE, Pay, demonstrate, of_length, propose_and_solve, write_problem
+from cotrain.rollout.stores import TaskPool
+from cotrain.tasks.words.source import WordProblems
+from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "azr": {
+        "shown": "problem",
+        "labels": "program",
+        "pay": "learnable",
+        "gate": True,
+        "band": (0.0, 1.0),
+        "repeats": 0.0,
+    },
+    "rzero": {
+        "shown": "nothing",
+        "labels": "vote",
+        "pay": "uncertain",
+        "gate": False,
+        "band": (0.3, 0.8),
+        "repeats": 1.0,
+    },
+}
+
+
+@recipe(model=common_roles.PROPOSER, kl=0.0)
+def proposer_solver(
+    run: Settings,
+    *,
+    variant: Literal["azr", "rzero"] = "azr",  # which method
+    proposer: Literal["trained", "frozen", "uniform"] = "trained",  # "uniform": problems as the source draws them
+    proposer_lr: float = 2e-4,  # learning rate of a proposer with weights of its own
+    proposals: int = 4,  # of rzero: problems that are compared with each other
+    pay: Pay | None = None,  # for how hard a problem is; by default as the variant has it
+    target: float = 0.5,  # share of right answers that pay="target" wants
+    fixed: int | None = None,  # with proposer="uniform": operations of every problem
+    gate: bool | None = None,  # only pay for what the program reads as a problem
+    band: tuple[float, float] | None = None,  # solvers learn where their share of right answers lies in it
+    invalid: float = 0.0,  # reward of what is none
+    reuse: float = 1.0,  # problems of the pool are used again that at most this share solved
+    cap: int = 16384,  # problems that the pool holds
+    warmup: int = 0,  # steps in which the proposer is taught to write problems
+    ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
+) -> Recipe:
+    own, source = dict(VARIANTS[variant]), run.problems
+    own |= {name: value for name, value in (("pay", pay), ("gate", gate), ("band", band)) if value is not None}
+    if not isinstance(source, WordProblems):
+        raise ConfigError(f"proposer_solver: no program reads problems of {source.name}; expected --tasks words")
+    if not own["gate"] and own["labels"] == "program":
+        own["labels"] = "vote"  # nobody else knows an answer
+    if fixed is not None and (proposer != "uniform" or fixed < 1):
+        raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
+    learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
+    writer = "author" if proposer == "uniform" else "proposer" if two else "generator"
+    if proposer != "uniform" and warmup < 1 and common_roles.cannot_propose(run.model):
+        raise ConfigError(
+            f"proposer_solver: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more (400 at "
+            f"--proposer-lr 1e-3), or --model {common_roles.PROPOSER}"
+        )
+    asked = Role(
+        policy=writer,
+        prompt=PROPOSE if common_roles.speaks_short(run.model) else PROPOSE_FULL,
+        sampling=Sampling(max_tokens=192 if common_roles.speaks_short(run.model) else 512),
+    )
+    roles = {"solver": common_roles.solver("generator", run.model), "proposer": asked}
+    policies = {"generator": run.learner(), **run.start()}
+    if writer == "proposer":
+        policies["proposer"] = run.learner(lr=proposer_lr) if learns or warmup else frozen(run.model)
+    by_role = reinforce_pp if variant == "azr" else grpo
+    objectives = {
+        "generator": Objective(policy="generator", on="solver", by=by_role(rewards={OUTCOME: 1.0}, kl=run.pull()))
+    }
+    if learns:
+        objectives["proposer"] = Objective(policy=writer, on="proposer", by=by_role(rewards={LEARNABLE: 1.0}))
+    options = own | {"samples": run.group_size, "target": target, "invalid": invalid, "reuse": reuse}
+
+    def phase(name: str, *due: str, group_size: int = 1) -> Phase:
+        return Phase(
+            name=name,
+            protocol=propose_and_solve,
+            objectives=due,
+            group_size=group_size,
+            options=options,
+            stores=("pool",),
+        )
+
+    steps: tuple[int, ...]
+    if variant == "rzero" and learns:
+        phases, steps = [phase("propose", "proposer", group_size=proposals), phase("solve", "generator")], ratio
+    else:
+        phases, steps = [phase("solve", *(name for name in objectives))], (1,)
+    if writer != "author" and warmup:
+        one = writer == "generator"  # which learns to write and shall not forget how to solve
+        objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one else (), by=Sft())
+        how = {"shown": own["shown"], "solved": one}
+        if one:
+            policies["start"] = frozen(run.model)
+            roles["before"] = common_roles.solver("start", run.model)
+        phases.append(
+            Phase(
+                name="format", protocol=demonstrate, objectives=("format",), group_size=1, options=how, stores=("pool",)
+            )
+        )
+        steps = (*steps, 0)
+    if writer == "author" or warmup:
+        tokens_of = "generator" if writer == "author" else writer
+        policies["author"] = program(write_problem if fixed is None else of_length(source, fixed), tokens_of=tokens_of)
+    if writer != "author" and warmup:
+        roles["author"] = Role(policy="author", prompt=asked.prompt, sampling=asked.sampling)
+    return run.recipe(
+        f"proposer_solver-{variant}" if learns else f"proposer_solver-{variant}-{proposer}",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=steps, warmup={"format": warmup} if writer != "author" and warmup else None),
+        evaluate=solve,
+        measures=(solving("solver", 8),),
+        stores={"pool": TaskPool(cap=cap)},
+    )

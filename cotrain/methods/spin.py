@@ -1,0 +1,94 @@
+"""SPIN: worked solutions are preferred to what the model itself wrote one iteration ago.
+
+Chen et al. 2024 (arXiv 2401.01335). A pair is the reference solution of a problem and a solution that an opponent
+samples; the loss is −log σ(β m), with the opponent at the start of the iteration as reference
+(``learn/preference.py``). An iteration is ``iteration`` updates. From the second one on every other step has pairs of
+the iteration before: rivals are sampled by the former opponent, and their log-probabilities are still taken under the
+present one, as in the authors' code. β is ``betas``, one for each iteration; theirs are 0.1, 0.1, 0.1 and 5.
+
+The fixed point is the distribution of the worked solutions, so SPIN cannot be better than these. ``control="sft"``
+learns the same solutions in as many steps by cross-entropy, and is what the gain must be held against.
+
+Different from the authors' code: pairs are sampled as they are needed and not once for 6 epochs; a problem is met once;
+AdamW at one rate, where theirs is RMSProp that decays and falls after two iterations, with a new optimiser in each
+(``restart="optimiser"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Literal
+
+from cotrain import ConfigError, Objective, Phase, Recipe, Roles, Settings, Sft, Task
+from cotrain import alternate, examine, gives, common_roles, program, recipe, snapshot, solve, solving
+from cotrain.learn.preference import CHOSEN, PairLoss, Preference
+from cotrain.config.settings import Restart
+
+
+@gives(CHOSEN)
+async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -> None:
+    """The worked solution, and what the role ``rival`` writes in its place."""
+    solution = roles.teacher.write(task.solution or "")
+    gold = await roles.teacher(problem=task.prompt, solution=solution, group=task.id)
+    gold.reward(CHOSEN, 1.0)
+    if rival is not None:
+        written = await getattr(roles, rival)(problem=task.prompt, group=task.id)
+        await examine(task, roles, written)
+        if not written.failed:
+            written.reward(CHOSEN, 0.0)
+
+
+def say_solution(fields: Mapping[str, Any], rng: Random) -> str:
+    return str(fields["solution"])
+
+
+@recipe(without=("kl", "group_size"))
+def spin(
+    run: Settings,
+    *,
+    iteration: int = 25,  # updates against one opponent
+    betas: tuple[float, ...] = (0.1, 0.1, 0.1, 5.0),  # β of each iteration; the last one stays
+    loss: PairLoss = "sigmoid",  # of a pair
+    mixed: bool = True,  # also pairs of the iteration before
+    sft: float = 0.0,  # share of the solutions' cross-entropy in the loss
+    control: Literal["none", "sft"] = "none",  # "sft": cross-entropy of the solutions alone
+    restart: Restart = "nothing",  # what each iteration begins anew: the "optimiser", as the authors do, or "weights"
+) -> Recipe:
+    if run.problems.get("train", 0).solution is None:
+        raise ConfigError(
+            f"spin: the tasks {run.problems.name!r} have no worked solutions; expected tasks that have, as words"
+        )
+    if iteration < 1:
+        raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update")
+    asked = common_roles.solver("generator", run.model)
+    tells = program(say_solution, tokens_of="generator")
+    policies = {"generator": run.learner(iteration=iteration, restart=restart), "teacher": tells}
+    roles = {"solver": asked, "teacher": common_roles.solver("teacher", run.model)}
+
+    def step(name: str, rival: str | None) -> Phase:
+        how = {"rival": rival}
+        return Phase(name=name, protocol=against_the_solution, objectives=("generator",), group_size=1, options=how)
+
+    if control == "sft":
+        objectives = {"generator": Objective(policy="generator", on="teacher", by=Sft())}
+        schedule = alternate(step("sft", None), ratio=(1,))
+    else:
+        by = Preference(policy="generator", reference="opponent", loss=loss, betas=betas, every=iteration, sft=sft)
+        rivals = {"opponent": snapshot(run.model, of="generator", every=iteration)}
+        if mixed:
+            rivals["former"] = snapshot(run.model, of="generator", every=iteration, keep=2, pick="oldest")
+        objectives = {"generator": Objective(policy="generator", on="teacher", also=tuple(rivals), by=by)}
+        policies |= rivals
+        roles |= {name: common_roles.solver(name, run.model) for name in rivals}
+        phases = [step(name, name) for name in rivals]
+        schedule = alternate(*phases, ratio=(1,) * len(rivals), warmup={"opponent": iteration})
+    return run.recipe(
+        "spin" if control == "none" else "spin-sft",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=schedule,
+        evaluate=solve,
+        measures=(solving("solver", 8),),
+    )

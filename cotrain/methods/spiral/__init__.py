@@ -1,0 +1,1 @@
+from cotrain.methods.spiral.recipe import spiral as spiral

@@ -1,0 +1,177 @@
+"""Two roles play a game of ``tasks/games``: a duel to be learned from, and single moves to be measured.
+
+A move is one call of a role, which is shown all that it knows (``State.view``), and says its move between answer tags.
+What is no legal move is a forfeit: it loses ``Game.stake``, the other side wins it, and the reason is counted. Every
+move of a player has the reward ``payoff``, what its side won, so that payoffs of the two sides add up to 0.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
+from cotrain.core.signals import Signal, gives
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, ParseFailure, Sampling, Task
+from cotrain.methods.spiral.game import Game, State, exploitability, perfect_moves
+from cotrain.methods.spiral.source import referee
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.role import Role, Turn
+from cotrain.text.parsers import final_answer
+
+SEATS = ("first", "second")
+PAYOFF = Signal("payoff", meaning="what the mover's side wins")
+WON = Note[float]("payoff", float, "what the mover's side wins")
+PERFECT = Note[bool]("perfect", bool, "does the move give nothing away")
+CHANCE = Finding[float]("chance", float, "the probability of a move that was all of the answer")
+
+MOVE = "{view}\nMove:"
+MOVE_FULL = """{rules}
+
+{view}
+Legal moves: {moves}.
+Choose your move. Write it once, alone, in one pair of tags at the end: <answer> ... </answer>"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A legal move that could be read."""
+
+    move: str
+    format_score: float = 1.0
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
+def parse_move(text: str, fields: Mapping[str, Any]) -> Move | ParseFailure:
+    said = final_answer(text)
+    if said is None:
+        return ParseFailure(reason="no move")
+    if said not in fields["moves"].split(", "):
+        return ParseFailure(reason="illegal move", format_score=0.5)
+    return Move(move=said)
+
+
+def write_move(move: str) -> str:
+    return f"<answer>{move}</answer>"
+
+
+def player(policy: str, model: str, *, max_tokens: int | None = None) -> Role:
+    """Makes moves: fields ``view``, ``moves`` and ``rules``."""
+    short = speaks_short(model)
+    sampling = Sampling(max_tokens=max_tokens or (8 if short else 512))
+    return Role(policy=policy, prompt=MOVE if short else MOVE_FULL, parse=parse_move, sampling=sampling)
+
+
+def random_mover(fields: Mapping[str, Any], rng: random.Random) -> str:
+    """A program that draws uniformly among the legal moves."""
+    return write_move(rng.choice(fields["moves"].split(", ")))
+
+
+async def move(roles: Roles, seat: str, game: Game, state: State) -> Turn:
+    """What the role ``seat`` does in a state, shown for ledger and measures."""
+    turn: Turn = await getattr(roles, seat)(view=state.view, moves=", ".join(state.moves), rules=game.rules)
+    turn.show(PROBLEM, state.view)
+    if not turn.parsed.ok:
+        turn.show(FAILURE, turn.parsed.reason)
+        return turn
+    turn.show(ANSWER, turn.parsed.move)
+    if turn.text == write_move(turn.parsed.move):
+        turn.show(CHANCE, math.exp(math.fsum(turn.completion.logprobs)))
+    if game.perfect:
+        turn.note(PERFECT, turn.parsed.move in perfect_moves(state))
+    return turn
+
+
+async def game(task: Task, roles: Roles, first: str, second: str) -> list[tuple[str, Turn, float]]:
+    """One game from the task's start between the roles of two seats: who said what, and what its side won by the
+    end."""
+    judge = referee(task)
+    seats, state = (first, second), judge.start
+    said: list[tuple[int, Turn]] = []
+    won: float | None = None  # by player 0
+    while state.mover is not None and won is None:
+        mover = state.mover
+        turn = await move(roles, seats[mover], judge.game, state)
+        said.append((mover, turn))
+        if turn.parsed.ok:
+            state = state.after(turn.parsed.move)
+        else:
+            won = judge.game.stake * (-1.0 if mover == 0 else 1.0)
+    worth = state.payoff if won is None else won
+    found = [(seats[mover], turn, worth if mover == 0 else -worth) for mover, turn in said]
+    for _, turn, mine in found:
+        turn.note(WON, mine)
+    return found
+
+
+@gives(PAYOFF.to("first"), PAYOFF.to("second"))
+async def duel(task: Task, roles: Roles, *, first: str = "first", second: str = "second") -> None:
+    """A game to be learned from. Roles of other names than ``SEATS`` are opponents without a reward."""
+    for seat, turn, won in await game(task, roles, first, second):
+        if seat in SEATS:
+            turn.reward(PAYOFF, won)
+
+
+async def probe(task: Task, roles: Roles) -> None:
+    """To measure, without any reward: both seats are asked for one move in every state at which the game is measured,
+    and each plays a game against the role ``stranger``."""
+    judge = referee(task)
+    for state in judge.game.probed(judge.start):
+        await move(roles, SEATS[state.mover or 0], judge.game, state)
+    await game(task, roles, "first", "stranger")
+    await game(task, roles, "stranger", "second")
+
+
+def exploiting(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]:
+    """Measure ``exploitability`` of what both seats were seen to do, and ``seen``, the share of the policy's
+    probability that stands behind it.
+
+    A move that was all of an answer has its exact probability, so a state is known exactly when all its moves were seen
+    once. What is missing is counted as the moves that were not seen (value), or as forfeits (one end of the interval).
+    Answers with thoughts in front are counted instead.
+    """
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        traces = [t for e in episodes for t in e.traces if t.role in SEATS and PROBLEM.of(t) is not None]
+        seen: dict[str, dict[str, list[float | None]]] = {}
+        asked: dict[str, int] = {}
+        for trace in traces:
+            view = str(PROBLEM.of(trace))
+            asked[view] = asked.get(view, 0) + 1
+            moves = seen.setdefault(view, {})
+            if (said := ANSWER.of(trace)) is not None:
+                moves.setdefault(said, []).append(CHANCE.of(trace))
+        states = {state.view: state for start in game.starts() for state in game.probed(start)}
+        if not game.covered or not set(states) <= set(seen):
+            return {}
+        strict, filled, mass = {}, {}, []
+        for view, state in states.items():
+            mine = {m: _chance(seen[view].get(m, []), asked[view]) for m in state.moves}
+            total = sum(mine.values())
+            mine = {m: p / max(total, 1.0) for m, p in mine.items()}  # several spellings of a move add up to more
+            missing, rest = [m for m, p in mine.items() if p == 0.0], max(0.0, 1.0 - total)
+            strict[view] = mine
+            filled[view] = {m: rest / len(missing) if m in missing else p for m, p in mine.items()}
+            mass.append(min(total, 1.0))
+        ends = [exploitability(game, behaviour) for behaviour in (filled, strict)]
+        shown = Estimate(value=ends[0], low=min(ends), high=max(ends), n=len(traces))
+        share = math.fsum(mass) / len(mass)
+        return {
+            "player/exploitability": shown,
+            "player/seen": Estimate(value=share, low=share, high=share, n=len(mass)),
+        }
+
+    return measure
+
+
+def _chance(given: Sequence[float | None], asked: int) -> float:
+    known = [p for p in given if p is not None]
+    return max(known) if known and len(known) == len(given) else len(given) / asked

@@ -1,0 +1,82 @@
+"""Games as a task source: a task is a place to start from.
+
+There is no right answer, so ``grade`` has no value, and nothing can be held out: all splits have all starts, in one
+order. What a player has learned is measured by play and by what a best response wins against it
+(``game.exploitability``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.methods.spiral.game import Game, State
+from cotrain.methods.spiral.kuhn import KUHN
+from cotrain.methods.spiral.nim import NIM
+from cotrain.methods.spiral.tictactoe import TICTACTOE
+
+SPLITS = ("train", "validation", "test")
+GameName = Literal["kuhn", "nim", "tictactoe"]
+GAMES: Mapping[str, Game] = {game.name: game for game in (KUHN, NIM, TICTACTOE)}
+assert set(GAMES) == set(get_args(GameName))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referee:
+    """Stands in the judge's place and holds game and start."""
+
+    game: Game
+    start: State
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=None, reason="a game has no answer")
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return None
+
+
+class Games:
+    """All starts of one game. Raises UnknownName for a game that there is not."""
+
+    def __init__(self, game: str = "kuhn") -> None:
+        if game not in GAMES:
+            raise UnknownName("game", game, GAMES)
+        self.game = GAMES[game]
+        self._starts = tuple(self.game.starts())
+
+    @property
+    def name(self) -> str:
+        return f"games:{self.game.name}"
+
+    def get(self, split: str, index: int) -> Task:
+        """Raises UnknownName for a split, IndexError past the last start."""
+        if not 0 <= index < self.size(split):
+            raise IndexError(f"{self.name}: there are {len(self._starts)} starts and no start {index}")
+        start = self._starts[index]
+        grader = Referee(game=self.game, start=start)
+        return Task(
+            id=f"{self.name}/{split}/{index}",
+            prompt=start.view,
+            answer=None,
+            solution=None,
+            difficulty=0.0,
+            grader=grader,
+        )
+
+    def size(self, split: str) -> int:
+        if split not in SPLITS:
+            raise UnknownName("split of games", split, SPLITS)
+        return len(self._starts)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "games", "settings": {"game": self.game.name}}
+
+
+def referee(task: Task) -> Referee:
+    """The game that a task starts. Raises ConfigError for any other task."""
+    if not isinstance(task.grader, Referee):
+        raise ConfigError(f"task {task.id} is no game; expected --tasks games:NAME, with {', '.join(GAMES)}")
+    return task.grader

@@ -1,0 +1,1 @@
+from cotrain.methods.ssp.recipe import ssp as ssp

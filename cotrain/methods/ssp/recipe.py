@@ -1,0 +1,114 @@
+"""Search Self-Play: one model writes questions that need searching, and answers them by searching.
+
+Lu et al. 2025 (arXiv 2510.18821). ``methods/ssp/searching.py`` has the game. The proposer is told an answer, searches,
+and writes a question; it must keep the rules, and a reader must find the answer among the proposer's passages and
+``noise`` others, without searching. ``group_size`` solvers search for the question. The proposer's turns earn 1 − p
+without a baseline (REINFORCE) and are learned first; the solvers' turns are compared with each other (GRPO). Rejected
+questions are replaced by older ones; the pool is part of every checkpoint. Nobody rewarded knows what the program
+knows: ``proposer/truth/valid`` holds the reader against it.
+
+Controls: ``noise=0`` verifies without noise passages, ``verify=False`` not at all; ``proposer="frozen"`` searches and
+writes as it was taught, with weights of its own; ``invalid=-0.1`` is the penalty with which its authors saw valid
+proposals vanish (they chose 0).
+
+Different from the authors' code: the library is the facts of one word problem, and a search finds one sentence by its
+noun; a proposer is told where to begin, since numbers cannot be searched for; the reader is the model at its start, not
+a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found. The pool is never wiped.
+Models that do not know the formats learn them first from programs (``warmup``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
+from cotrain import alternate, common_roles, frozen, grpo, noting, program, recipe, solving
+from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.rollout.proposals import LEARNABLE
+from cotrain.methods.ssp.searching import (
+    GATHERED,
+    find_and_solve,
+    rehearse,
+    say_search,
+    search_and_play,
+    write_question,
+)
+from cotrain.rollout.stores import TaskPool
+from cotrain.tasks.words.source import WordProblems, study_problems
+from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
+
+
+@recipe(model="embedded-roles", kl=0.0, group_size=5, steps=300)
+def ssp(
+    run: Settings,
+    *,
+    turns: int = 5,  # searches of one question, at most
+    noise: int = 4,  # passages about something else that the reader sees too
+    reads: int = 3,  # answers of the reader; more than half must be the question's
+    verify: bool = True,  # ask the reader at all
+    proposer: Literal["trained", "frozen"] = "trained",  # does it learn?
+    invalid: float = 0.0,  # reward of what is no question
+    cap: int = 16384,  # questions that the pool holds
+    warmup: int = 200,  # steps in which the formats are learned
+) -> Recipe:
+    source = study_problems((1, 2)) if run.tasks is None else run.tasks
+    if not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:
+        raise ConfigError(f"ssp: {source.name} is no library; expected --tasks words, without a modulus, up to 99")
+    if min(turns, reads) < 1 or noise < 0:
+        raise ConfigError(f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0")
+    if warmup < 1 and run.model in common_roles.EMBEDDED:
+        raise ConfigError(f"ssp: warmup is {warmup}, and {run.model!r} cannot write questions; expected 1 or more")
+    run, short, learns = replace(run, tasks=source), common_roles.speaks_short(run.model), proposer == "trained"
+    writer = "generator" if learns else "proposer"
+    writes = Role(
+        policy=writer,
+        prompt=PROPOSE if short else PROPOSE_FULL,
+        sampling=Sampling(max_tokens=64 if short else 256),
+    )
+    solver = common_roles.solver("generator", run.model)
+    roles = {"solver": solver, "searcher": common_roles.planner("generator", run.model), "proposer": writes}
+    roles |= {"seeker": common_roles.planner(writer, run.model), "reader": replace(solver, policy="start")}
+    policies = {"generator": run.learner(), "start": frozen(run.model)}
+    solves = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
+    objectives = {"generator": Objective(policy="generator", on="solver", also=("searcher",), by=solves)}
+    if learns:
+        # a rejected question earns 0 and counts in the mean, so that ``invalid`` changes its reward alone
+        pays = PolicyGradient(rewards={LEARNABLE: 1.0}, advantage=None, after=())
+        objectives["proposer"] = Objective(policy=writer, on="proposer", also=("seeker",), by=pays)
+    else:
+        policies["proposer"] = run.learner()
+    how: dict[str, Any] = {"samples": run.group_size, "noise": noise, "reads": reads, "verify": verify}
+    phases = [
+        Phase(
+            name="play",
+            protocol=search_and_play,
+            objectives=tuple(objectives),
+            group_size=1,
+            options=how | {"turns": turns, "invalid": invalid},
+            stores=("pool",),
+            in_turn=("proposer", "generator") if learns else (),
+        )
+    ]
+    if warmup:
+        policies["author"] = program(write_question, tokens_of=writer)
+        policies["guide"] = program(say_search, tokens_of=writer)
+        roles["author"] = replace(writes, policy="author")
+        roles["seek_teacher"] = roles["search_teacher"] = common_roles.planner("guide", run.model)
+        roles["before"] = replace(solver, policy="start")
+        objectives["format"] = Objective(policy=writer, on="author", by=Sft())  # a mean of its own: it has few tokens
+        objectives["seek"] = Objective(policy=writer, on="seek_teacher", by=Sft())
+        objectives["search"] = Objective(policy="generator", on="search_teacher", also=("before",), by=Sft())
+        due = ("format", "seek", "search")
+        phases.append(Phase(name="format", protocol=rehearse, objectives=due, group_size=1, options={"turns": turns}))
+    return run.recipe(
+        "ssp" if learns else "ssp-frozen",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        evaluate=find_and_solve,
+        options={"turns": turns},
+        measures=(solving("solver", 8), noting("solver", GATHERED)),
+        stores={"pool": TaskPool(cap=cap)},
+    )

@@ -1,0 +1,1 @@
+from cotrain.methods.ssrl.recipe import ssrl as ssrl

@@ -1,0 +1,90 @@
+"""SSRL: one model is policy and search engine, and learns nothing from what it wrote as the engine.
+
+Fan et al. 2025 (arXiv 2508.10874). While it answers, the model writes searches and, between markers, what they find
+(``methods/ssrl/self_search.py``). GRPO with 0.9 · right answer + 0.1 · format; the information is left out of the loss,
+as if an engine had said it. The questions are about a world of facts that the model has learned
+(``methods/ssrl/world.py``): a search engine that knows nothing could not be one. At the end every model is measured
+twice: as its own engine (``solver``), and with the world's library in its place (``grounded``), which is the authors'
+step from simulation to the real thing.
+
+Controls: ``mask=False`` learns the information like all other tokens; ``searches="real"`` has the library answer in
+training too (Search-R1, arXiv 2503.09516).
+
+Different from the authors' code: a library of a dozen sentences, found by a noun; no thoughts; no KL by default, since
+format and facts are learned first, from programs (``warmup``), and the start knows neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
+from cotrain import alternate, common_roles, drop_flat_groups, grpo, noting, program, recipe, solving
+from cotrain.learn.after import LeaveOut
+from cotrain.methods.ssp.searching import GATHERED
+from cotrain.methods.ssrl.self_search import (
+    SUPPORTED,
+    OWN,
+    parse_searched,
+    rehearse,
+    repeat,
+    search_both_ways,
+    search_within,
+)
+from cotrain.methods.ssrl.world import World
+from cotrain.text.prompts import SEARCH, SEARCH_FULL
+
+
+@recipe(model="embedded-roles", kl=0.0, group_size=5, steps=310)
+def ssrl(
+    run: Settings,
+    *,
+    searches: Literal["self", "real"] = "self",  # who answers searches in training
+    mask: bool = True,  # leave what the model wrote as information out of the loss
+    turns: int = 4,  # searches that the real engine answers, at most
+    format_reward: float = 0.1,  # share of the reward that is for the format
+    warmup: int = 250,  # steps in which format and facts are learned
+) -> Recipe:
+    source = World() if run.tasks is None else run.tasks
+    if not isinstance(source, World):
+        raise ConfigError(f"ssrl: {source.name} asks about no world; expected --tasks world")
+    if turns < 1 or not 0.0 <= format_reward < 1.0:
+        raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
+    if warmup < 1 and run.model in common_roles.EMBEDDED:
+        raise ConfigError(f"ssrl: warmup is {warmup}, and {run.model!r} does not know the world; expected 1 or more")
+    run, short = replace(run, tasks=source), common_roles.speaks_short(run.model)
+    solver = Role(
+        policy="generator",
+        prompt=SEARCH if short else SEARCH_FULL,
+        sampling=Sampling(max_tokens=288 if short else 1024),
+        parse=parse_searched,
+    )
+    rewards = {OUTCOME: 1.0 - format_reward} | ({FORMAT: format_reward} if format_reward else {})
+    after = (drop_flat_groups, LeaveOut(OWN)) if mask else (drop_flat_groups,)
+    learn = grpo(rewards=rewards, merge=True, after=after, kl=run.pull())
+    policies = {"generator": run.learner(), **run.start()}
+    roles = {"solver": solver, "grounded": solver}
+    objectives = {"generator": Objective(policy="generator", on="solver", by=learn)}
+    how = {"searches": searches, "turns": turns}
+    phases = [Phase(name="search", protocol=search_within, objectives=("generator",), options=how)]
+    if warmup:
+        policies["author"] = program(repeat, tokens_of="generator")
+        roles["author"] = replace(solver, policy="author", parse=None)
+        objectives["format"] = Objective(policy="generator", on="author", by=Sft())
+        phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1))
+    return run.recipe(
+        "ssrl" + ("" if searches == "self" else "-real") + ("" if mask else "-unmasked"),
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        evaluate=search_both_ways,
+        options={"turns": turns},
+        measures=(
+            solving("solver", 8),
+            solving("grounded", 8),
+            noting("solver", SUPPORTED),
+            noting("solver", GATHERED),
+        ),
+    )

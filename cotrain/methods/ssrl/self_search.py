@@ -1,0 +1,112 @@
+"""A model that is its own search engine, and the real one in its place: the game of SSRL (arXiv 2508.10874).
+
+::
+
+    question     There are 5 more kites than pears. How many kites are there?
+    answer       <search> pears</search><found> There are 16 pears.</found>     as often as it likes
+                 <step> kites= pears+5=16+5=21 kites</step><answer>21</answer>
+
+``searches="self"``: the policy writes all of it in one go, the information too. ``searches="real"``: its turn ends with
+``</search>``, and the library of the task's world says what is between the next markers; that is given, so it has
+neither credit nor loss. What the policy itself wrote as information is marked with the signal ``own_result``, and a
+recipe may leave it out of what is learned (``learn/after.py: LeaveOut``). Left out: thoughts, and passages of several
+sentences.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cotrain.core.errors import UnknownName
+from cotrain.core.notes import CORRECT, Note
+from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
+from cotrain.core.types import ParseFailure, Span, Task
+from cotrain.methods.ssp.searching import GATHERED, missing
+from cotrain.methods.ssrl.world import known_by
+from cotrain.rollout.calls import Form, tagged, use_tools
+from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.executor import RoleHandle, Roles
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.role import Turn
+from cotrain.text.parsers import Solution, write_solution
+from cotrain.text.role_parsers import FOUND, searched_solution, without_searches
+
+OWN = Signal("own_result", per="span", meaning="1 on what a policy wrote in the place of search results")
+SUPPORTED = Note[float]("supported", float, "share of the information it wrote itself that the library holds")
+ENGINES = ("self", "real")
+_PAIR = re.compile(r"<search>([^<]*)</search>\s*<found>([^<]*)</found>\s*")
+
+
+def _show(chat: Conversation, output: str, mark: str) -> None:
+    chat.assistant(f"<found> {output.strip()}</found>")
+
+
+SEARCHES = Form(stop=("</search>",), read=tagged("search", "found").read, show=_show)
+
+
+def parse_searched(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
+    return searched_solution(text)
+
+
+@gives(OUTCOME.to("solver"), FORMAT.to("solver"), OWN.to("solver"))
+async def search_within(task: Task, roles: Roles, *, searches: str = "self", turns: int = 4) -> None:
+    """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read and every search has its
+    information. ``turns``: searches that the real engine answers. Raises UnknownName for an engine."""
+    turn = await answered(task, roles, roles.solver, searches, turns)
+    if turn.failed:
+        return
+    chat = turn.chat
+    for block in FOUND.finditer(chat.said):
+        chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
+    right, asked = CORRECT.known(turn), chat.said.count("<search>")
+    paired = searches == "real" or (asked == len(_PAIR.findall(chat.said)) == chat.said.count("<found>"))
+    chat.reward(OUTCOME, float(right))
+    chat.reward(FORMAT, float(turn.parsed.ok and asked > 0 and paired))
+
+
+async def answered(task: Task, roles: Roles, role: RoleHandle, searches: str, turns: int) -> Turn:
+    """The last turn of an answer, examined; its conversation has all of it."""
+    if searches not in ENGINES:
+        raise UnknownName("searches", searches, ENGINES)
+    world, chat = known_by(task), role.begin(problem=task.prompt)
+
+    async def look_up(noun: str) -> str:
+        return world.find(noun)
+
+    turn = await (use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns) if searches == "real" else chat.say())
+    if await examine(task, roles, turn, text=without_searches(chat.said)) is None:
+        return turn
+    found = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.said)]
+    if found:
+        turn.note(SUPPORTED, sum(world.find(noun) == said for noun, said in found) / len(found))
+    asked = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.said)}
+    needed = {fact.target for fact in world.problem.facts[:-1]}
+    turn.note(GATHERED, len(needed & asked) / len(needed))
+    return turn
+
+
+async def search_both_ways(task: Task, roles: Roles, *, turns: int = 4) -> None:
+    """To measure: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
+    await answered(task, roles, roles.solver, "self", turns)
+    await answered(task, roles, roles.grounded, "real", turns)
+
+
+async def rehearse(task: Task, roles: Roles) -> None:
+    """For format and facts to be learned: a program writes the whole answer, information included."""
+    await roles.author(problem=task.prompt, said=written(task))
+
+
+def written(task: Task) -> str:
+    """The answer of one that looks up whatever is missing, and then works it out."""
+    world, shown, said = known_by(task), task.prompt, ""
+    while (noun := missing(shown)) is not None:
+        shown += f" {world.find(noun)}"
+        said += f"<search> {noun}</search><found> {world.find(noun)}</found>"
+    return said + write_solution(world.problem.steps, str(world.problem.answer))
+
+
+def repeat(fields: Mapping[str, Any], rng: random.Random) -> str:
+    return str(fields["said"])

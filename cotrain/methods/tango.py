@@ -1,0 +1,113 @@
+"""RL Tango: a generator and a stepwise generative verifier, trained in turn (arXiv 2505.15034).
+
+The verifier reviews each step of a solution and then the answer. Its reward is 1 if its final verdict is right, plus
+0.8 for the format; it sees no label of a step. Its step verdicts are the generator's second reward, beside the right
+answer; their advantage has the weight α, which decays over the generator's updates.
+
+Controls are parameters: ``verifier="frozen"`` never trains it, ``steps_judged_by="oracle"`` puts the truth in the place
+of its step verdicts (the ceiling; each is flipped with the chance ``oracle_noise``), ``balance=False`` drops the class
+weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format
+(``rollout/judges.py``).
+
+Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), the final verdict of a review
+with the wrong number of steps earns nothing (theirs is paid as soon as it can be read), an unreadable review keeps a
+part of its format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several answers
+in a generator's format, whose weight is 0 there; ``format_reward`` pays for a solution that can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
+from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings
+from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, recipe, single, solve_then_verify
+from cotrain.learn.samples import StepScale
+from cotrain.rollout.protocols import check_step_rewards
+
+
+@recipe(steps=160)
+def tango(
+    run: Settings,
+    *,
+    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
+    reviews: int = 8,  # reviews of each solution where the verifier learns
+    warmup: int = 40,  # steps in which the verifier alone learns
+    ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
+    verifier_lr: float = 2e-4,  # learning rate of the verifier
+    format_reward: float = 0.0,  # weight of a solution that can be read
+    verifier_format: float = 0.8,  # weight of a review that can be read
+    alpha: float = 0.1,  # weight of the step verdicts, at the start
+    alpha_end: float = 0.001,  # the same weight, at the end
+    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1
+    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
+    clip_high: float = 0.2,  # upper clip of the ratio
+    verifier: Literal["trained", "frozen"] = "trained",  # frozen: it never learns
+    judge: judges.Format = "steps",  # the verifier's format
+    votes: int = 1,  # reviews whose step verdicts pay the generator
+    combine: Literal["mean", "majority", "sum", "minimum", "product"] = "mean",  # how several reviews become one
+    steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # who pays for steps
+    oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    balance: bool = True,  # weigh reviews of right and of wrong solutions alike
+    simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
+) -> Recipe:
+    if min(reviews, votes) < 1:
+        raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
+    critic, trained = verifier_model or run.model, verifier == "trained"
+    if simultaneous and (not trained or votes > 1):
+        raise ConfigError(
+            f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
+            "leave verifier at trained and votes at 1"
+        )
+    paid: dict[str, Any] = {"step_rewards": "none" if steps_judged_by == "nobody" else steps_judged_by}
+    paid["oracle_noise"] = oracle_noise
+    check_step_rewards(**paid)
+    learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
+    readable = {FORMAT: format_reward} if format_reward else {}
+    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **how)
+    learn_to_judge = learn(
+        rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
+        merge=True,
+        balance=ClassBalance() if balance else None,
+        **how,
+    )
+    objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
+    if trained:
+        objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+    solving = Phase(
+        name="generator",
+        protocol=solve_then_verify,
+        objectives=("generator",),
+        options={**paid, "reviews": votes if steps_judged_by == "verifier" else 0, "combine": combine},
+    )
+    judging = Phase(
+        name="verifier",
+        protocol=solve_then_verify,
+        objectives=("verifier",),
+        group_size=1,
+        options={"reviews": reviews, "step_rewards": "none"},
+    )
+    if not trained:
+        schedule = alternate(solving, ratio=(1,))
+    elif simultaneous:
+        schedule = single(solve_then_verify, *objectives, name="both", reviews=max(2, reviews // 4), **paid)
+    else:
+        schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
+    return run.recipe(
+        "tango",
+        policies={
+            "generator": run.learner(),
+            "verifier": run.learner(critic, lr=verifier_lr) if trained else frozen(critic),
+            **run.start(),
+        },
+        roles={
+            "solver": common_roles.solver("generator", run.model),
+            "verifier": judges.judge("verifier", critic, judge),
+        },
+        objectives=objectives,
+        schedule=schedule,
+        evaluate=solve_then_verify,
+        measures=judged_by("verifier"),
+        options={"reviews": votes},
+        fixed=run.fixed(),
+    )

@@ -1,0 +1,56 @@
+"""TTRL: reinforcement learning on problems without answers, towards the majority of one's own votes.
+
+Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its label, the most frequent answer; an answer
+equal to it earns 1. GRPO learns from the first ``group_size`` samples. It works as long as wrong answers are scattered:
+then most rewards are right even where the label is wrong. When they agree, the consensus feeds on itself.
+
+``labels="truth"`` is the control: the same samples, paid by the truth. Left out: extraction and simplification of
+answers (they are compared as text), and training on the very problems of the test, as the paper does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotrain import CORRECT, LABEL_RIGHT, OUTCOME
+from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
+from cotrain import attempts, gives, grpo, common_roles, recipe, single, solve
+from cotrain.rollout.votes import VOTE, elected, is_right, reward_vote
+
+
+@gives(VOTE.to("solver"), OUTCOME.to("solver"))
+async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: str = "vote") -> None:
+    """``votes`` answers elect a label; the first ``trained`` are rewarded: ``vote``, or ``outcome`` with the truth."""
+    solutions = await attempts(task, roles, votes)
+    label = elected(solutions)
+    for solution in solutions[trained:]:
+        solution.note(LABEL_RIGHT, is_right(label))
+    if labels == "vote":
+        reward_vote(solutions[:trained], label)
+        return
+    for solution in solutions[:trained]:
+        solution.reward(OUTCOME, float(CORRECT.known(solution)))
+        solution.note(LABEL_RIGHT, is_right(label))
+
+
+@recipe
+def ttrl(
+    run: Settings,
+    *,
+    votes: int = 16,  # samples that elect the label
+    labels: Literal["vote", "truth"] = "vote",  # what pays
+) -> Recipe:
+    if votes < run.group_size:
+        raise ConfigError(
+            f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size"
+        )
+    learn = grpo(rewards={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.pull())
+    options = {"votes": votes, "trained": run.group_size, "labels": labels}
+    return run.recipe(
+        "ttrl" if labels == "vote" else "ttrl-truth",
+        policies={"generator": run.learner(), **run.start()},
+        roles={"solver": common_roles.solver("generator", run.model)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
+        schedule=single(vote, "generator", name="generator", group_size=1, **options),
+        evaluate=solve,
+    )

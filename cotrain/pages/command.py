@@ -1,0 +1,45 @@
+"""The command ``cotrain view``."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from cotrain.core.flags import Parser, whole
+from cotrain.pages.places import find_places
+from cotrain.pages.server import HOST, Viewer, listen
+
+
+def view(words: Sequence[str]) -> int:
+    """Show a run, a comparison, a study or all of a folder in a browser; a run that goes on is followed."""
+    parser = Parser(prog="cotrain view", description=view.__doc__)
+    parser.add_argument(
+        "place",
+        metavar="DIR",
+        help="of a run, comparison or study, or a folder of them; DIR#r:12:3:0 is one of its screens or rollouts",
+    )
+    parser.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)")
+    parser.add_argument("--open", action="store_true", help="open the browser of this machine")
+    given = parser.strict(words)
+    place, at = taken_apart(given.place)
+    with Viewer(find_places(place), place) as viewer, listen(viewer, given.port) as server:
+        address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/{at}"
+        print(f"{address}  (this machine alone; Ctrl-C to leave)", flush=True)
+        if given.open:
+            webbrowser.open(address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def taken_apart(words: str) -> tuple[Path, str]:
+    """The directory, and what stands behind it: ``runs/mine#r:12:3:0`` names a rollout, as the page's address does. A
+    directory that has this name counts more."""
+    name, mark, screen = words.partition("#")
+    if not mark or Path(words).exists():
+        return Path(words), ""
+    return Path(name), f"#{quote(screen, safe=':;=,-')}"

@@ -1,0 +1,272 @@
+"""The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen
+shows.
+
+On the axis "step" a point stands at how many steps were finished, as the console counts: the row of step 0 at 1, an
+evaluation of the start at 0. Each point of a long run is the mean of as many rows as it stands for; alarms are found on
+all rows. A metric of an objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values
+are None.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import deque
+from collections.abc import KeysView, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cotrain.metrics.alarms import Alarm, Monitor
+from cotrain.metrics.table import meaning
+from cotrain.pages.follow import Lines
+from cotrain.pages.guide import split_key, take_apart
+from cotrain.pages.processes import Means
+from cotrain.pages.read import in_order
+
+POINTS = 800  # of a curve
+LARGEST = 1e300  # a larger number is none
+SPENT = ("play", "annotate", "credit", "reference", "update")  # seconds of a step's stages
+AXES = ("step", "tokens")  # keys that always rise
+
+Values = dict[str, float]
+
+
+class Curves:
+    """What has been read of a run's metrics so far."""
+
+    def __init__(self, directory: Path) -> None:
+        self._metrics, self._timings = Lines(directory / "metrics.jsonl"), Lines(directory / "timings.jsonl")
+        self._summary = directory / "summary.json"  # there when the run has ended
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[Values] = []  # of training steps, by canonical names
+        self.phases: list[str] = []
+        self.held_out: list[Values] = []  # of evaluations, without "eval/"
+        self.last: dict[str, Any] = {}  # the last row of training as it is in the file
+        self._monitor = Monitor()
+        self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
+        self._seconds: dict[int, float] = {}
+        self.processes = Means()  # of a step, where the run had several
+        self.names: set[str] = set()
+        self._last_names: KeysView[str] = {}.keys()
+        self._operations: tuple[str, ...] = ()  # of these names, those that count floating-point operations
+        self._flops: list[float] = []  # of each row
+
+    @property
+    def damaged(self) -> int:
+        return self._metrics.damaged
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Those of the rows that have been watched."""
+        return self._monitor.alarms
+
+    @property
+    def unwatched(self) -> int:
+        """Rows that no band has looked at yet."""
+        return len(self._unwatched)
+
+    def watch(self, rows: int) -> bool:
+        """Look for alarms in so many more rows; False when there are none left."""
+        for _ in range(min(rows, len(self._unwatched))):
+            self._monitor.add(self._unwatched.popleft())
+        if not self._unwatched and self._summary.is_file():
+            self._monitor.end()
+        return bool(self._unwatched)
+
+    def read(self) -> bool:
+        """Read what is new; returns whether there was anything."""
+        found, again = self._metrics.new()
+        if again:
+            self._clear()
+            self._timings = Lines(self._timings.path)
+        times, _ = self._timings.new()
+        for row in times:
+            if isinstance(step := row.get("step"), int):
+                self._seconds[step] = sum(v for key in SPENT if (v := number(row.get(key))) is not None)
+                self.processes.add(row)
+        for row in found:
+            self._add(row)
+        return bool(found or again)
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        if number(row.get("step")) is None:
+            return
+        if row.get("kind") == "evaluation":
+            kept = {key: number(v) for key, v in row.items() if key.startswith(("eval/", "step", "tokens", "updates/"))}
+            self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
+            return
+        values: Values = {
+            _NAMES[key]: value
+            for key, value in row.items()
+            if (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
+        }
+        self._unwatched.append(dict(row))
+        if values.keys() != self._last_names:
+            self._last_names = values.keys()
+            self.names |= values.keys()
+            self._operations = tuple(name for name in values if "/flops/" in name)
+        self._flops.append(sum(values[name] for name in self._operations))
+        self.last = dict(row)
+        phase = row.get("phase")
+        self.phases.append(phase if isinstance(phase, str) else "")
+        self.rows.append(values)
+
+    def phase_at(self, step: int) -> str:
+        """The name of a step's phase; "" where it is not known."""
+        at = bisect.bisect_left([row["step"] for row in self.rows], step)
+        return self.phases[at] if at < len(self.rows) and self.rows[at]["step"] == step else ""
+
+    def seconds_of_last(self) -> float | None:
+        """How long the last step took."""
+        return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
+
+    def columns(self) -> dict[str, Any]:
+        """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
+        was trained."""
+        count, rows, sums = len(self.rows), self.rows, self._sums()
+        every = max(1, math.ceil(count / POINTS))
+        spans = [(at, min(count, at + every)) for at in range(0, count, every)]
+        axes = [name for name in AXES if any(name in row for row in rows[:1])]
+        summed = [
+            name for name in ("flops", "seconds", *sorted(self._policies("updates/"))) if sums and name in sums[0]
+        ]
+        series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
+        policies = in_order(name.removeprefix("trained/") for name in self._policies("trained/"))
+        return {
+            "every": every,
+            "rows": count,
+            "axes": {n: _finished(rows, spans) if n == "step" else _ends(rows, spans, n) for n in axes}
+            | {n: _ends(sums, spans, n) for n in summed},
+            "series": {name: _means(rows, spans, name) for name in series},
+            "trained": {policy: _means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
+            "phases": [self.phases[a] for a, _ in spans],
+        }
+
+    def evaluations(self) -> dict[str, Any]:
+        """The held-out figures in the same form."""
+        rows = self.held_out
+        names = sorted({name for row in rows for name in row} - {"step", "tokens"})
+        spans = [(at, at + 1) for at in range(len(rows))]
+        spent = self.spent_at([row["step"] for row in rows]) if rows else []
+        axes: dict[str, Any] = {"step": _finished(rows, spans)} if rows else {}
+        axes |= {name: _ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
+        shown = [name for name in names if not name.startswith("updates/")]
+        return {"axes": axes, "series": {name: _means(rows, spans, name) for name in shown}}
+
+    def spent(self) -> list[Values]:
+        """For each row what had been spent after it, by the name of the axis."""
+        found = []
+        for at, (row, sums) in enumerate(zip(self.rows, self._sums(), strict=True)):
+            own = {name: value for name, value in sums.items() if not name.startswith("trained/")}
+            found.append({"batches": at + 1.0, **({"tokens": row["tokens"]} if "tokens" in row else {}), **own})
+        return found
+
+    def spent_at(self, steps: Sequence[float]) -> list[Values]:
+        """The same after each of these steps; step −1 is the start."""
+        spent, passed = self.spent(), [row["step"] for row in self.rows]
+        nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
+        return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
+
+    def _policies(self, prefix: str) -> set[str]:
+        own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
+        return {prefix + policy for policy in own}
+
+    def _sums(self) -> list[Values]:
+        """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
+        it was trained."""
+        flops, spent, made, found = 0.0, 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policies("p/")), 0.0), []
+        counted = any(self._flops)
+        for row, operations in zip(self.rows, self._flops, strict=True):
+            sums: Values = {}
+            flops += operations
+            if counted:
+                sums["flops"] = flops
+            if self._seconds:
+                spent += self._seconds.get(int(row["step"]), 0.0)
+                sums["seconds"] = spent
+            for policy, before in made.items():
+                made[policy] = max(before, row.get(f"{policy}/updates", before))
+                sums[f"updates/{policy}"] = made[policy]
+                sums[f"trained/{policy}"] = float(made[policy] > before)
+            found.append(sums)
+        return found
+
+
+def _means(
+    rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None
+) -> list[Any]:
+    column = [row.get(name) for row in rows]
+    found: list[float | None] = []
+    for start, end in spans:
+        values = [value for value in column[start:end] if value is not None]
+        found.append(_short(sum(values) / len(values)) if values else empty)
+    return found
+
+
+def _ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
+    """The axis at the last row of each point, never falling."""
+    found, last = [], 0.0
+    for _, end in spans:
+        last = max(last, rows[end - 1].get(name, last))
+        found.append(_short(last))
+    return found
+
+
+def _finished(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) -> list[float]:
+    """How many steps were finished at the last row of each point."""
+    return _ends([{"step": row["step"] + 1.0} for row in rows], spans, "step")
+
+
+def _short(value: float) -> float:
+    """Six digits: half the bytes."""
+    return float(f"{value:.6g}")
+
+
+class _Names(dict[str, str]):
+    """Key of a row → its name in a chart: ``generator/generator/loss`` is ``generator/loss``."""
+
+    def __missing__(self, key: str) -> str:
+        who, metric = split_key(key)
+        self[key] = f"{who}/{metric}" if who else metric
+        return self[key]
+
+
+_NAMES = _Names()
+
+
+def described(
+    names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]
+) -> dict[str, Any]:
+    """name → how to read it: whose it is, label, unit, direction, ranges, advice."""
+    found = {}
+    for name in names:
+        part = take_apart(name, roles)
+        read = meaning(part.metric, [v for v in values.get(name, ()) if v is not None])
+        found[name] = {
+            "who": part.who,
+            "name": part.metric,
+            "split": part.split,
+            "label": read.label,
+            "share": read.share,
+            "unit": read.unit,
+            "better": read.better,
+            "healthy": _range(read.healthy),
+            "tolerable": _range(read.tolerable),
+            "advice": read.advice,
+            "trend": read.trend,
+            "meaning": read.meaning,
+            "spoken": not read.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
+        }
+    return found
+
+
+def _range(limits: tuple[float, float]) -> list[float | None]:
+    return [limit if math.isfinite(limit) else None for limit in limits]
+
+
+def number(value: Any) -> float | None:
+    """A finite number; None for anything else."""
+    right = (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
+    return float(value) if right else None

@@ -1,0 +1,142 @@
+"""``cotrain top RUN``: a run at a glance in a terminal of 80 columns and 24 lines, over ssh too.
+
+It reads the files that the run writes, so it can be left and started at any time. Left out: memory of the device, which
+no file holds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cotrain.core.flags import Parser
+from cotrain.metrics.spent import share_spent
+from cotrain.pages.curves import number as finite
+from cotrain.pages.escape import terminal
+from cotrain.pages.guide import number
+from cotrain.pages.live import clock, roles_of, spark
+from cotrain.pages.places import STOPPED
+from cotrain.pages.runs import Run, opened
+
+PAUSE = 1.0  # seconds between looks
+TREND = 16  # bars of a spark line
+ROLES, ALARMS = 6, 3  # shown
+COLUMNS, LINES = 80, 24
+
+
+def top(words: Sequence[str]) -> int:
+    """Follow a run in a terminal: rewards, truth, speed and alarms. Ctrl-C leaves; the run goes on."""
+    parser = Parser(prog="cotrain top", description=top.__doc__)
+    parser.add_argument("directory", metavar="DIR", help="a run directory")
+    parser.add_argument("--once", action="store_true", help="print what there is and leave")
+    parser.add_argument("--json", action="store_true", help="the same as JSON, for scripts")
+    given = parser.strict(words)
+    run = opened(Path(given.directory))
+    if given.json:
+        print(json.dumps(snapshot(run)))
+        return 0
+    console = Console(highlight=False)
+    if given.once or not console.is_terminal:
+        console.print(screen(snapshot(run)))
+        return 0
+    try:
+        with Live(screen(snapshot(run)), console=console, screen=True, auto_refresh=False) as display:
+            while True:
+                time.sleep(PAUSE)
+                display.update(screen(snapshot(run)), refresh=True)
+    except KeyboardInterrupt:
+        return 0
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """What the screen shows, as JSON."""
+    run.watch_all()
+    ended = (run.directory / "summary.json").is_file()
+    curves = run.curves
+    row = curves.last
+    seconds = curves.seconds_of_last()
+    roles = [_role(role, row, curves.rows, seconds) for role in roles_of(row)]
+    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent()
+    return {
+        "run": str(run.recipe.get("name") or run.directory.name),
+        "directory": run.directory.name,
+        "step": len(curves.rows),
+        "planned": run.recipe.get("steps"),
+        "share_spent": share_spent(ends, spent[-1]) if spent else 0.0,
+        "phase": curves.phases[-1] if curves.phases else "",
+        "ended": ended,
+        "stopped": not ended and (run.directory / STOPPED).is_file(),
+        "tokens": finite(row.get("tokens")),
+        "seconds_a_step": seconds,
+        "gap": finite(row.get("gap")),
+        "roles": roles,
+        "alarms": [alarm.json() for alarm in curves.alarms],
+    }
+
+
+def _role(
+    role: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seconds: float | None
+) -> dict[str, Any]:
+    rewards = {
+        key.split("/")[2]: [r[key] for r in rows[-TREND:] if key in r]
+        for key in row
+        if key.startswith(f"{role}/reward/") and key.count("/") == 2 and not key.endswith(("/truth", "/label"))
+    }
+    truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
+    tokens = finite(row.get(f"{role}/tokens"))
+    return {
+        "role": role,
+        "rewards": rewards,
+        "truth": truth.split("/")[1],
+        "right": [r[truth] for r in rows[-TREND:] if truth in r],
+        "length": finite(row.get(f"{role}/length")),
+        "tokens_per_second": tokens / seconds if tokens and seconds else None,
+    }
+
+
+def screen(shown: Mapping[str, Any]) -> Group:
+    """At most 24 lines of 80 columns."""
+    state = (
+        "ended"
+        if shown["ended"]
+        else "stopped by an error"
+        if shown["stopped"]
+        else f"phase {terminal(shown['phase'], 20)}"
+    )
+    left = ""
+    share = shown["share_spent"]
+    if not shown["ended"] and share and shown["seconds_a_step"]:
+        left = f"  {clock(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
+    head = f"{terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{left}"
+    facts = [f"{number(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
+    facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
+    facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS)
+    for title, side in (("role", "left"), ("what", "left"), ("now", "right"), (f"last {TREND}", "left"), ("", "left")):
+        table.add_column(title, justify="right" if side == "right" else "left", no_wrap=True)
+    for role in shown["roles"][:ROLES]:
+        speed = f"{role['tokens_per_second']:.0f} tokens/s" if role["tokens_per_second"] else ""
+        length = f"{role['length']:.0f} tokens a turn" if role["length"] else ""
+        lines = [(f"truth: {role['truth'].replace('_', ' ')}", role["right"])]
+        lines += list(role["rewards"].items())[:2]
+        for place, (name, values) in enumerate(lines):
+            now = f"{values[-1]:.3f}" if values else "–"
+            beside = (length, speed, "")[place]
+            cells = (role["role"] if not place else "", name, now, spark(tuple(values)), beside)
+            table.add_row(*(Text(terminal(cell, 26), overflow="crop") for cell in cells))
+    alarms = [
+        Text(f"! {terminal(a['band'])} since step {a['step'] + 1}: {terminal(a['advice'])}") for a in shown["alarms"]
+    ]
+    for line in alarms:
+        line.truncate(COLUMNS)
+        line.stylize("bold red")
+    said = alarms[-ALARMS:] or [Text("no alarm", style="green")]
+    return Group(Text(head[:COLUMNS], style="bold"), Text(" · ".join(f for f in facts if f)[:COLUMNS]), table, *said)

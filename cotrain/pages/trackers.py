@@ -1,0 +1,265 @@
+"""Mirrors of ``metrics.jsonl`` in TensorBoard, wandb and trackio, none of which can stop or slow a run.
+
+Each tracker lives in a thread of its own behind a bounded queue. The run only ever puts rows into the queue: one that
+is full, a tracker that cannot be opened, raises or hangs costs rows *there*, which are counted and told in one line,
+while ``metrics.jsonl`` has them all. The thread is a daemon and is waited for at the end no longer than ``PATIENCE``.
+
+Every finite number of a row is sent under its own key at its own step, and seconds and tokens a second with them, which
+``metrics.jsonl`` leaves out because they depend on the clock. Beside the rows go the recipe's name, its seed and its
+steps, and nothing else: no environment, no command, no paths, no code, no console. ``trackers.json`` in the run
+directory holds the id under which ``cotrain resume`` goes on. Left out: texts, figures and weights; the report and the
+ledger have them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.disk.files import replace_file
+from cotrain.runs.log import Observer
+
+CAPACITY = 512  # rows that wait for a tracker
+PATIENCE = 20.0  # seconds that the end of a run waits for all trackers together
+NOTES = "trackers.json"
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """All that a tracker is told beside the rows."""
+
+    directory: Path  # of the run
+    id: str  # of the tracker's run, the same after a resume
+    name: str
+    config: Mapping[str, str | int]
+    first: int  # step of the first row to come
+
+
+class Sink:
+    """Where rows go. ``write`` and ``close`` are only called by the tracker's own thread."""
+
+    def __init__(self, write: Callable[[Numbers, int], None], close: Callable[[], None]) -> None:
+        self.write, self.close = write, close
+
+
+Open = Callable[[About], Sink]
+
+
+def tensorboard(about: About) -> Sink:
+    """Event files in RUN/tensorboard. What an interrupted run wrote beyond its checkpoint is purged by TensorBoard."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    purge = about.first if about.first > 0 else None
+    writer = SummaryWriter(str(about.directory / "tensorboard"), purge_step=purge, flush_secs=10)
+
+    def write(numbers: Numbers, step: int) -> None:
+        for key, value in numbers.items():
+            writer.add_scalar(key, value, step)
+
+    return Sink(write, writer.close)
+
+
+def wandb(about: About) -> Sink:
+    """A run of wandb, online or as WANDB_MODE says; its own files lie in RUN/wandb. "step" is the axis of every key."""
+    import wandb as library
+
+    quiet: dict[str, Any] = {"console": "off", "silent": True, "save_code": False, "host": "-", "program": "cotrain"}
+    quiet |= {"disable_git": True, "disable_code": True, "disable_job_creation": True}
+    quiet |= {f"x_disable_{what}": True for what in ("meta", "stats", "machine_info")}
+    quiet |= {"x_save_requirements": False}
+    run = library.init(
+        project="cotrain",
+        id=about.id,
+        name=about.name,
+        config=dict(about.config),
+        resume="allow",
+        dir=str(about.directory),
+        settings=library.Settings(**quiet),
+    )
+    run.define_metric("*", step_metric="step")
+    return Sink(lambda numbers, step: run.log({**numbers, "step": step}), run.finish)
+
+
+def trackio(about: About) -> Sink:
+    """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space."""
+    import trackio as library
+
+    library.init(project="cotrain", name=f"{about.name}-{about.id}", config=dict(about.config), resume="allow")
+    return Sink(lambda numbers, step: library.log(numbers, step=step), library.finish)
+
+
+TRACKERS: dict[str, Open] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}
+
+
+def check(names: Sequence[str]) -> tuple[str, ...]:
+    """The trackers asked for, each once. Raises UnknownName, and ConfigError for one that is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UnknownName("tracker", name, TRACKERS)
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"--tracker {name}: not installed; pip install 'cotrain[{name}]'")
+    return tuple(dict.fromkeys(names))
+
+
+def tracked(directory: Path | str) -> tuple[str, ...]:
+    """The trackers that a run was begun with."""
+    notes = _notes(Path(directory))
+    names = notes.get("trackers")
+    return tuple(name for name in TRACKERS if isinstance(names, list) and name in names)
+
+
+def _notes(directory: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((directory / NOTES).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Mirrors:
+    """An observer that also hands every row to trackers. Use as a context: leaving it waits for them, a little."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        directory: Path | str,
+        trackers: Sequence[str] | Mapping[str, Open],
+        *,
+        about: Mapping[str, str | int] | None = None,
+        capacity: int = CAPACITY,
+        patience: float = PATIENCE,
+    ) -> None:
+        """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a
+        tracker."""
+        self._observer, self._directory = observer, Path(directory)
+        self._open = trackers if isinstance(trackers, Mapping) else {name: TRACKERS[name] for name in trackers}
+        self._config, self._capacity, self._patience = dict(about or {}), capacity, patience
+        self.mirrors: list[Mirror] = []
+
+    def message(self, text: str) -> None:
+        self._observer.message(text)
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        self._observer.update(row)
+        if self._open and not self.mirrors:  # not before: now there is a run directory, and something to say
+            self._start(int(row["step"]))
+        for mirror in self.mirrors:
+            mirror.put(row)
+            if warning := mirror.warning():
+                self._observer.message(warning)
+
+    def _start(self, first: int) -> None:
+        identity = _notes(self._directory).get("id") or uuid.uuid4().hex[:12]
+        notes = {"id": identity, "trackers": list(self._open)}
+        replace_file(self._directory / NOTES, (json.dumps(notes) + "\n").encode())
+        about = About(
+            directory=self._directory,
+            id=str(identity),
+            name=str(self._config.get("recipe", "run")),
+            config=self._config,
+            first=first,
+        )
+        self.mirrors = [Mirror(name, open_, about, self._capacity) for name, open_ in self._open.items()]
+
+    def __enter__(self) -> Mirrors:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        deadline = time.monotonic() + self._patience
+        for mirror in self.mirrors:
+            mirror.close()
+        for mirror in self.mirrors:
+            if said := mirror.wait(deadline):
+                self._observer.message(said)
+
+
+class Mirror:
+    """One tracker in its thread. ``put`` never waits and never raises."""
+
+    def __init__(self, name: str, open_: Open, about: About, capacity: int) -> None:
+        self.name, self.taken, self.written = name, 0, 0
+        self._rows: queue.Queue[Mapping[str, Any]] = queue.Queue(capacity)
+        self._closed = threading.Event()
+        self._problem = ""
+        self._warned = False
+        self._thread = threading.Thread(target=self._work, args=(open_, about), name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Rows that did not get there, or not yet."""
+        return self.taken - self.written
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        self.taken += 1
+        try:
+            self._rows.put_nowait(dict(row))
+        except queue.Full:
+            self._problem = self._problem or f"it is {self._rows.maxsize} rows behind"
+
+    def warning(self) -> str:
+        """One line, the first time that there is something wrong."""
+        if self._warned or not self._problem:
+            return ""
+        self._warned = True
+        return f"tracker {self.name}: {self._problem}; the run goes on, and metrics.jsonl has every row"
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def wait(self, deadline: float) -> str:
+        """Wait for what is queued, until ``deadline`` of the monotonic clock; what was lost, as one line."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._problem = self._problem or "it did not end in time and was left behind"
+        if not (self.dropped or self._problem):
+            return ""
+        return f"tracker {self.name}: {self.dropped} of {self.taken} rows did not get there ({self._problem})"
+
+    def _work(self, open_: Open, about: About) -> None:
+        try:
+            sink = open_(about)
+        except BaseException as error:  # noqa: BLE001 - whatever a tracker raises stays in its thread
+            self._fail("could not be opened", error)
+            return
+        while True:
+            try:
+                row = self._rows.get(timeout=0.05)
+            except queue.Empty:
+                if self._closed.is_set():
+                    break
+                continue
+            try:
+                sink.write(numbers_of(row), int(row["step"]))
+                self.written += 1
+            except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
+                self._fail("refused a row", error)
+        try:
+            sink.close()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail("could not be closed", error)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        self._problem = self._problem or f"{what} ({type(error).__name__}: {first:.120})"
+
+
+def numbers_of(row: Mapping[str, Any]) -> Numbers:
+    """What a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
+    found = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
+    return {key: value for key, value in found.items() if math.isfinite(value)}

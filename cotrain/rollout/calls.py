@@ -1,0 +1,154 @@
+r"""Tools as plain async functions: the policy writes a call, the function answers, and the policy goes on in the same
+answer.
+
+::
+
+    CALLS     6 * 7 is <call>6 * 7</call>│\n<result id=9f3c01ab>\n42\n</result id=9f3c01ab>\n│so 42.
+    HERMES    <tool_call>{"name": "calculator", "arguments": {"term": "6 * 7"}}</tool_call>│ a tool message │So 42.
+
+All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it.
+What is between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce,
+with judges' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
+words alone, so what a tool prints is never one. A tool that fails is a value with a reason, which the policy is shown
+and the metrics count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cotrain.core.errors import TooLong
+from cotrain.core.notes import CALLS as CALLED
+from cotrain.core.types import ParseFailure
+from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.idle_loop import busy
+from cotrain.rollout.role import Turn
+from cotrain.text.nonce import wrap
+
+Tool = Callable[..., Awaitable[object]]
+MAX_OUTPUT = 500  # characters
+CUT = "\n(cut)"
+
+
+class ToolError(Exception):
+    """A tool's failure: ``reason`` is a short fixed phrase, a metric's key; ``output`` is what there is all the
+    same."""
+
+    def __init__(self, reason: str, output: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.output = reason, output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a policy asks of a tool."""
+
+    tool: str
+    said: tuple[str, ...] = ()  # positional arguments
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How calls are written and outputs are shown."""
+
+    stop: tuple[str, ...]  # a turn ends with one of these
+    read: Callable[
+        [str, Mapping[str, Tool]], Call | None
+    ]  # own words up to a stop → the call that ends there; or ToolError
+    show: Callable[[Conversation, str, str], None]  # put an output into the conversation, with this mark
+
+
+def tagged(tag: str, shown: str) -> Form:
+    """``<tag>…</tag>`` in the text, and the output behind it between markers of the name ``shown``."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+
+    def read(text: str, tools: Mapping[str, Tool]) -> Call | None:
+        if text.lstrip().startswith("<think>") and "</think>" not in text:
+            return None  # a thought may hold what looks like one
+        _, opened, inside = text[: -len(closing)].rpartition(opening)
+        if not opened or closing in inside:
+            return None
+        if len(tools) == 1:
+            return Call(tool=next(iter(tools)), said=(inside,))
+        name, _, said = inside.strip().partition(" ")
+        return Call(tool=name, said=(said,))
+
+    def show(chat: Conversation, output: str, mark: str) -> None:
+        chat.assistant(f"\n{wrap(output, mark, shown)}\n")
+
+    return Form(stop=(closing,), read=read, show=show)
+
+
+def _read_json(text: str, tools: Mapping[str, Tool]) -> Call | None:
+    try:
+        found = json.loads(text[: -len("</tool_call>")].rpartition("<tool_call>")[2])
+        return Call(tool=str(found["name"]), named=dict(found.get("arguments", {})))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ToolError("bad call") from error
+
+
+CALLS = tagged("call", "result")
+HERMES = Form(
+    stop=("</tool_call>",), read=_read_json, show=lambda chat, output, mark: chat.tool(wrap(output, mark, "result"))
+)
+
+
+async def use_tools(
+    chat: Conversation, tools: Mapping[str, Tool], *, form: Form = CALLS, most: int = 8, mark: str | None = None
+) -> Turn:
+    """Let the role answer, with tools; returns the last turn of the answer, parsed with all of it.
+
+    Args:
+        tools: by name; called with what the policy said. They may wait for whatever they like: the engine rests.
+        most: calls that are answered; later ones are read past.
+        mark: the nonce of the markers; None: the conversation's own.
+
+    The role's ``max_tokens`` are those of the whole answer. An answer whose prompt outgrows the context cannot be read:
+    "no room". The last turn shows as ``calls`` what became of each: "ok" or its reason.
+    """
+    outcomes: list[str] = []
+    left = chat.role.sampling.max_tokens
+    while True:
+        stop = (*chat.role.sampling.stop, *(form.stop if len(outcomes) < most else ()))
+        try:
+            turn = await chat.say(stop=stop, max_tokens=left)
+        except TooLong:
+            if not outcomes:
+                raise
+            chat.turns[-1].parsed = ParseFailure(reason="no room")
+            return chat.turns[-1]
+        left -= len(turn.completion.token_ids)
+        if left <= 0 or not turn.text.endswith(form.stop) or len(outcomes) == most:
+            return turn
+        try:
+            call = form.read(chat.said, tools)
+            if call is None:
+                continue
+            outcome, output = "ok", await _called(tools, call)
+        except ToolError as error:
+            outcome, output = error.reason, f"{_page(error.output)}\n({error.reason})".strip()
+        form.show(chat, output, mark or chat.mark)
+        outcomes.append(outcome)
+        turn.show(CALLED, list(outcomes))
+
+
+async def _called(tools: Mapping[str, Tool], call: Call) -> str:
+    if call.tool not in tools:
+        raise ToolError("unknown tool")
+    try:
+        async with busy():
+            return _page(str(await tools[call.tool](*call.said, **call.named)))
+    except ToolError:
+        raise
+    except Exception as error:
+        raise ToolError(type(error).__name__) from error
+
+
+def _page(output: str) -> str:
+    """What is shown of an output."""
+    output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in output).strip()
+    return output if len(output) <= MAX_OUTPUT else output[:MAX_OUTPUT] + CUT

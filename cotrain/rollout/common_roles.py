@@ -1,0 +1,138 @@
+"""Roles that several methods share: a solver that writes tagged steps and a verifier that judges each of them.
+
+The embedded models were trained on short prompts without instructions; any other model is told the format in words, and
+is shown what it judges between markers with a nonce. ``text/material.py`` says how the short prompts are guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.types import ParseFailure, Sampling
+from cotrain.rollout.role import Parser, Role
+from cotrain.text.answers import parse_solution
+from cotrain.text.material import VERDICT_WORDS
+from cotrain.text.parsers import Review, step_verdicts
+from cotrain.text.prompts import (
+    DIGEST,
+    DIGEST_FULL,
+    META,
+    META_FULL,
+    PLAN,
+    PLAN_FULL,
+    RATE,
+    REFINE,
+    REFINE_FULL,
+    REVIEW,
+    REVIEW_FULL,
+    SELF_CHECK,
+    SELF_CHECK_FULL,
+    SOLVE,
+    SOLVE_FULL,
+)
+from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
+
+EMBEDDED = (  # the package's own models
+    "embedded",
+    "embedded-checker",
+    "embedded-habits",
+    "embedded-proposer",
+    "embedded-format",
+    "embedded-roles",
+    "embedded-digest",
+)
+PROPOSER = "embedded-proposer"  # the one that can write problems and scores
+RATER = "embedded-rater"  # its reward model
+FORMAT_MARK = "cotrain.json"
+
+
+def speaks_short(model: str) -> bool:
+    """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
+    that ``cotrain base`` and ``cotrain sft`` leave in them."""
+    return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
+
+
+def cannot_propose(model: str) -> bool:
+    """Whether a model is one of the package's that was never taught to write problems."""
+    return model in EMBEDDED and model != PROPOSER
+
+
+def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    return step_verdicts(text, int(fields["count"]))
+
+
+def solver(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
+    """The role ``solver``: field ``problem``; parsed to a Solution."""
+    short = speaks_short(model)
+    sampling = Sampling(max_tokens=max_tokens or (160 if short else 768), temperature=temperature)
+    return Role(policy=policy, prompt=SOLVE if short else SOLVE_FULL, parse=parse_solution, sampling=sampling)
+
+
+def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
+    """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
+    short = speaks_short(model)
+    sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
+    prompt = REVIEW if short else REVIEW_FULL
+    return Role(policy=policy, prompt=prompt, parse=parse_review, sampling=sampling, words=VERDICT_WORDS)
+
+
+def rater(policy: str) -> Role:
+    """The role of a reward model: fields ``problem``, ``solution`` and ``reference``; answered with ``Turn.score``."""
+    return Role(policy=policy, prompt=RATE, sampling=Sampling(max_tokens=1))
+
+
+def parse_self_check(text: str, fields: Mapping[str, Any]) -> SelfCheck | ParseFailure:
+    return self_check(text)
+
+
+def parse_meta(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    return meta_verdict(text)
+
+
+def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
+    return search_query(text)
+
+
+# Roles of "embedded-roles", of which "embedded-digest" keeps planner and digester; the other embedded models are asked
+# in the same words and have never heard them.
+
+
+def refiner(policy: str, model: str) -> Role:
+    """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
+    return _further(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
+
+
+def self_checker(policy: str, model: str) -> Role:
+    """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
+    return _further(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
+
+
+def meta_verifier(policy: str, model: str) -> Role:
+    """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
+    return _further(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
+
+
+def planner(policy: str, model: str) -> Role:
+    """Says what to search for: field ``question``; parsed to a Query."""
+    return _further(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
+
+
+def digester(policy: str, model: str) -> Role:
+    """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
+    return _further(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
+
+
+def _further(
+    policy: str,
+    model: str,
+    prompts: tuple[str, str],
+    tokens: tuple[int, int],
+    parse: Parser | None,
+    words: tuple[str, ...] = (),
+) -> Role:
+    """``prompts`` and ``tokens``: for models that know the formats, and for any other."""
+    full = not speaks_short(model)
+    sampling = Sampling(max_tokens=tokens[full])
+    return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=sampling, words=words)

@@ -1,0 +1,361 @@
+"""One role's conversation: messages in, turns out, and one training sequence for as long as the turns extend each
+other.
+
+::
+
+    chat = roles.solver.begin(problem=task.prompt)       # the system message and the prompt, rendered
+    turn = await chat.say(stop=("</call>",))             # what the policy says up to there
+    chat.tool("42")                                      # or chat.user(…), chat.environment(…)
+    turn = await chat.say()
+    turn.reward(BREVITY, 0.1)                            # this turn's tokens
+    chat.reward(OUTCOME, 1.0)                            # the whole
+
+``chat.assistant("Let me see: ")`` puts words into the role's own mouth: they are given, and the next turn goes on from
+them. A turn that ends by a stop string or at ``max_tokens`` leaves its message open, and may go on likewise. The turns
+since the last message of a user or the environment are one *answer*: the parser reads their own words together,
+whatever tools said in between, and places in an answer are places in ``said``.
+
+``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its
+prompt, so what the trunk sampled is learned once, from the trunk's rewards.
+
+Addresses: a conversation has its call's, and its turns are numbered (``Address.path``); so the seeds of conversations
+side by side do not depend on whose tool was faster. Left out: two turns of one conversation at once, which are forks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cotrain.core.address import Address
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import Declared, Signal
+from cotrain.core.types import Completion, Part, Reward, Span, Trace
+from cotrain.rollout.idle_loop import together
+from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
+from cotrain.text.messages import Message
+from cotrain.text.parsers import THOUGHT
+from cotrain.text.prompts import fill
+from cotrain.text.render import Piece, Rendering
+from cotrain.text.sequence import TokenSequence, sampled_after
+
+Answer = Callable[..., Awaitable[Completion]]  # the executor's: what the policy says to a prompt
+
+
+class Conversation:
+    """What one role was told and has said since ``begin``."""
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        address: Address,
+        group: str,
+        parent: Turn | None,
+        fields: Mapping[str, Any],
+        renderer: Rendering,
+        mark: str,
+        answer: Answer,
+        opened: list[Conversation],
+        keep: bool,
+        declared: Declared,
+    ) -> None:
+        """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of
+        the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives."""
+        self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
+        self.mark = mark
+        prompt = fill(role.prompt, **role.told(fields))
+        self.messages = [] if role.system is None else [Message("system", role.system)]
+        self.messages.append(Message("user", prompt))
+        self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's
+        self._renderer, self._ask, self._opened, self._keep = renderer, answer, opened, keep
+        self._declared = declared
+        self._fork: tuple[int, ...] = ()  # where it left its trunk
+        self._said = self._begun = self._forks = 0  # turns that were asked for, and those awaited; forks that were made
+        self._open = False  # is the last message an assistant's that goes on
+        self._answer: tuple[Turn, ...] = ()
+        self._sequence: TokenSequence | None = None
+        self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
+        self._speaking = False
+        self._whole: list[Reward] = []
+        self._across: list[tuple[Reward, Turn, Turn]] = []  # with tokens of the first turn and of the last one
+        opened.append(self)
+
+    # -- what the others say
+
+    def user(self, text: str) -> None:
+        self._tell("user", text)
+        self._answer = ()
+
+    def environment(self, text: str) -> None:
+        """What the world answers; templates show it as a user's words."""
+        self._tell("environment", text)
+        self._answer = ()
+
+    def tool(self, text: str) -> None:
+        """What a tool printed; ``text/messages.py`` says what becomes of it in templates without tools."""
+        self._tell("tool", text)
+
+    def assistant(self, text: str) -> None:
+        """Words put into the role's own mouth, from which its next turn goes on. They are not sampled and not
+        learned."""
+        self._refuse_while_speaking()
+        if self._open:
+            text = self.messages.pop().content + text
+        self.messages.append(Message("assistant", text))
+        self._open = True
+
+    # -- what the role says
+
+    def say(self, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None) -> Coroutine[Any, Any, Turn]:
+        """The next turn, sampled as the role says where nothing else is given.
+
+        Args:
+            stop: strings that end it; the string itself is still its text, what follows in the same token is not.
+
+        Errors, when awaited: TooLong for a prompt that does not fit the context any more; RuntimeError when it is this
+        role's turn to listen.
+        """
+        own = self.role.sampling
+        sampling = replace(
+            own,
+            stop=own.stop if stop is None else stop,
+            max_tokens=own.max_tokens if max_tokens is None else max_tokens,
+        )
+        number, self._said = self._said, self._said + 1
+        path = (*self._fork, number) if self._fork or number else ()
+        return self._say(replace(self.address, path=path), replace(self.role, sampling=sampling))
+
+    def many(
+        self, n: int, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None
+    ) -> Coroutine[Any, Any, list[Turn]]:
+        """The next turn ``n`` times at once, each in a fork of its own; arguments as of ``say``."""
+        return together([self.fork().say(stop=stop, max_tokens=max_tokens) for _ in range(n)])
+
+    def fork(self) -> Conversation:
+        """Another conversation that goes on from this state, with the same group and parent."""
+        self._refuse_while_speaking()
+        fork = Conversation(
+            role=self.role,
+            address=self.address,
+            group=self.group,
+            parent=self.parent,
+            fields=self.fields,
+            renderer=self._renderer,
+            mark=self.mark,
+            answer=self._ask,
+            opened=self._opened,
+            keep=self._keep,
+            declared=self._declared,
+        )
+        fork.messages, fork._open, fork._answer = list(self.messages), self._open, self._answer
+        fork._sequence, fork._last = self._sequence, self._last
+        fork._fork, self._forks = (*self._fork, self._said, self._forks), self._forks + 1
+        return fork
+
+    @property
+    def forgotten(self) -> int:
+        """Turns that were asked for and not awaited."""
+        return self._said - self._begun
+
+    @property
+    def said(self) -> str:
+        """The role's own words in its present answer."""
+        return "".join(turn.text for turn in self._answer)
+
+    def probability(self, span: Span) -> float:
+        """The probability with which the tokens of a span of ``said`` were sampled, given all before them."""
+        p = 1.0
+        for turn, mine in self._places(span):
+            p *= turn.probability(mine)
+        return p
+
+    # -- what is said about it
+
+    def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
+        """A signal for the whole conversation, on each of its training sequences; or for a span of ``said``. A value
+        that cannot be learned from fails all turns that it is for.
+
+        Raises ValueError when the span is empty or not of this text.
+        """
+        if span is None:
+            if any(given.name == signal.name for given in self._whole):
+                raise ConfigError(
+                    f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
+                )
+            whole = self._turn().valued(signal, value)
+            if whole is None:
+                _fail(self.turns, signal)
+            else:
+                self._whole.append(whole)
+            return
+        places = self._places(span)
+        (first, start), (last, end) = places[0], places[-1]
+        if first is last:
+            last.reward(signal, value, span=end)
+        else:
+            reward = last.valued(signal, value, span=end)
+            if reward is None:
+                _fail([turn for turn, _ in places], signal)
+                return
+            assert reward.tokens is not None  # it has a span
+            tokens = (first.tokens(start)[0], reward.tokens[1])
+            self._across.append((replace(reward, tokens=tokens), first, last))
+
+    def traces(self) -> list[Trace]:
+        """Seal it: one trace for each sequence that has turns, in their order."""
+        sequences: dict[str, list[Turn]] = {}
+        for turn in self.turns:
+            sequences.setdefault(turn.first.id, []).append(turn)
+        return [self._trace(turns) for turns in sequences.values()]
+
+    # -- inside
+
+    async def _say(self, address: Address, role: Role) -> Turn:
+        self._begun += 1
+        self._refuse_while_speaking()
+        if self.messages[-1].role == "assistant" and not self._open:
+            raise RuntimeError(f"role {address.role!r} has ended its answer; tell it something before it speaks again")
+        self._speaking = True
+        try:
+            prompt = self._pieces()
+            new = None if self._sequence is None else self._sequence.new_ids(prompt, self._renderer)
+            going_on = self._sequence if new is not None else None
+            prompt_ids = self._renderer.encode_pieces(prompt) if going_on is None else (*going_on.ids, *(new or ()))
+            fields = {**self.fields, "messages": tuple(self.messages)} if self._last else self.fields
+            completion = await self._ask(
+                address,
+                role,
+                prompt_ids,
+                fields,
+                keep=self._keep,
+                continues=self._last.address if going_on and self._last else None,
+            )
+        finally:
+            self._speaking = False
+        return self._taken(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
+
+    def _taken(
+        self,
+        address: Address,
+        role: Role,
+        prompt: Sequence[Piece],
+        prompt_ids: tuple[int, ...],
+        completion: Completion,
+        *,
+        extends: bool,
+    ) -> Turn:
+        turn = Turn(
+            address=address,
+            group=self.group,
+            parent=self.parent,
+            prompt_ids=prompt_ids,
+            completion=completion,
+            renderer=self._renderer,
+            declared=self._declared,
+            stop=role.sampling.stop,
+            chat=self,
+            first=self.turns[-1].first if extends and self.turns else None,
+        )
+        self.turns.append(turn)
+        if completion.failure is not None:
+            turn.fail(completion.failure)
+        opened = self._open  # the last piece of the prompt is what the role has begun to say
+        ids = completion.token_ids
+        self.assistant(self._renderer.decode(ids))
+        self._open = not ids or ids[-1] not in self._renderer.stop_ids
+        self._sequence = sampled_after(prompt, prompt_ids, ids, self._renderer)
+        self._last, self._answer = turn, (*self._answer, turn)
+        thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
+        turn.parsed = role.read(self.said, self.fields, thinking=thinking)
+        return turn
+
+    def _pieces(self) -> list[Piece]:
+        """The prompt of the next turn: all messages, and what there is of the one that goes on."""
+        if not self._open:
+            return self._renderer.pieces(self.messages)
+        *before, begun = self.messages
+        return [*self._renderer.pieces(before), (begun.content, "reply")]
+
+    def _tell(self, role: str, text: str) -> None:
+        self._refuse_while_speaking()
+        self.messages.append(Message(role, text))
+        self._open = False
+
+    def _places(self, span: Span) -> list[tuple[Turn, Span]]:
+        """Where a span of ``said`` stands in its turns."""
+        if not span.text or self.said[span.start : span.end] != span.text:
+            raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in what {self.address} said")
+        places, at = [], 0
+        for turn in self._answer:
+            start, end = max(span.start - at, 0), min(span.end - at, len(turn.text))
+            if start < end:
+                places.append((turn, Span(start=start, end=end, text=turn.text[start:end])))
+            at += len(turn.text)
+        return places
+
+    def _turn(self) -> Turn:
+        if not self.turns:
+            raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
+        return self.turns[-1]
+
+    def _refuse_while_speaking(self) -> None:
+        if self._speaking:
+            raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
+
+    def _trace(self, turns: Sequence[Turn]) -> Trace:
+        trace = joined([turn.trace() for turn in turns], self._renderer.decode)
+        at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
+        more = list(self._whole)
+        for signal, first, last in self._across:
+            if last.id in at and signal.tokens is not None:
+                start, end = signal.tokens
+                more.append(replace(signal, tokens=(at[first.id] + start if first.id in at else 0, at[last.id] + end)))
+        return replace(trace, signals=(*trace.signals, *more)) if more else trace
+
+
+def _fail(turns: Sequence[Turn], signal: Signal) -> None:
+    for turn in turns:
+        turn.fail(OUT_OF_RANGE.format(signal.name))
+
+
+def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:
+    """The traces of turns that extend each other as one: the prompt of each begins with all tokens of the one before.
+
+    A signal for a whole turn becomes one for its tokens. The first reason not to train stands; what was noted and shown
+    last stands too. The version is the oldest.
+    """
+    first, last = turns[0], turns[-1]
+    if len(turns) == 1:
+        return first
+    start = len(first.prompt_ids)
+    token_ids = (*last.prompt_ids, *last.token_ids)[start:]
+    logprobs, levels = [0.0] * len(token_ids), bytearray(len(token_ids))
+    parts: list[Part] = []
+    signals: list[Reward] = []
+    text = ""
+    for turn in turns:
+        at = len(turn.prompt_ids) - start
+        end = at + len(turn.token_ids)
+        text += decode(token_ids[parts[-1].end if parts else 0 : at]) + turn.text
+        logprobs[at:end] = turn.logprobs
+        levels[at:end] = turn.entropies or bytes(end - at)
+        parts.append(Part(start=at, end=end, finish=turn.finish))
+        for signal in turn.signals:
+            low, high = signal.tokens or (0, end - at)
+            signals.append(replace(signal, tokens=(at + low, at + high)))
+    return replace(
+        first,
+        version=min(turn.version for turn in turns),
+        token_ids=token_ids,
+        logprobs=tuple(logprobs),
+        entropies=bytes(levels) if all(turn.entropies for turn in turns) else b"",
+        text=text,
+        finish=last.finish,
+        signals=tuple(signals),
+        failure=next((turn.failure for turn in turns if turn.failure), None),
+        parsed={name: value for turn in turns for name, value in turn.parsed.items()},
+        truth={name: value for turn in turns for name, value in turn.truth.items()},
+        turns=tuple(parts),
+    )

@@ -1,0 +1,264 @@
+"""An event loop that lets the engine work exactly when no coroutine can.
+
+asyncio asks its selector to *block* only when no callback is ready to run. That moment is what a batching engine waits
+for: every coroutine has gone as far as it can, so all requests that can be made have been made, and what shares a
+batch follows from the work and not from the clock. There the selector calls ``advance`` instead of blocking.
+
+There are two kinds of waiting for something outside.
+
+    busy()        short work whose result does not depend on when it comes (a grader's process, a timer). The engine
+                  rests: no batch forms while a coroutine may yet run on, so batches follow from the work, bit for bit.
+    elsewhere()   a server that answers when it likes. The engine goes on and the sockets are looked at between two of
+                  its advances; neither waits for the other. What shares a batch then depends on the clock, so a run is
+                  the same up to rounding at best, and is replayed from its ledger instead.
+
+The loop lives as long as whoever plays: connections may outlive a play, coroutines may not.
+
+``SIGINT`` needs no care: nothing installs a handler, so Python raises ``KeyboardInterrupt`` between two operations of
+the engine, and it passes through the loop to whoever runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar, cast
+
+from cotrain.core.errors import CotrainError
+from cotrain.core.user_code import failure_of
+from cotrain.rollout import stuck
+
+T = TypeVar("T")
+_ENDED: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks that are cancelled here, and by no protocol
+LOOK_UP = 0.1  # seconds between two looks at whether the run shall stop, while everyone waits for a server
+
+
+class Deadlock(CotrainError, RuntimeError):
+    """Coroutines wait for something that neither the engine nor anything outside will ever bring."""
+
+
+class Stopped(CotrainError, RuntimeError):
+    """A protocol ended what is not its own: the loop, or the tasks of others."""
+
+
+class IdleLoop(asyncio.SelectorEventLoop):
+    """A selector event loop that calls the engine's ``advance`` whenever it would block and nobody is busy."""
+
+    def __init__(self) -> None:
+        self.advance: Callable[[], bool] = _nothing
+        self.outside = 0  # how many coroutines wait for short work outside
+        self.elsewhere = 0  # how many wait for a server that answers when it likes
+        self.given_up = False  # nobody waits for its end any more
+        self.watch = stuck.Watch()
+        self._until: asyncio.Future[Any] | None = None  # what it runs for
+        super().__init__(_IdleSelector(self))
+        self.set_exception_handler(_tell)
+
+    def run(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
+        """Run a coroutine to its end. What it leaves behind is cancelled and has ended by then.
+
+        ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
+        """
+        self.advance, self.given_up = advance or _nothing, False
+        if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
+            return self._in_thread(work)
+        return self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self.run_until_complete(work)
+        except asyncio.CancelledError as error:
+            raise Stopped(
+                "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of its own"
+            ) from error
+        except SystemExit as error:  # of a task that a protocol began, or of a parser
+            raise Stopped(f"{failure_of(error)}; a run does not end that way: return, or raise an exception") from error
+        finally:
+            self._end_all()
+            self.watch.rests()
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        before, self._until = self._until, asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
+        try:
+            return super().run_until_complete(self._until)
+        finally:
+            self._until = before
+
+    def stop(self) -> None:
+        """Called when what it runs for is over. Raises Stopped where a protocol calls it before."""
+        if self._until is not None and not self._until.done():
+            raise Stopped("a protocol cannot stop the loop it is played in; return, or raise an exception")
+        super().stop()
+
+    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
+        ends the other one too."""
+        over, result = threading.Event(), Future[T]()
+
+        def play() -> None:
+            try:
+                result.set_result(self._run(work))
+            except BaseException as error:  # noqa: BLE001  whoever waits raises it
+                result.set_exception(error)
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=play, name="cotrain-loop", daemon=True)
+        try:
+            thread.start()
+            while not over.wait(LOOK_UP):  # a signal is seen between two looks
+                pass
+        except RuntimeError:  # no thread could be started
+            raise
+        except BaseException:  # also while the thread starts
+            self.given_up = True
+            over.wait()
+            raise
+        return result.result()
+
+    def close(self) -> None:
+        """What is left is cancelled and has ended by then. Nothing where it is closed."""
+        if self.is_running():
+            raise Stopped("a protocol cannot close the loop it is played in; return, or raise an exception")
+        if not self.is_closed():
+            self._end_all()
+        super().close()
+
+    def _end_all(self) -> None:
+        self.advance = _nothing
+        left = asyncio.all_tasks(self)
+        _end(left)
+        if left:
+            self.run_until_complete(asyncio.wait(left))
+        for task in left:
+            if not task.cancelled():
+                task.exception()  # looked at, so that nothing is logged about it
+
+    def __del__(self) -> None:
+        if not self.is_closed() and not self.is_running():
+            super().close()
+
+
+def _nothing() -> bool:
+    return False
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio finds out too late to raise it, such as a failure of a task that nobody awaited."""
+    error = context.get("exception")
+    stuck.say(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
+
+
+class _IdleSelector(selectors.DefaultSelector):
+    def __init__(self, loop: IdleLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        watch = self._loop.watch
+        if self._loop.given_up:
+            self._loop.given_up = False
+            raise KeyboardInterrupt
+        watch.rests()
+        try:
+            return self._select(timeout)
+        finally:
+            watch.computes()
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        loop = self._loop
+        if timeout == 0 and not loop.elsewhere and not loop.outside:  # somebody goes on, and the engine is not asked
+            events = super().select(0)
+            loop.watch.moved() if events else loop.watch.note_poll(loop)
+            return events
+        if (timeout is None or timeout > 0) and not loop.outside:
+            if loop.advance():
+                loop.watch.moved()
+                return super().select(0) if loop.elsewhere else []
+            if loop.elsewhere:  # not for long: ``advance`` may be asked to stop
+                return super().select(LOOK_UP if timeout is None else min(timeout, LOOK_UP))
+            if timeout is None:  # no timer either
+                names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
+                raise Deadlock(
+                    f"{len(names)} coroutines wait, but no request is open and nobody is busy: {', '.join(names[:4])}"
+                    f"{', …' if len(names) > 4 else ''}; wait for what is not a role inside `async with roles.busy()`"
+                )
+        return self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """For events; not for longer than the watch, which says who waits where none come."""
+        begun = time.monotonic()
+        events = super().select(stuck.AFTER if timeout is None else min(timeout, stuck.AFTER))
+        if events:
+            self._loop.watch.moved()
+        else:
+            self._loop.watch.waited(time.monotonic() - begun, self._loop)
+        return events
+
+
+@asynccontextmanager
+async def busy() -> AsyncIterator[None]:
+    """While the block runs, the engine forms no batch. For waiting for anything but the engine."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, IdleLoop):
+        raise RuntimeError("busy() belongs into a protocol that an Executor plays")
+    loop.outside += 1
+    try:
+        yield
+    finally:
+        loop.outside -= 1
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Around waiting for a server that answers when it likes: the engine goes on meanwhile. Does nothing in other
+    loops."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, IdleLoop):
+        yield
+        return
+    loop.elsewhere += 1
+    try:
+        yield
+    finally:
+        loop.elsewhere -= 1
+
+
+def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        _ENDED.add(task)
+        task.cancel()
+
+
+def is_ended() -> bool:
+    """Whether the coroutine that asks is ended by its play, or thrown away, and not by a protocol."""
+    try:
+        return asyncio.current_task() in _ENDED
+    except RuntimeError:  # no loop runs
+        return True
+
+
+async def together(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable[str] | None = None) -> list[T]:
+    """Run all at once and return their results in order. If one fails the others are cancelled and have ended before
+    its error is raised; of several errors, the first in order."""
+    coroutines = list(coroutines)
+    labels = [None] * len(coroutines) if names is None else list(names)
+    tasks = [asyncio.create_task(c, name=n) for c, n in zip(coroutines, labels, strict=True)]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        left = [task for task in tasks if not task.done()]
+        _end(left)
+        if left:
+            await asyncio.wait(left)
+        errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [task.result() for task in tasks]

@@ -1,0 +1,219 @@
+"""Generative verifiers as roles: one maker for each format, all parsed to the same small interface.
+
+::
+
+    mark = nonce(seed, solution.id)
+    review = await roles.judge(problem=task.prompt, **shown(mark, solution=solution.text))
+    if review.parsed.ok:
+        review.parsed.final, review.parsed.score, review.parsed.steps, probabilities(review)
+
+``final``, ``score`` and ``steps`` mean the same in every format (``text/verdicts.py: Judgement``), so a protocol need
+not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
+``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
+``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
+
+Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several
+judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
+``functional/aggregate.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import ParseFailure, Sampling
+from cotrain.functional.aggregate import aggregate
+from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
+from cotrain.rollout.role import Parser, Role, Turn
+from cotrain.text import judge_prompts as prompts
+from cotrain.text.nonce import wrap, wrap_all
+from cotrain.text.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
+from cotrain.text.prompts import COMPARE
+from cotrain.text.verdicts import Refused, Verdict, read_genprm, read_genrm, read_score
+
+# -- what a judge is shown, and what it said
+
+
+def shown(mark: str, **candidates: str | Sequence[str]) -> dict[str, str]:
+    """Fields for a judge's prompt: each text between markers with the nonce ``mark``, and the nonce itself.
+
+    Several texts under one name become numbered blocks. Nothing else of a candidate should reach the prompt.
+    """
+    fields = {
+        name: wrap(text, mark, name) if isinstance(text, str) else wrap_all(text, mark)
+        for name, text in candidates.items()
+    }
+    return {"nonce": mark, **fields}
+
+
+def probabilities(turn: Turn) -> tuple[float, ...]:
+    """P(Yes) at each verdict of a parsed turn, or P(A) of a comparison: [K] for steps, else [1]; [] for numbers.
+
+    p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two words
+    are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The
+    turn's ``parsed`` must be ok.
+    """
+    said = turn.parsed.steps or (turn.parsed.final,)
+    p = [turn.chat.probability(span) for span in turn.parsed.spans]
+    return tuple(p_k if yes else 1.0 - p_k for p_k, yes in zip(p, said[: len(p)], strict=True))
+
+
+def confidence(turn: Turn) -> float | None:
+    """The probability of a right solution that a parsed turn stands for: of its final word where the format has one,
+    else the product over the words of its steps, else the score that it wrote; None for a tie."""
+    span = getattr(turn.parsed, "final_span", None)
+    if span is not None:
+        said = turn.chat.probability(span)
+        return said if turn.parsed.final else 1.0 - said
+    score: float | None = turn.parsed.score
+    found = probabilities(turn)
+    return aggregate("product", found) if found else score
+
+
+# -- the roles; ``reference`` adds a field of that name to the prompt
+
+
+def genrm(
+    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+) -> Role:
+    """One verdict on a solution, to be read as P(Yes) with ``probabilities`` (GenRM, arXiv 2408.15240)."""
+    return _role(policy, model, prompts.GENRM, parse_genrm, max_tokens or 1024, temperature, reference)
+
+
+def genprm(
+    policy: str,
+    model: str,
+    *,
+    runs: bool = False,
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
+    reference: bool = False,
+) -> Role:
+    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are
+    run."""
+    prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
+    return _role(policy, model, prompt, parse_genprm, max_tokens or 2048, temperature, reference)
+
+
+def scored(
+    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+) -> Role:
+    """0, 0.5 or 1 for a solution (DeepSeekMath-V2)."""
+    return _role(policy, model, prompts.SCORE, parse_score, max_tokens or 1024, temperature, reference)
+
+
+def pairwise(
+    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+) -> Role:
+    """Which of two responses is better, by a rubric (RM-R1, arXiv 2505.02387)."""
+    return _role(policy, model, prompts.RMR1, parse_rmr1, max_tokens or 2048, temperature, reference)
+
+
+def grm(
+    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+) -> Role:
+    """1 … 10 for each of ``count`` responses, by weighted principles (DeepSeek-GRM, arXiv 2504.02495)."""
+    return _role(policy, model, prompts.GRM, parse_grm, max_tokens or 2048, temperature, reference)
+
+
+def gram(
+    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+) -> Role:
+    """Which of two responses is better, in one token (GRAM, arXiv 2506.14175)."""
+    return _role(policy, model, prompts.GRAM, parse_gram, max_tokens or 8, temperature, reference)
+
+
+def thinkrm(
+    policy: str,
+    model: str,
+    *,
+    graded: bool = False,
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
+    reference: bool = False,
+) -> Role:
+    """Which of two responses is better after a long thought; ``graded``: −3 … 3 (Think-RM, arXiv 2505.16265)."""
+    prompt, parse = (prompts.THINKRM_GRADED, parse_graded) if graded else (prompts.THINKRM, parse_thinkrm)
+    return _role(policy, model, prompt, parse, max_tokens or 4096, temperature, reference)
+
+
+def _role(
+    policy: str, model: str, prompt: str, parse: Parser, max_tokens: int, temperature: float, reference: bool
+) -> Role:
+    if model in EMBEDDED:
+        raise ConfigError(
+            f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
+            "judge's format"
+            " needs a chat model; choose another model, or rollout/common_roles.py: verifier"
+        )
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
+    template = prompts.with_reference(prompt) if reference else prompt
+    return Role(policy=policy, prompt=template, parse=parse, sampling=sampling)
+
+
+Format = Literal["steps", "genrm", "genprm", "scored"]
+FORMATS: dict[Format, Callable[..., Role]] = {"steps": verifier, "genrm": genrm, "genprm": genprm, "scored": scored}
+
+
+def judge(policy: str, model: str, form: Format = "steps") -> Role:
+    """A role that judges one solution, in one of ``FORMATS``. Raises UnknownName, and ConfigError for a model that does
+    not know the format."""
+    if form not in FORMATS:
+        raise UnknownName("format of a judge", form, FORMATS)
+    return FORMATS[form](policy, model)
+
+
+Comparison = Literal["gram", "rmr1", "thinkrm"]
+COMPARISONS: dict[Comparison, Callable[..., Role]] = {"gram": gram, "rmr1": pairwise, "thinkrm": thinkrm}
+
+
+def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
+    """A role that says which of two responses is better, in one of ``COMPARISONS``; models that know the short formats
+    are asked for the letter in short. Raises UnknownName, and ConfigError for a model that does not know the format."""
+    if form not in COMPARISONS:
+        raise UnknownName("format of a comparison", form, COMPARISONS)
+    if form == "gram" and speaks_short(model):
+        return Role(policy=policy, prompt=COMPARE, parse=parse_gram, sampling=Sampling(max_tokens=8))
+    return COMPARISONS[form](policy, model)
+
+
+def checker(policy: str, prompt: str) -> Role:
+    """A program that says Yes or No of a solution; ``prompt`` is for those who read the ledger."""
+    return Role(policy=policy, prompt=prompt, parse=parse_genrm, sampling=Sampling(max_tokens=32))
+
+
+# -- their parsers, by name so that a saved recipe can tell them apart
+
+
+def parse_genrm(text: str, fields: Mapping[str, Any]) -> Verdict | Refused | ParseFailure:
+    return read_genrm(text)
+
+
+def parse_genprm(text: str, fields: Mapping[str, Any]) -> Verdict | Refused | ParseFailure:
+    return read_genprm(text, int(fields["count"]))
+
+
+def parse_score(text: str, fields: Mapping[str, Any]) -> Verdict | Refused | ParseFailure:
+    return read_score(text)
+
+
+def parse_rmr1(text: str, fields: Mapping[str, Any]) -> Preference | Refused | ParseFailure:
+    return read_rmr1(text)
+
+
+def parse_thinkrm(text: str, fields: Mapping[str, Any]) -> Preference | Refused | ParseFailure:
+    return read_thinkrm(text)
+
+
+def parse_graded(text: str, fields: Mapping[str, Any]) -> Preference | Refused | ParseFailure:
+    return read_thinkrm(text, graded=True)
+
+
+def parse_grm(text: str, fields: Mapping[str, Any]) -> Ratings | Refused | ParseFailure:
+    return read_grm(text, int(fields["count"]))
+
+
+def parse_gram(text: str, fields: Mapping[str, Any]) -> Preference | ParseFailure:
+    return read_gram(text)

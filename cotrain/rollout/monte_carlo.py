@@ -1,0 +1,175 @@
+"""Monte-Carlo step labels: a step is as good as the chance to end right from where it leads.
+
+::
+
+    MC(k) = share of ``rollouts`` continuations of (problem, steps 1 … k) whose answer is right,   k = 0 … K
+
+    "absolute"  MC(k) > 0                                                      Math-Shepherd, Abs-Q of StepWiser
+    "relative"  MC(k) + α (B(k) − B(k−1)) > 0 with B = 1 − (1 − MC)^n          Rel-Effective of StepWiser
+    "ratio"     MC(k) / MC(k−1) ≥ γ, and nothing is right after the first 0    GenPRM; Rel-Ratio of StepWiser
+
+StepWiser is arXiv 2508.19229 (§3.2; n = 4, α = 0.8 and γ = 0.7 at 7B, α = 0.4 and γ = 0.8 at 1.5B; its ratio is strict
+and does not say what follows a 0), GenPRM arXiv 2504.00891 (γ = 0.8). The continuations are a role of their own, by the
+solver's
+policy: they get no signal, so nothing can learn from them, and they stay out of the solver's figures. The answer is
+judged after the last step and has the grade itself for its label, as a last step has with both.
+
+A label says whether the solution can still end right, so every step after an unrepaired error is wrong to it. The
+oracle of the word problems judges each step by what stands before it: there, a step that goes on correctly from a wrong
+value is right. ``label_right`` is below 1 for that reason alone; ``first_wrong_right`` compares what both mean alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Literal, get_args
+
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
+from cotrain.core.types import Task
+from cotrain.rollout.executor import Roles
+from cotrain.rollout.idle_loop import together
+from cotrain.rollout.protocols import begun, closed
+from cotrain.rollout.role import Role, Turn
+
+Labels = Literal["absolute", "relative", "ratio", "oracle"]
+LABELS: tuple[str, ...] = get_args(Labels)
+ALPHA, BEST_OF, GAMMA = 0.8, 4, 0.8
+
+LABELLED = Note[bool]("labelled", bool, "were there labels for the steps of the solution")
+LABEL_POSITIVE = Note[float]("label_positive", float, "share of the steps that are labelled right")
+FIRST_WRONG_RIGHT = Note[bool]("first_wrong_right", bool, "do the labels place the first wrong step where it is")
+MONTE_CARLO = Finding[list[float]](
+    "monte_carlo", list[float], "share of continuations that are right, after 0 … K steps"
+)
+STEP_LABELS = Finding[list[bool]]("labels", list[bool], "labels of the steps and, last, of the answer")
+
+
+def labels_of(
+    kind: str, values: Sequence[float], *, alpha: float = ALPHA, best_of: int = BEST_OF, gamma: float = GAMMA
+) -> list[bool] | None:
+    """One label for each of K steps.
+
+    Args: values: [K + 1] MC(0) … MC(K), each in [0, 1]. None for "ratio" when MC(0) is 0: no progress is defined from
+    there (the authors of GenPRM skip such problems too). Raises UnknownName for a kind that is not Monte-Carlo.
+    """
+    if kind == "absolute":
+        return [value > 0.0 for value in values[1:]]
+    if kind == "relative":
+        best = [1.0 - (1.0 - value) ** best_of for value in values]
+        return [value + alpha * (b - a) > 0.0 for value, (a, b) in zip(values[1:], pairwise(best), strict=True)]
+    if kind != "ratio":
+        raise UnknownName("Monte-Carlo label", kind, LABELS[:-1])
+    if values[0] == 0.0:
+        return None
+    labels: list[bool] = []
+    alive = True
+    for before, after in pairwise(values):
+        alive = alive and after > 0.0
+        labels.append(alive and after / before >= gamma)
+    return labels
+
+
+def share_right(verdicts: Sequence[bool], labels: Sequence[bool], counted: Sequence[int] | None = None) -> float:
+    """Share of the verdicts at the places ``counted`` (all, if None) that are the label."""
+    places = range(len(labels)) if counted is None else counted
+    return sum(verdicts[k] == labels[k] for k in places) / len(places)
+
+
+def contradicted(reviews: Sequence[Sequence[bool]], labels: Sequence[bool]) -> bool:
+    """Does a majority of the reviews say the opposite of any label? A tie does not; no review contradicts nothing."""
+    right = [sum(review[k] == label for review in reviews) for k, label in enumerate(labels)]
+    return any(2 * count < len(reviews) for count in right)
+
+
+def balanced(labels: Sequence[bool], rng: Random) -> list[int]:
+    """Places of as many of each class as the smaller one has, the larger one down-sampled; in order, [] for one
+    class."""
+    sides = [[i for i, label in enumerate(labels) if label is side] for side in (False, True)]
+    count = min(map(len, sides))
+    return sorted(i for side in sides for i in rng.sample(side, count))
+
+
+def verdicts(review: Turn) -> tuple[bool, ...]:
+    """What a readable review says of each step, and of the answer last."""
+    return (*review.parsed.steps, review.parsed.final)
+
+
+def completer(solver: Role) -> Role:
+    """The role ``completer``: the solver going on from the beginning it is given, with nothing parsed."""
+    return replace(solver, parse=None)
+
+
+async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, rollouts: int) -> dict[str, list[float]]:
+    """MC(0) … MC(K) of readable solutions to one task, by their ids. A beginning that several share is continued once.
+
+    Raises ValueError, which ends the episode, when no continuation of a beginning could be graded.
+    """
+    begins = {s.id: ["", *(s.text[: closed(step, s).end] for step in s.parsed.steps)] for s in solutions}
+
+    async def value(begin: str, group: str) -> float:
+        found = []
+        chats = [roles.completer.begin(group=group, problem=task.prompt) for _ in range(rollouts)]
+        for turn in await together([begun(chat, begin) for chat in chats]):
+            grade = await roles.grade(task, begin + turn.text)
+            if grade.value is None:
+                turn.fail(grade.reason or "ungraded")
+                continue
+            turn.note(CORRECT, grade.value)
+            found.append(grade.value)
+        if not found:
+            raise ValueError(f"none of {rollouts} continuations of {begin[-40:]!r} could be graded")
+        return sum(found) / len(found)
+
+    distinct = list(dict.fromkeys(begin for mine in begins.values() for begin in mine))
+    found = await together([value(begin, f"{solutions[0].id}:{i}") for i, begin in enumerate(distinct)])
+    values = dict(zip(distinct, found, strict=True))
+    return {name: [values[begin] for begin in mine] for name, mine in begins.items()}
+
+
+async def step_labels(
+    task: Task,
+    roles: Roles,
+    solutions: Sequence[Turn],
+    *,
+    kind: str,
+    rollouts: int,
+    alpha: float = ALPHA,
+    gamma: float = GAMMA,
+) -> dict[str, list[bool]]:
+    """Labels of the K steps and, last, of the answer, for readable and examined solutions to one task, by their ids.
+
+    ``kind`` "oracle" takes the truth of the steps instead: the ceiling. Solutions that ``labels_of`` has no labels for
+    are left out. How far labels agree with the oracle is noted on the solutions, the values are shown.
+    """
+    if not solutions:
+        return {}
+    values = {} if kind == "oracle" else await step_values(task, roles, solutions, rollouts=rollouts)
+    found: dict[str, list[bool]] = {}
+    for solution in solutions:
+        truth = STEP_OK.of(solution)
+        if kind == "oracle" and truth is None:
+            raise ConfigError(
+                f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
+            )
+        mine = values.get(solution.id, [])
+        labels = truth if kind == "oracle" else labels_of(kind, mine, alpha=alpha, gamma=gamma)
+        solution.note(LABELLED, labels is not None)
+        if labels is None:
+            continue
+        found[solution.id] = [*labels, CORRECT.known(solution)]
+        solution.show(MONTE_CARLO, mine)
+        solution.show(STEP_LABELS, found[solution.id])
+        solution.note(LABEL_POSITIVE, sum(labels) / len(labels))
+        if truth is not None:
+            solution.note(LABEL_RIGHT, share_right(labels, truth))
+            solution.note(FIRST_WRONG_RIGHT, _first(labels) == _first(truth))
+    return found
+
+
+def _first(labels: Sequence[bool]) -> int:
+    """The first place that is False; the length, when there is none."""
+    return next((k for k, label in enumerate(labels) if not label), len(labels))

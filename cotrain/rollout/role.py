@@ -1,0 +1,292 @@
+"""Who speaks, and what was said: ``Role`` in a recipe, ``Turn`` in a protocol.
+
+A role is a prompt template, a policy, a sampling setting and a parser. Calling it gives a turn, which collects what
+the protocol has to say about it and becomes a ``Trace``::
+
+    solution = await roles.solver(problem=task.prompt)
+    solution.reward(OUTCOME, 1.0)                        # may be trained on
+    solution.reward(STEP, -1.0, span=solution.parsed.steps[2])
+    solution.note(CORRECT, True)                         # ground truth: telemetry only
+    solution.show(ANSWER, "12")                          # what the parser found: ledger and report
+    solution.fail("ungraded")                            # not trained on, but counted
+
+Rewards for a span of characters are stored as a range of the sampled tokens; nothing is tokenised a second time. A
+turn that was cut at ``max_tokens`` is not failed automatically: its parser will say what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cotrain.core.address import Address
+from cotrain.core.errors import ConfigError
+from cotrain.core.notes import Finding, Note
+from cotrain.core.signals import Declared, Signal
+from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
+from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution, write_own
+from cotrain.text.material import guarded
+from cotrain.text.parsers import THOUGHT_ENDS, UNFINISHED, Solution, failure, tagged_solution
+from cotrain.text.prompts import fields_of
+from cotrain.text.render import Rendering
+from cotrain.text.role_parsers import SelfCheck
+from cotrain.text.spans import char_to_tokens
+from cotrain.text.steps import check_steps
+from cotrain.text.stops import stop_in
+
+if TYPE_CHECKING:
+    from cotrain.rollout.conversation import Conversation
+
+LARGEST = 1e6  # magnitude of a reward
+OUT_OF_RANGE = "reward {} out of range"  # failure of a turn that was given another one
+Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) → a value with ``.ok``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """How one speaker is asked, sampled and understood."""
+
+    policy: str  # whose weights
+    prompt: str  # template of the user message, with {field} marks
+    sampling: Sampling
+    parse: Parser | None = None  # None: turns of this role have no parsed value
+    system: str | None = None  # a system message in front, taken as it stands
+    words: tuple[
+        str, ...
+    ] = ()  # verdict words that its reply is read for, kept out of what it is shown (``text/material.py``)
+    answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
+    steps: str | None = None  # and cut into steps (``text/steps.py``); None: in tags as the answer is, else by lines
+    verdict: str = TAGS  # how the review of a role that judges is read (``text/free_verdicts.py``)
+
+    def __post_init__(self) -> None:
+        check_answer(self.answer)
+        if self.steps is not None:
+            check_steps(self.steps)
+        if self.free and self.parse is not parse_solution:
+            what = f"steps {self.steps!r}" if self.answer == TAGS else f"answer {self.answer!r}"
+            raise ConfigError(
+                f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
+            )
+
+        if self.verdict == TAGS:
+            return
+        from cotrain.text.free_verdicts import check_verdict
+
+        check_verdict(self.verdict)
+        if not self.words or "review" in fields_of(self.prompt):
+            raise ConfigError(
+                f"a role of policy {self.policy!r}: verdict {self.verdict!r} is for roles that judge solutions in "
+                "steps; leave it out"
+            )
+
+    @property
+    def free(self) -> bool:
+        """Whether it writes solutions in words of its own."""
+        return self.answer != TAGS or self.steps not in (None, TAGS)
+
+    def read(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
+        """What the parser makes of a text; None for a role without one. ``thinking``: the prompt opened a thought that
+        the text goes on with."""
+        if thinking and self.parse is not None and THOUGHT_ENDS not in text:
+            return failure(UNFINISHED, missing=1)
+        if self.free:
+            return free_solution(text, self.answer, self.steps)
+        if self.verdict != TAGS:
+            from cotrain.text.free_verdicts import free_review
+
+            return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
+        return None if self.parse is None else self.parse(text, fields)
+
+    def write(self, solution: str) -> str:
+        """A solution in tags as this role writes it, so that ``read`` finds the same; as it is where it is none."""
+        parsed = tagged_solution(solution) if self.free else None
+        if not isinstance(parsed, Solution):
+            return solution
+        return write_own([step.text for step in parsed.steps], parsed.answer, self.answer, self.steps)
+
+    def told(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that its prompt asks for, made safe where others wrote them (``text/material.py``)."""
+        asked = fields_of(self.prompt)  # what else the call gives is for the parser alone
+        return guarded(self.prompt, {n: v for n, v in fields.items() if n in asked}, self.words, self.verdict)
+
+
+class Turn:
+    """One answer of a role, while its episode is played. ``trace()`` seals it."""
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        group: str,
+        parent: Turn | None,
+        prompt_ids: tuple[int, ...],
+        completion: Completion,
+        renderer: Rendering,
+        declared: Declared,
+        stop: tuple[str, ...] = (),
+        chat: Conversation | None = None,
+        first: Turn | None = None,
+    ) -> None:
+        """``stop``: strings after which its text ends. ``chat``: what it is a turn of. ``first``: the turn whose
+        training sequence it extends; None begins one."""
+        self.address, self.group, self.parent = address, group, parent
+        self.prompt_ids, self.completion = prompt_ids, completion
+        text = renderer.decode(completion.token_ids)
+        found = stop_in(text, stop)
+        self.text = text if found is None else text[: found[1]]  # what else its last token held is not said
+        self.first = first or self
+        self.parsed: Any = None  # what the role's parser returned
+        self.truth: dict[str, Any] = {}  # what ``note`` said
+        self._renderer, self._chat = renderer, chat
+        self._offsets: list[int] | None = None
+        self._declared = declared  # what the protocol gives
+        self._signals: list[Reward] = []
+        self._shown: dict[str, Any] = {}
+        self._failure: str | None = None
+        self._trace: Trace | None = None
+
+    @property
+    def chat(self) -> Conversation:
+        """The conversation that it is a turn of; raises RuntimeError for one that was made without."""
+        if self._chat is None:
+            raise RuntimeError(f"turn {self.id} is of no conversation")
+        return self._chat
+
+    @property
+    def id(self) -> str:
+        """The address as text: names this turn as a group or a parent."""
+        return str(self.address)
+
+    @property
+    def finish(self) -> str:
+        """ "stop" or "length"."""
+        return self.completion.finish
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def score(self) -> float:
+        """What a scoring policy said of the prompt: its head's output, a logit for judges. Raises ValueError for a
+        policy that speaks."""
+        if self.completion.score is None:
+            raise ValueError(f"{self.id}: policy {self.completion.policy!r} speaks and gives no score")
+        return self.completion.score
+
+    def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
+        """Give a signal to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per
+        span. A value that is not finite, or one beyond ``LARGEST``, fails the turn.
+
+        Raises ConfigError, which ends the run, for a value that is no number, a signal that the protocol does not
+        declare or that is of the other kind, or a second value for an answer; ValueError when the span is not of this
+        turn's text.
+        """
+        if span is None and any(given.name == signal.name for given in self._signals):
+            raise ConfigError(
+                f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
+            )
+        given = self.valued(signal, value, span=span)
+        if given is not None:
+            self._signals.append(given)
+
+    def valued(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward | None:
+        """What ``reward`` adds, without adding it; None where it fails the turn."""
+        self._open()
+        self._declared.check(signal, self.address.role, span=span is not None)
+        try:
+            number = math.nan if isinstance(value, str) else float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            number = math.nan
+        if math.isnan(number) and not hasattr(value, "__float__"):
+            raise ConfigError(
+                f"protocol {self._declared.protocol!r} gives {signal.name!r} to role {self.address.role!r} as "
+                f"{type(value).__name__}; expected a number"
+            )
+        if not abs(number) <= LARGEST:  # not a number, infinite, or too large
+            self.fail(OUT_OF_RANGE.format(signal.name))
+            return None
+        return Reward(name=signal.name, value=number, tokens=None if span is None else self.tokens(span))
+
+    def note(self, key: Note[Any], value: Any) -> None:
+        """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
+
+        Raises TypeError for a key that is not declared (``core/notes.py``) or a value of another type than its own,
+        ValueError for a number that is not finite; so does ``show``.
+        """
+        self._open()
+        self.truth |= {_name(key, Note): key.json(value, self.id)}
+
+    def show(self, key: Finding[Any], value: Any) -> None:
+        """What the parser found, for ledger and report."""
+        self._open()
+        self._shown |= {_name(key, Finding): key.json(value, self.id)}
+
+    def fail(self, reason: str) -> None:
+        """Keep this turn out of training; the first reason stands and is counted."""
+        self._open()
+        self._failure = self._failure or reason
+
+    def tokens(self, span: Span) -> tuple[int, int]:
+        """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
+        if not span.text or len(span.text) != span.end - span.start or self.text[span.start : span.end] != span.text:
+            raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in the text of {self.id}")
+        if self._offsets is None:
+            self._offsets = self._renderer.offsets(self.completion.token_ids)
+        return char_to_tokens(self._offsets, span.start, span.end)
+
+    def probability(self, span: Span) -> float:
+        """The probability with which the tokens of a span were sampled, given all before them: in [0, 1]."""
+        start, end = self.tokens(span)
+        return math.exp(math.fsum(self.completion.logprobs[start:end]))
+
+    @property
+    def tagged(self) -> str:
+        """The text that graders and verifiers read: in tags, also where the role writes in words of its own."""
+        parsed = self.parsed
+        return parsed.tagged if isinstance(parsed, Solution | SelfCheck) and parsed.tagged is not None else self.text
+
+    def graded(self, text: str | None = None, *, whole: bool = False) -> str | None:
+        """What of it is graded; None where its reader found no answer. ``text``: all of it, where that is more than
+        this turn. ``whole``: its grader reads all that was said, unless that ends inside of a thought."""
+        said = self.tagged if text is None else text
+        if not isinstance(self.parsed, ParseFailure) or (whole and self.parsed.reason != UNFINISHED):
+            return said
+        return self.parsed.tagged
+
+    def trace(self) -> Trace:
+        """Seal the turn, as a sequence of its own with all before it as its prompt (``Conversation.traces`` joins
+        them). The same trace each time; after the first, nothing can be added."""
+        if self._trace is None:
+            self._trace = Trace(
+                address=self.address,
+                role=self.address.role,
+                policy=self.completion.policy,
+                version=self.completion.version,
+                group=self.group,
+                prompt_ids=self.prompt_ids,
+                token_ids=self.completion.token_ids,
+                logprobs=self.completion.logprobs,
+                entropies=self.completion.entropies,
+                text=self.text,
+                finish=self.completion.finish,
+                signals=tuple(self._signals),
+                failure=self._failure,
+                parsed=dict(self._shown),
+                truth=dict(self.truth),
+                parent=None if self.parent is None else self.parent.first.id,
+                score=self.completion.score,
+            )
+        return self._trace
+
+    def _open(self) -> None:
+        if self._trace is not None:
+            raise RuntimeError(f"turn {self.id} is sealed: its episode is over")
+
+
+def _name(key: Any, kind: type[Note[Any]] | type[Finding[Any]]) -> str:
+    if not isinstance(key, kind):
+        raise TypeError(f"{key!r} is no {kind.__name__}; declare it once, as the keys in core/notes.py are")
+    return str(key.name)

@@ -1,0 +1,373 @@
+"""The run directory: what a run leaves behind, so that it can be read, resumed and trusted.
+
+::
+
+    recipe.json       which recipe with which arguments, and the resolved settings
+    quarantine.jsonl  malformed rows that were left out, with --lenient
+    provenance.json   versions, machine, threads, hashes of the starting weights
+    seal.json         size and hash of the files that are written once (``seal.py``)
+    metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
+    stopped.json      what ended a run before its time; gone when it goes on
+    run.log           messages with their time: notes, alarms, resumptions
+    timings.jsonl     seconds of each step's stages and of each policy in the engine; these depend on the clock
+    before.json       figures before the first step
+    before_counts.json  what they were counted from, problem by problem: the end is paired with it
+    after_problems.json  what each problem says of each figure at the end: runs are compared by it
+    checkpoints/      transactions over all policies
+    episodes/         the ledger: every rollout, token by token
+    summary.json      before, after and the change paired by problem, and the alarms; written at the end
+    report.html       written at the end and on interruption
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cotrain.core import redact
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.core.signals import Signal
+from cotrain.core.statistics import Estimate
+from cotrain.disk import transaction
+from cotrain.disk.files import Written, replace_file, written
+from cotrain.disk.jsonl import read_jsonl
+from cotrain.disk.lock import NAME as LOCK
+from cotrain.disk.lock import RunLock
+from cotrain.disk.run_files import fault_in
+from cotrain.runs.log import NAME as LOG
+from cotrain.config.recipe import Recipe
+from cotrain.tasks.reading import NAME as QUARANTINE
+
+PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
+SEAL = "seal.json"
+AFTER = "after_problems.json"
+STOPPED = "stopped.json"
+FIRST = "recipe.json"  # the file that makes a directory one of a run
+EARLY = ("provenance.json", QUARANTINE, SEAL, LOG)  # written before it
+FILES = (  # of a run that never finished a step; the first one goes last
+    *EARLY, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
+    "report.html", FIRST,
+)  # fmt: skip
+FOLDERS = ("checkpoints", "episodes", "tensorboard")
+
+
+class RunDirectory:
+    """Paths of one run, and its small JSON files."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.episodes = self.path / "episodes"
+        self.metrics = self.path / "metrics.jsonl"
+        self.timings = self.path / "timings.jsonl"
+        self.summary = self.path / "summary.json"
+        self.report = self.path / "report.html"
+
+    @classmethod
+    @contextmanager
+    def begin(cls, path: Path | str) -> Iterator[RunDirectory]:
+        """A directory for a new run, not there yet, empty, or one of a run that never finished a step, and held by this
+        process alone for as long as the block lasts.
+
+        It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one
+        goes on as if it were alone. A run that is refused before anything was measured leaves nothing, and one that
+        broke in its first step nothing that would be in the way of the next try.
+        """
+        run = cls(path)
+        run.refuse_used()
+        new = not run.path.exists()
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot create run directory {run.path}: {error.strerror}; choose another --out"
+            ) from error
+        with RunLock(run.path) as lock:
+            run.refuse_used()  # another run may have ended since
+            run._clear()
+            try:
+                yield run
+            except CotrainError:
+                if not (run.path / "before.json").exists():
+                    run._clear()
+                    lock.remove()
+                    if new:
+                        with suppress(OSError):  # not empty
+                            run.path.rmdir()
+                raise
+
+    def refuse_used(self) -> None:
+        """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step."""
+        if self.path.is_file():
+            raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
+        if not self.path.exists() or self._may_be_replaced():
+            return
+        if (self.path / FIRST).exists():
+            raise RunDirectoryError(
+                f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out"
+            )
+        raise RunDirectoryError(f"{self.path} is not empty and is no run directory; choose another --out")
+
+    def _may_be_replaced(self) -> bool:
+        """Whether nothing is here but what a run writes until it has finished its first step."""
+        names = (*FILES, *FOLDERS) if (self.path / FIRST).exists() else (*EARLY, FIRST)
+        left = {LOCK, *names, *map(_staging, names)}
+        if any(child.name not in left for child in self.path.iterdir()) or self.summary.exists():
+            return False
+        try:
+            stepped = any(row.get("kind") != "evaluation" for row in _rows_if_any(self.metrics))
+            saved = any(transaction.steps(self.checkpoints)) if self.checkpoints.is_dir() else False
+        except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
+            return False
+        lost = not self.metrics.exists() and self.episodes.is_dir() and any(self.episodes.iterdir())
+        return not (stepped or saved or lost)
+
+    def _clear(self) -> None:
+        """Remove what a run writes until it has finished its first step."""
+        if (self.path / FIRST).exists():
+            for name in FOLDERS:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in FILES:
+            (self.path / name).unlink(missing_ok=True)
+            (self.path / _staging(name)).unlink(missing_ok=True)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """The directory of a run that was begun."""
+        run = cls(path)
+        if not (run.path / "recipe.json").is_file():
+            found = "no such directory" if not run.path.exists() else "no recipe.json in it"
+            raise RunDirectoryError(
+                f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
+            )
+        return run
+
+    def write(self, name: str, value: Any) -> None:
+        """Write a JSON file so that it is there whole or not at all. Raises DiskError."""
+        replace_file(self.path / name, _encoded(name, value))
+
+    def keep(self, values: Mapping[str, Any], grown: Mapping[str, Written] | None = None) -> None:
+        """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of
+        other files, as they are. Raises DiskError."""
+        files = self.sealed() | told(values) | dict(grown or {})
+        self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
+        for name, value in values.items():
+            self.write(name, value)
+
+    @property
+    def begun(self) -> datetime | None:
+        """When the run was begun, by its own clock; None for one that did not write it down."""
+        made: Any = self.read("provenance.json")
+        try:
+            return datetime.fromisoformat(made["begun"])
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def sealed(self) -> dict[str, Written]:
+        """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost
+        it."""
+        saved = self.read(SEAL)
+        if saved is None:
+            if (self.path / FIRST).exists():
+                raise RunDirectoryError(
+                    f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or "
+                    "start anew"
+                )
+            return {}
+        return {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+
+    def extend(self, ends: Mapping[str, Any]) -> None:
+        """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from
+        then on; decays do not stretch where it has a horizon."""
+        saved: Any = self.read("recipe.json")
+        (self.path / "summary.json").unlink(missing_ok=True)
+        saved["settings"] |= ends
+        saved["steps"] = saved["settings"]["steps"]
+        saved["origin"]["settings"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
+        self.keep({"recipe.json": saved})
+
+    def read(self, name: str) -> Any | None:
+        """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
+        target = self.path / name
+        if not target.exists():
+            return None
+        try:
+            value = json.loads(target.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise RunDirectoryError(f"{target} cannot be read: {why}; restore it, or start the run anew") from error
+        if (fault := fault_in(name, value)) is not None:
+            raise RunDirectoryError(f"{target} is damaged ({fault}); restore it, or start the run anew")
+        return value
+
+
+def _rows_if_any(path: Path) -> Iterator[Mapping[str, Any]]:
+    return iter(read_jsonl(path) if path.exists() else ())
+
+
+def told(values: Mapping[str, Any]) -> dict[str, Written]:
+    """What a seal says of JSON files with these values."""
+    return {name: written(_encoded(name, value)) for name, value in values.items()}
+
+
+def _encoded(name: str, value: Any) -> bytes:
+    indent = None if name in ("before_counts.json", AFTER) else 2
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes JSON's escape for it
+
+
+def _staging(name: str) -> str:
+    return f".{name}.staging"
+
+
+def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, lag: int = 0) -> dict[str, Any]:
+    """The recipe as saved: how to build it again, and all settings as they were resolved. ``keep_every``: checkpoints
+    of which steps are never deleted, 0 for none. Raises ConfigError for a number that is not finite, which no JSON
+    holds, and for steps to keep that have no checkpoint."""
+    if keep_every % checkpoint_every:
+        raise ConfigError(
+            f"checkpoints are kept every {keep_every} steps and made every {checkpoint_every}; keep a multiple of it"
+        )
+    settings = resolved(recipe)
+    if (wrong := next(_not_finite("", settings), None)) is not None:
+        raise ConfigError(f"recipe {recipe.name!r}: {wrong[0]} is {wrong[1]}, expected a finite number")
+    origin = None
+    if recipe.origin is not None:
+        origin = {
+            "target": recipe.origin.target,
+            "arguments": dict(recipe.origin.arguments),
+            "settings": list(recipe.origin.settings),
+            **({"by_size": dict(recipe.origin.by_size)} if recipe.origin.by_size else {}),
+        }
+    return {
+        "name": recipe.name,
+        "description": recipe.description,
+        "steps": recipe.steps,
+        "seed": recipe.seed,
+        "checkpoint_every": checkpoint_every,
+        "keep_every": keep_every,
+        "origin": origin,
+        "settings": settings,
+    } | ({"lag": lag} if lag else {})
+
+
+def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from _not_finite(f"{name}.{key}".lstrip("."), part)
+    if isinstance(value, float) and not math.isfinite(value):
+        yield name, value
+
+
+def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is
+    ``saved``. A setting that did not exist when the run was begun has its default now and is no difference."""
+    found = differences(saved, recipe)
+    if found:
+        name, was, is_ = found[0]
+        raise RunDirectoryError(
+            f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(is_)} in the recipe "
+            "given or "
+            "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), "
+            "or start anew"
+        )
+
+
+def differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
+    """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present
+    value."""
+    return list(_differences("", saved["settings"], json.loads(json.dumps(resolved(recipe)))))
+
+
+def _differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for key in was:
+            yield from _differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
+    elif was != now:
+        yield name, was, now
+
+
+def resolved(value: Any) -> Any:
+    """Any part of a recipe as JSON: dataclasses by field, functions by name, task sources by their description."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Signal):
+        return value.name
+    if isinstance(value, Recipe):
+        skip = {"description", "origin"}
+        return {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in skip}
+    if hasattr(value, "describe"):
+        return resolved(value.describe())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
+        return {"is": type(value).__name__, **shown}
+    if isinstance(value, Mapping):
+        return {str(k): resolved(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [resolved(v) for v in value]
+    return getattr(value, "__qualname__", type(value).__name__).replace(".<locals>.measure", "")
+
+
+def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing
+    that looks like a key."""
+    return {
+        "packages": {name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "command": redact.command(sys.argv),
+        "seed": recipe.seed,
+        "begun": datetime.now().isoformat(timespec="seconds"),
+        "threads": threads,
+        "device": backend["device"],
+        "backend": dict(backend),
+        "weights": dict(weights),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def estimates_json(figures: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {key: value.json() for key, value in figures.items()}
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def weights_hash(model: str) -> str:
+    """SHA-256 over the weight files of a local model; "" for a model of the Hub, whose revision is in its cache."""
+    from cotrain.models.load import resolve  # with transformers, which reading a run does not need
+
+    folder = Path(resolve(model))
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest() if files else ""
+
+
+def refuse_other_lag(out: Path | str, lag: int | None) -> None:
+    """Raise ConfigError where a run was begun with another lag than ``lag``; None: whatever it was."""
+    begun: Any = RunDirectory.open(out).read("recipe.json")
+    if lag is not None and lag != begun.get("lag", 0):
+        raise ConfigError(
+            f"--lag {lag}: the run in {out} was begun with --lag {begun.get('lag', 0)}, which its results depend on; "
+            "leave it out"
+        )

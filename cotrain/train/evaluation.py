@@ -1,0 +1,94 @@
+"""Evaluation: the same protocol, played on held-out problems without learning from it.
+
+One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all
+roles at temperature 0 and one episode a problem, gives greedy accuracy and the judges' greedy balanced accuracy (on
+greedy solutions). The training split is never used: curves come from "validation", the before and after of a run from
+"test" and, where the source has them, from out-of-distribution splits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from cotrain.config.evaluation import Evaluation
+from cotrain.core.address import seed_of
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Task
+from cotrain.metrics.clusters import Share, figure, figures
+from cotrain.rollout.executor import TOO_LONG, Executor
+from cotrain.train.refusals import refuse_idleness, refuse_unmeasured
+
+GREEDY = {
+    "pass@1": "greedy",
+    "balanced_accuracy": "greedy_balanced_accuracy",
+    "step_balanced_accuracy": "greedy_step_balanced_accuracy",
+}  # figure → its name in the greedy play
+EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
+
+
+def evaluate(
+    evaluation: Evaluation,
+    executor: Executor,
+    tasks: Sequence[Task],
+    *,
+    split: str,
+    group_size: int,
+    greedy: bool = True,
+) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+    """Play and measure. Returns the figures and the sampled episodes they were taken from. Episodes that broke off are
+    left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
+    a protocol that asks nobody."""
+
+    def play(player: Executor, members: int) -> tuple[Episode, ...]:
+        protocol, where = evaluation.protocol, f"held-out problems of {split}"
+        found = player.play(
+            protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members, **evaluation.options
+        )
+        refuse_unmeasured(where, found, player.set_aside)
+        refuse_idleness(where, protocol, found, "measured")
+        for why, count in Counter(map(_break_of, found)).items():
+            if why:
+                first = next(episode.task_id for episode in found if episode.failure == why)
+                executor.set_aside.setdefault(first, f"{count} of {len(found)} episodes on {where} broke off: {why}")
+        return found
+
+    played = play(executor, group_size)
+    found: dict[str, Estimate] = {}
+    for measure in evaluation.measures:
+        found |= measure(played)
+    found |= broken_off(played)
+    if greedy and evaluation.greedy:
+        single = play(executor.greedy(), 1)
+        for measure in evaluation.measures:
+            found |= greedy_names(measure(single))
+    return found, played
+
+
+def broken_off(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """``broken_off``: the share of episodes that the protocol broke off, which all other figures leave out; nothing
+    where there is none."""
+    if not any(map(_break_of, episodes)):
+        return {}
+    counts: dict[int, dict[str, float]] = {}
+    for episode in episodes:
+        row = counts.setdefault(episode.task, {"broken": 0.0, "all": 0.0})
+        row["broken"] += bool(_break_of(episode))
+        row["all"] += 1.0
+    return figures({"broken_off": figure(counts, Share("broken", "all"), len(episodes))})
+
+
+def _break_of(episode: Episode) -> str:
+    """Why the protocol broke off; "" where it did not, and where its problem was too long."""
+    return "" if episode.failure in (None, TOO_LONG) else str(episode.failure)
+
+
+def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Those figures of a greedy play that are kept, under their names there."""
+    split = ((*key.partition("/"), value) for key, value in figures.items())
+    return {f"{role}/{GREEDY[name]}": value for role, _, name, value in split if name in GREEDY}
+
+
+def evaluation_seed(seed: int) -> int:
+    """Seed of the evaluation's draws: the same before and after, and apart from every training draw."""
+    return seed_of("evaluation", seed)

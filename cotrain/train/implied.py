@@ -1,0 +1,97 @@
+"""How good a reward model is that never speaks, on held-out problems.
+
+PRIME's process rewards (arXiv 2502.01456, eq. 3) are log-ratios of one policy to another at the tokens of a solution.
+Their sum over the solution is its word on the solution, their sum over a step its word on the step. It has no
+threshold, so what is counted is order, among what was said to one problem::
+
+    prm/pair_accuracy         pairs of a right and a wrong solution in which the right one has the larger sum
+    prm/step_pair_accuracy    the same of steps, where the program that made a problem checks them
+    solver/best@8             the solution with the largest sum is right
+
+Equal sums count half; 0.5 is chance. Left out: solutions of several turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from cotrain.config.evaluation import Implied
+from cotrain.core.notes import CORRECT, STEP_OK, STEPS
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Trace
+from cotrain.metrics.answers import best_is_right
+from cotrain.metrics.clusters import Share, figure, figures
+from cotrain.metrics.heldout import by_task
+from cotrain.rollout.role import Role
+from cotrain.text.render import Rendering
+from cotrain.text.spans import char_to_tokens
+from cotrain.train.policy_store import PolicyStore
+
+BEST_OF = 8
+Judged = tuple[float, bool]  # its sum, and the truth
+
+
+def implied_figures(
+    judges: Sequence[Implied], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
+) -> dict[str, Estimate]:
+    """Of each judge on ``episodes``, of held-out problems, with the truth noted."""
+    found: dict[str, Estimate] = {}
+    for judge in judges:
+        found |= _of(judge, episodes, policies, roles[judge.role])
+    return found
+
+
+def _of(judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role) -> dict[str, Estimate]:
+    asked = {
+        task: [t for t in traces if CORRECT.of(t) is not None and not t.turns]
+        for task, traces in by_task(episodes, judge.role).items()
+    }
+    flat = [trace for traces in asked.values() for trace in traces]
+    if not flat:
+        return {}
+    pairs = [(trace.prompt_ids, trace.token_ids) for trace in flat]
+    mine, theirs = (
+        policies[name].logprobs(pairs, temperature=1.0 if role.sampling.greedy else role.sampling.temperature)
+        for name in (judge.policy, judge.reference)
+    )
+    rewards = {str(t.address): (a - b).double() for t, a, b in zip(flat, mine, theirs, strict=True)}
+    renderer = policies.renderers[role.policy]
+    counts = {}
+    for task, traces in asked.items():
+        own = [rewards[str(trace.address)] for trace in traces]
+        whole = [(float(reward.sum()), CORRECT.known(trace)) for trace, reward in zip(traces, own, strict=True)]
+        parts = [said for t, reward in zip(traces, own, strict=True) for said in _steps(t, reward, renderer)]
+        chosen, enough = whole[:BEST_OF], len(whole) >= BEST_OF
+        best = enough and best_is_right([score for score, _ in chosen], [right for _, right in chosen])
+        counts[task] = {
+            **_in_order(whole, ""), **_in_order(parts, "step_"), "best": float(best), "enough": float(enough),
+        }  # fmt: skip
+    total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough")}
+    return figures(
+        {
+            f"{judge.policy}/pair_accuracy": figure(counts, Share("ordered", "pairs"), total["pairs"]),
+            f"{judge.policy}/step_pair_accuracy": figure(
+                counts, Share("step_ordered", "step_pairs"), total["step_pairs"]
+            ),
+            f"{judge.role}/best@{BEST_OF}": figure(counts, Share("best", "enough"), total["enough"]),
+        }
+    )
+
+
+def _steps(trace: Trace, rewards: torch.Tensor, renderer: Rendering) -> list[Judged]:
+    """Each step's sum and truth; [] where steps were not checked."""
+    right, spans = STEP_OK.of(trace), STEPS.of(trace)
+    if not right or not spans or len(right) != len(spans):
+        return []
+    ends = renderer.offsets(trace.token_ids)
+    tokens = [char_to_tokens(ends, start, end) for start, end, _ in spans]
+    return [(float(rewards[a:b].sum()), ok) for (a, b), ok in zip(tokens, right, strict=True)]
+
+
+def _in_order(judged: Sequence[Judged], what: str) -> dict[str, float]:
+    right = [score for score, ok in judged if ok]
+    wrong = [score for score, ok in judged if not ok]
+    ordered = sum((a > b) + 0.5 * (a == b) for a in right for b in wrong)
+    return {f"{what}ordered": float(ordered), f"{what}pairs": float(len(right) * len(wrong))}

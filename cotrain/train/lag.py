@@ -1,0 +1,205 @@
+"""Plays of a run: each when its step is due, or, with a lag of one, beside the update of the step before.
+
+::
+
+    lag 0    play 0 │ update 0 │ play 1 │ update 1 │ play 2 …
+    lag 1    play 0 │ play 1   │ play 2   │ …
+                    │ update 0 │ update 1 │ …
+
+With a lag, the new weights are published when both are over: play t + 1 has the weights of before update t from its
+first token to its last, whichever ends first. So a run is the same bits every time, and a policy that was updated at
+step t learns at step t + 1 from what it said one update ago; one that was not is on policy. Log-probabilities of that
+time are in the ratio of its loss; a loss without one is refused.
+
+A checkpoint holds the play that was not learned from yet. The first play, and the one after going back with other
+draws, has nothing beside it.
+
+A backend of one process has one set of weights: there the play is made first and the update after it, which saves no
+time and has the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cotrain.config.policies import Learning
+from cotrain.config.recipe import Recipe
+from cotrain.core.errors import ConfigError
+from cotrain.core.state import State, take
+from cotrain.core.stopping import Interrupted
+from cotrain.core.types import Completion, Episode, Trace
+from cotrain.disk.ledger import episode_from_json, episode_to_json
+from cotrain.engine.contract import Engine, Request
+from cotrain.learn.losses import Shaped
+from cotrain.train.guard import NotFinite
+from cotrain.train.policy_store import SHORT, PolicyStore
+
+LAGS = (0, 1)
+AHEAD = "ahead"  # a checkpoint's document of ``Plays.state``
+IN_TURN = (
+    "note: one process plays and updates in turn, so that --lag 1 saves no time here; --backend ray does both at once"
+)
+SECONDS = "/seconds"  # behind a policy's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A play, and what was counted meanwhile."""
+
+    episodes: tuple[Episode, ...]
+    outside: Mapping[str, float]  # by policies that answer from outside, see ``PolicyHandle.counts``; but for seconds
+    shortages: Mapping[str, float]  # how often memory ran out, by the key in the row
+    seconds: Mapping[str, float]  # by who was computing or answering
+
+
+class Work:
+    """What is counted during a play."""
+
+    def __init__(self, engine: Engine, policies: PolicyStore) -> None:
+        self._engine, self._policies = engine, policies
+        self._counts, self._outside = engine.counts(), policies.outside()
+
+    def done(self, episodes: tuple[Episode, ...]) -> Played:
+        """The play, which is over."""
+        counts = {key: value - self._counts.get(key, 0.0) for key, value in self._engine.counts().items()}
+        outside = {key: value - self._outside[key] for key, value in self._policies.outside().items()}
+        short = [handle.name + SHORT for handle in self._policies]
+        return Played(
+            episodes=episodes,
+            outside={key: value for key, value in outside.items() if not key.endswith(SECONDS)},
+            shortages={key: counts[key] for key in short if counts.get(key)},
+            seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS)},
+        )
+
+
+class StoppableEngine:
+    """Any engine, with a question asked before each advance: which signal asks the run to stop, if any?"""
+
+    def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
+        self.engine, self.stopping = engine, stopping
+        self.publish, self.counts = engine.publish, engine.counts
+
+    async def sample(self, request: Request) -> Completion:
+        """Raises NotFinite where a policy computes what is no number."""
+        try:
+            return await self.engine.sample(request)
+        except FloatingPointError as error:
+            raise NotFinite(str(error)) from error
+
+    def advance(self) -> bool:
+        self.refuse()
+        return self.engine.advance()
+
+    def refuse(self) -> None:
+        """Raises Interrupted where the run is asked to stop."""
+        if asked := self.stopping():
+            raise Interrupted(asked)
+
+
+class Plays:
+    """Who plays the steps of one run, and when."""
+
+    def __init__(self, play: Callable[[int], Played], engine: StoppableEngine, lag: int, *, apart: bool) -> None:
+        """``play``: plays a step, through ``engine``; ``apart``: may it go on while policies are updated?"""
+        self.lag, self._play, self._engine = lag, play, engine
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if lag and apart else None
+        self.ready: Played | None = None  # of the step that is due
+
+    def of(self, step: int) -> Played:
+        """The play of the step that is due. Raises what playing raises."""
+        return self._play(step) if self.ready is None else self.ready
+
+    @contextmanager
+    def beside(self, step: int, *, until: int) -> Iterator[None]:
+        """With a lag, play ``step`` of the run's ``until`` while the block runs; both are over when it ends. Raises
+        what either raises, the block first; Interrupted before anything has begun."""
+        if not self.lag or step >= until:
+            yield
+            self.ready = None
+            return
+        if self._apart is None:
+            played = self._play(step)
+            yield
+            self.ready = settled(played)
+            return
+        self._engine.refuse()
+        given_up, asked = [0], self._engine.stopping
+        self._engine.stopping = lambda: given_up[0]  # a run that is asked to stop waits for both
+        playing = self._apart.submit(self._play, step)
+        try:
+            yield
+        except BaseException:
+            given_up[0] = 1
+            raise
+        finally:
+            wait([playing])
+            self._engine.stopping = asked
+        self.ready = settled(playing.result())
+
+    def state(self) -> State | None:
+        """What a checkpoint must hold of them; None where nothing was played ahead."""
+        if self.ready is None:
+            return None
+        return {
+            "episodes": [episode_to_json(episode) for episode in self.ready.episodes],
+            "outside": dict(self.ready.outside),
+            "shortages": dict(self.ready.shortages),
+        }
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """What ``state`` gave. Raises StateError."""
+        self.ready = None
+        if state is not None:
+            episodes, outside, shortages = take("play ahead", state, "episodes", "outside", "shortages")
+            self.ready = Played(
+                episodes=tuple(episode_from_json(episode) for episode in episodes),
+                outside=outside,
+                shortages=shortages,
+                seconds={},
+            )
+
+    def close(self) -> None:
+        if self._apart is not None:
+            self._apart.shutdown()
+
+
+def settled(played: Played) -> Played:
+    """The play as a checkpoint gives it back: what protocols noted is JSON."""
+    return replace(played, episodes=tuple(replace(e, traces=tuple(map(_noted, e.traces))) for e in played.episodes))
+
+
+def _noted(trace: Trace) -> Trace:
+    return replace(trace, parsed=json.loads(json.dumps(trace.parsed)), truth=json.loads(json.dumps(trace.truth)))
+
+
+def check_lag(recipe: Recipe, lag: int) -> None:
+    """Raise ConfigError for a lag that there is not, and for an objective whose loss takes samples for the present
+    policy's own."""
+    if lag not in LAGS:
+        raise ConfigError(f"--lag {lag}: expected 0, or 1: the play of the next step beside the update of this one")
+    for name, policy in recipe.policies.items() if lag else ():
+        if isinstance(policy, Learning) and policy.restart_weights:
+            raise ConfigError(
+                f"--lag {lag}: policy {name!r} goes back to its start between two steps (restart_weights), and the "
+                "second would be played by the weights before; give --lag 0"
+            )
+    for name, objective in recipe.objectives.items() if lag else ():
+        needs = objective.by.needs()
+        if needs.on_policy and not needs.ratio:
+            where = "loss.otherwise" if isinstance(getattr(objective.by, "loss", None), Shaped) else "loss"
+            raise ConfigError(
+                f"--lag {lag}: objective {name!r} has a loss without a ratio, which takes what was said one update ago "
+                f"for the present policy's; give --set objectives.{name}.by.{where}.cap=2, or --lag 0"
+            )
+
+
+def updates_behind(traces: Sequence[Trace], policy: str, version: int) -> dict[str, float]:
+    """``{policy}/lag``: updates between what a policy said and its ``version``, on average; nothing where it said
+    nothing."""
+    behind = [version - trace.version for trace in traces if trace.policy == policy]
+    return {f"{policy}/lag": sum(behind) / len(behind)} if behind else {}

@@ -1,0 +1,105 @@
+"""What ends a run after a play: a step from which nothing could be learned, or only what hides that something is
+wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from cotrain.backend.handles import PolicyHandle
+from cotrain.config.schedule import Phase, Protocol
+from cotrain.core.errors import ConfigError, CotrainError, TooLong
+from cotrain.core.types import Episode, Trace
+from cotrain.rollout.executor import TOO_LONG, Executor, name_of
+
+if TYPE_CHECKING:
+    from cotrain.config.recipe import Objective
+
+PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
+
+
+class TooManyFailures(CotrainError):
+    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
+
+
+def refuse_play(
+    step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], executor: Executor
+) -> None:
+    """The episodes of one step, which ``executor`` has played."""
+    refuse_mass_failure(f"step {step}", episodes, executor.set_aside)
+    refuse_idleness(f"phase {phase.name!r}", phase.protocol, episodes)
+    asked = executor.asked.pop(step, {})
+    for name in phase.objectives:
+        refuse_mixed(name, objectives[name], episodes, asked)
+
+
+def refuse_mass_failure(where: str, episodes: Sequence[Episode], set_aside: Mapping[str, str]) -> None:
+    """``where``: which episodes these are, "step 3"; ``set_aside``: the problems that did not fit, and why."""
+    failed = [episode.failure for episode in episodes if episode.failure]
+    if failed and set(failed) == {TOO_LONG} and len(failed) == len(episodes):
+        raise TooLong(f"no problem fits, {where}: {next(iter(set_aside.values()))}")
+    if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
+        raise TooManyFailures(f"{where}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}")
+
+
+def refuse_unmeasured(where: str, episodes: Sequence[Episode], set_aside: Mapping[str, str]) -> None:
+    """The same of held-out problems, of which those that did not fit are left out, however many they are."""
+    refuse_mass_failure(where, [e for e in episodes if e.failure != TOO_LONG] or episodes, set_aside)
+
+
+def refuse_silence(step: int, handles: Iterable[PolicyHandle], outside: Mapping[str, float]) -> None:
+    """A server that is gone is not to be trained without. ``outside``: what the policies counted in this step."""
+    for handle in handles:
+        answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
+        if failed > PROPORTION_OF_FAILURES * answers:
+            raise TooManyFailures(
+                f"step {step}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
+                f"back the server of {handle.spec.model!r} and resume"
+            )
+
+
+def refuse_idleness(where: str, protocol: Protocol, episodes: Sequence[Episode], what: str = "learned") -> None:
+    """A protocol that asks nobody. ``what`` cannot be done with that."""
+    if episodes and not any(episode.traces or episode.failure for episode in episodes):
+        raise ConfigError(
+            f"{where}: protocol {name_of(protocol)!r} asked no role in any of {len(episodes)} episodes, so nothing "
+            f"can be {what}; call one, as in `await roles.solver(problem=task.prompt)`"
+        )
+
+
+def refuse_mixed(
+    name: str, objective: Objective, episodes: Sequence[Episode], asked: Mapping[str, Mapping[str, str]]
+) -> None:
+    """An algorithm that compares traces must compare answers to one prompt, unless the protocol says what a group is.
+    ``asked``: ``Stage.asked``."""
+    needs, first = objective.by.needs(), dict[str, Mapping[str, str]]()
+    for trace in (trace for e in episodes for trace in e.traces if trace.role in objective.roles and needs.group > 1):
+        mine = asked.get(str(replace(trace.address, path=())))
+        if mine is None or trace.failure or not {reward.name for reward in trace.signals} & set(map(str, needs.reads)):
+            continue  # its group has a name, or it is not compared
+        other = first.setdefault(trace.group, mine)
+        for field in (field for field in mine if mine[field] != other[field]):
+            was, now = (shorten(text, 50, placeholder=" …") for text in (other[field], mine[field]))
+            raise ConfigError(
+                f"objective {name!r} compares the answers of role {trace.role!r} to one task with each other, but they "
+                f"were asked different things: {field} was {was!r} and {now!r}; name what is to be compared, as in "
+                f"roles.{trace.role}(group=…) with one name for one prompt, or group=roles.{trace.role}.whole_group "
+                "where all of them are meant"
+            )
+
+
+def refuse_lonely(name: str, objective: Objective, traces: Sequence[Trace], episodes: int) -> None:
+    """An algorithm that compares traces must get some to compare. A role that speaks in some episodes only (a digest of
+    what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
+    if len(traces) < episodes:
+        return
+    least = objective.by.needs().group
+    largest = max(Counter(t.group for t in traces).values(), default=least)
+    if largest < least:
+        raise ConfigError(
+            f"objective {name!r} uses {type(objective.by).__name__}, which compares at least {least} traces of "
+            f"one group, but role {objective.on!r} had {largest} in each; raise the group size"
+        )

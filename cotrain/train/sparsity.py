@@ -1,0 +1,97 @@
+"""What a run did to the weights of its policies: ``{policy}/update_sparsity``, the share that has not changed.
+
+``models/changes.py`` has the definition. The start is read from where the run took it, in bfloat16, once for policies
+that begin with one model, and only when the run is over: nothing is kept in memory for it while the run goes on.
+
+Left out, with a note in the log: policies whose ranks hold shards (no process has all of their weights), and those
+whose start is not there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from cotrain.backend.handles import PolicyHandle
+from cotrain.config.policies import Adapter, Critic, Learning, RewardModel
+from cotrain.core.errors import UserError
+from cotrain.core.statistics import Estimate
+from cotrain.models.changes import Unchanged, total, whole
+from cotrain.models.memory import SHORT, out_of_memory
+
+SAME, NEAR = "update_sparsity", "update_sparsity_1e-5"
+
+
+def update_sparsity(
+    policies: Iterable[PolicyHandle], *, seed: int, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Estimate]:
+    """Of every policy that is trained by a gradient. ``seed``: of the run, at which fresh adapters were drawn."""
+    held: dict[tuple[object, ...], dict[str, torch.Tensor]] = {}  # one start at a time
+    found: dict[str, Estimate] = {}
+    for policy in sorted((p for p in policies if p.spec.trained), key=lambda p: (p.spec.model, p.spec.kind, p.name)):
+        try:
+            counted = None if policy.sharded else _counted(policy, seed, held)
+        except (UserError, *SHORT) as error:
+            if not isinstance(error, UserError) and not out_of_memory(error):
+                raise
+            why = error if isinstance(error, UserError) else "memory ran out"
+            say(f"note: {policy.name}/{SAME} is not measured: {why}")
+            continue
+        if counted is None:
+            say(f"note: {policy.name}/{SAME} is not measured: its weights are in shards, or have other names now")
+            continue
+        for name, count in ((SAME, counted.same), (NEAR, counted.near)):
+            share = count / counted.weights
+            found[f"{policy.name}/{name}"] = Estimate(value=share, low=share, high=share, n=counted.weights)
+    return dict(sorted(found.items()))
+
+
+def _counted(
+    policy: PolicyHandle, seed: int, held: dict[tuple[object, ...], dict[str, torch.Tensor]]
+) -> Unchanged | None:
+    """None where start and end cannot be held against each other."""
+    spec = policy.spec
+    assert isinstance(spec, Learning)
+    now = dict(policy.weights())
+    if isinstance(spec, Adapter):
+        return _by_adapter(policy.name, spec, seed, now)
+    key = (spec.kind, spec.model, spec.trust_remote_code)
+    if key not in held:
+        held.clear()
+        held[key] = _start(spec)
+    return whole(iter(held[key].items()), now)
+
+
+def _start(spec: Learning) -> dict[str, torch.Tensor]:
+    """The weights with which it began, by name."""
+    from cotrain.models.heads import reward_model, value_model
+    from cotrain.models.load import load_model
+
+    loading = {**spec.loading, "dtype": "bfloat16"}
+    model: torch.nn.Module
+    if isinstance(spec, Critic):
+        model = value_model(spec.model, **loading)
+    elif isinstance(spec, RewardModel):
+        model = reward_model(spec.model, **loading)
+    else:
+        model, _ = load_model(spec.model, **loading)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _by_adapter(policy: str, spec: Adapter, seed: int, now: Mapping[str, torch.Tensor]) -> Unchanged | None:
+    """The adapter is compared in its base: merged before, merged now."""
+    from cotrain.models.adapters import AdapterBase, merged_pairs  # with PEFT, which only adapters need
+
+    base, lora = AdapterBase(spec.model, **spec.loading), spec.lora
+    weights = sum(parameter.numel() for parameter in base.module.parameters())
+    if lora.path is not None:
+        base.load(policy, lora.path)
+    else:
+        base.add(policy, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=seed)
+    pairs = merged_pairs(base, policy, now)
+    if pairs is None:
+        return None
+    reached = total(pairs)
+    beyond = weights - reached.weights
+    return Unchanged(weights=weights, same=reached.same + beyond, near=reached.near + beyond)

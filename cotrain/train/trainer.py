@@ -1,0 +1,421 @@
+"""The co-training loop: one step from schedule to saved state, the same for every method.
+
+Read ``CoTrainer.step`` first; it is the picture of the architecture in code. Nothing changes before the update: a step
+that is interrupted while it plays leaves the state of its beginning, and resuming plays it again, token for token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cotrain.backend.contract import Backend
+from cotrain.backend.local import Local
+from cotrain.config.evaluation import held_out
+from cotrain.config.recipe import Recipe
+from cotrain.config.schedule import Phase
+from cotrain.core.address import seed_of
+from cotrain.core.state import State, take
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Task, Trace
+from cotrain.engine.contract import Engine
+from cotrain.grading.pool import grade_outside
+from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
+from cotrain.learn.mismatch import bounded
+from cotrain.learn.samples import sample_of
+from cotrain.learn.spoken import Given, spoken, woven
+from cotrain.metrics.spent import flops_of
+from cotrain.metrics.starved import MARK
+from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.idle_loop import IdleLoop
+from cotrain.rollout.role import Role
+from cotrain.rollout.stores import Store
+from cotrain.tasks.labelled import UNLABELLED
+from cotrain.train.advantages import Worth, told
+from cotrain.train.clock import Clock
+from cotrain.train.drawing import train_task
+from cotrain.train.evaluation import evaluate, evaluation_seed, greedy_names
+from cotrain.train.flops import Meter, Sequences
+from cotrain.train.implied import implied_figures
+from cotrain.train.lag import Played, Plays, StoppableEngine, Work, check_lag, updates_behind
+from cotrain.train.policy_store import PolicyStore
+from cotrain.train.refusals import refuse_lonely, refuse_play, refuse_silence
+
+Watch = Callable[[int], Callable[[], None]]  # (episodes of a play) → what is called when one of them is over
+STATE = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one step did."""
+
+    row: MetricsRow  # deterministic metrics
+    seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
+    engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
+    processes: Mapping[str, float | str]  # what each did, where there are several: "process/{process}/…"
+    episodes: tuple[Episode, ...]
+    skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
+    advantages: Worth  # of the samples that were learned from
+
+
+class CoTrainer:
+    """Holds the policies of one run through a backend, and carries them from step to step."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        backend: Backend | None = None,
+        stopping: Callable[[], int] = lambda: 0,
+        wrap: Callable[[Any], Any] | None = None,
+        lag: int = 0,
+    ) -> None:
+        """
+        Args:
+            backend: who runs the policies; None: this process, on its CPU.
+            stopping: the number of the signal that asks the run to stop, 0 while none does.
+            wrap: puts something around the engine (a test's random latency, a recorder).
+            lag: 1 plays the next step beside the update of this one (``lag.py``).
+        """
+        check_lag(recipe, lag)
+        self.recipe = recipe
+        self.backend: Backend = backend or Local()
+        self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
+        self.engine = self.backend.engine
+        self._stoppable: Any = StoppableEngine(self.engine, stopping)
+        self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
+        self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
+        self.retries, self.finished = 0, 0  # returns to a checkpoint, to go on with other draws; steps done
+        self.executor = self.player(self.seed, engine=self._training)
+        self.plays = Plays(self._played, self._stoppable, lag, apart=bool(lag) and self.backend.ahead())
+        self.watch: Watch | None = None  # of what is played on held-out problems
+        self.judge = self.player(evaluation_seed(recipe.seed))
+        self.tokens = 0  # sampled in training so far, all roles
+        self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
+        self.meter = Meter(self.policies)
+        self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
+        self.stores: dict[str, Store] = dict(recipe.stores)
+        for name, objective in recipe.objectives.items():
+            needs = objective.by.needs()
+            read = {objective.policy, *needs.scores, *filter(None, (needs.reference, needs.values))}
+            for speaker in {recipe.roles[role].policy for role in objective.roles}:
+                self.policies.refuse_foreign(name, speaker, sorted(read - {speaker}))
+        horizon = recipe.horizon or recipe.steps
+        self.planned = {  # of each policy: its decays run on its own updates
+            policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
+            for policy in self.policies.updates
+        }
+
+    def player(self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None) -> Executor:
+        """An executor over these policies, by default with the recipe's roles. All share one event loop."""
+        return Executor(
+            engine or self._stoppable,
+            self.policies.renderers,
+            self.recipe.roles if roles is None else roles,
+            seed,
+            grader=grade_outside,
+            loop=self._loop,
+        )
+
+    def close(self) -> None:
+        """Let go of what the backend holds: processes, connections."""
+        self.plays.close()
+        self._loop.run(self.backend.close())
+        self._loop.close()
+
+    @property
+    def seed(self) -> int:
+        """Of what is drawn and sampled in training."""
+        return seed_of("retry", self.recipe.seed, self.retries) if self.retries else self.recipe.seed
+
+    def retry(self, retries: int) -> None:
+        """Draw and sample from now on as at this attempt."""
+        self.retries = retries
+        self.executor = self.player(self.seed, engine=self._training)
+        self.plays.load(None)
+
+    def begin_again(self) -> None:
+        """Go on from the start, where the backend has the policies again."""
+        self.memory = {name: {} for name in self.recipe.objectives}
+        self.stores = dict(self.recipe.stores)
+        self.finished = self.tokens = 0
+        self.meter = Meter(self.policies)
+        self.retry(0)
+        self._publish(self.policies.versions())
+
+    @property
+    def done(self) -> bool:
+        """Are all steps done, or one of the budgets spent?"""
+        made, spent = self.recipe, (self.tokens, self.flops, self.seconds, self.lead)
+        budgets = zip((made.tokens, made.flops, made.seconds, made.updates), spent, strict=True)
+        return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
+
+    @property
+    def lead(self) -> int:
+        """Steps so far at which the leading objective was due."""
+        return self.recipe.schedule.planned([self.recipe.leading], self.finished)
+
+    def due(self) -> bool:
+        """Are validation problems to be measured now?"""
+        every = self.recipe.evaluate_every
+        if not every or not self.finished or self.done:
+            return bool(every)
+        if self.recipe.updates is None:
+            return self.finished % every == 0
+        before = self.recipe.schedule.planned([self.recipe.leading], self.finished - 1)
+        return self.lead > before and self.lead % every == 0
+
+    def step(self) -> StepResult:
+        """Schedule, draw, play, annotate, credit, refer, update, publish. Raises Interrupted before the update."""
+        step, clock = self.finished, Clock(self.backend.work)
+        phase = self.recipe.schedule.phase_at(step)
+        self._publish(self.policies.restarted(self.recipe.anew(step)))
+        played, short = self.plays.of(step), self.policies.scoring_short()
+        clock.lap("play")
+        episodes = played.episodes
+        refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
+        refuse_silence(step, self.policies, played.outside)
+        self.meter.spoken(episodes)
+        row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
+        if (gap := reward_gap(episodes)) is not None:
+            row["gap"] = gap
+        row |= played.outside
+        skipped: list[dict[str, Any]] = []
+        worth: Worth = {}
+        batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
+        changed: list[str] = []  # policies with new weights
+        with self.plays.beside(step + 1, until=self.recipe.steps):
+            clock.lap("play")
+            for due in batches:
+                row |= self._learn(due, episodes, clock, skipped, worth, changed)
+        clock.lap("play")
+        self._publish(dict.fromkeys(changed))
+        clock.lap("update")
+        for name, store in self.stores.items():
+            self.stores[name] = store.after(episodes, step)
+            row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
+        speaking = {handle.name for handle in self.policies if handle.spec.speaks}
+        self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
+        for key, count in self.policies.scoring_short().items():
+            if ran_out := count - short[key] + played.shortages.get(key, 0.0):
+                row[key] = float(row.get(key, 0.0)) + ran_out
+        row |= {"tokens": self.tokens, **self.meter.row()}
+        self.flops += flops_of(row)
+        self.seconds += sum(clock.laps.values())
+        self.finished += 1
+        return StepResult(
+            row=row,
+            seconds=clock.laps,
+            engine_seconds=played.seconds,
+            processes=clock.processes(),
+            episodes=episodes,
+            skipped=tuple(skipped),
+            advantages=worth,
+        )
+
+    def _played(self, step: int) -> Played:
+        """Draw and play a step, by the policies that are published."""
+        phase = self.recipe.schedule.phase_at(step)
+        tasks = self.draw(phase, step)
+        work = Work(self.engine, self.policies)
+        episodes = self.executor.play(
+            phase.protocol,
+            tasks,
+            step=step,
+            group_size=phase.group_size or self.recipe.group_size,
+            **{**phase.options, **{name: self.stores[name] for name in phase.stores}},
+        )
+        return work.done(episodes)
+
+    def _learn(
+        self,
+        due: Sequence[str],
+        episodes: Sequence[Episode],
+        clock: Clock,
+        skipped: list[dict[str, Any]],
+        worth: Worth,
+        changed: list[str],
+    ) -> MetricsRow:
+        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those
+        that were not finite are added to ``skipped``, what tokens were worth to ``worth``, who has new weights to
+        ``changed``."""
+        row: MetricsRow = {}
+        terms: dict[str, list[LossTerm]] = {}
+        for name in due:
+            objective = self.recipe.objectives[name]
+            spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
+            refuse_lonely(name, objective, spoken, len(episodes))
+            policy = objective.policy
+            if self.plays.lag:
+                row |= updates_behind(spoken, policy, self.policies[policy].version)
+            before = self._samples(name, spoken)
+            clock.lap("annotate")
+            batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
+            credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
+            told(worth, name, credit.samples)
+            row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
+            clock.lap("credit")
+            samples = bounded(self._referred(name, credit.samples), self.backend.bounds)
+            row |= self._scored(name, before, samples)
+            term = LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
+            terms.setdefault(objective.policy, []).append(term)
+            clock.lap("reference")
+        for policy, mine in terms.items():
+            learner = self.policies[policy]
+            report = learner.update(mine)
+            for term in mine:
+                self.meter.learned(policy, term.samples)
+            if report.stepped:
+                followers = self.policies.followers(policy)
+                changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
+            row |= learner_keys(policy, report.metrics)
+            row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
+            if report.skipped:
+                row[f"{policy}/skipped/{report.skipped}"] = 1
+            if policy + MARK in row:
+                addresses = {term.name: [sample.key for sample in term.samples] for term in mine}
+                skipped.append(
+                    {"step": self.finished, "policy": policy, "reason": report.skipped, "samples": addresses}
+                )
+            clock.lap("update")
+        return row
+
+    def draw(self, phase: Phase, step: int) -> list[Task]:
+        """The step's problems: the same for all recipes with one seed, see ``Schedule.draw``."""
+        count = phase.tasks or self.recipe.tasks_per_step
+        stream, earlier = self.recipe.schedule.draw(step, self.recipe.leading)
+        others = round(count * phase.unlabelled)
+        counts = {"train": count - others, UNLABELLED: others}
+        return [
+            train_task(self.recipe.tasks, self.seed, stream, earlier * n + i, split)
+            for split, n in counts.items()
+            for i in range(n)
+        ]
+
+    def _by(self, name: str) -> Algorithm:
+        return self.recipe.objectives[name].by
+
+    def _samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
+        """A sample of each trace, with what credit has to know beforehand."""
+        needs = self._by(name).needs()
+        sampling = self.recipe.roles[self.recipe.objectives[name].on].sampling
+        temperature = needs.temperature or (1.0 if sampling.greedy else sampling.temperature)
+        told = [spoken(trace) for trace in traces]
+        pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
+        given = [between for _, between in told]
+        values = self._score(needs.values, pairs, given) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self._score(p, pairs, given, temperature) for p in needs.scores if pairs}
+        return tuple(
+            sample_of(t, given=g, temperature=temperature, values=v, scores={p: of[i] for p, of in scores.items()})
+            for i, ((t, g), v) in enumerate(zip(told, values, strict=True))
+        )
+
+    def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
+        """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
+        reference = self._by(name).needs().reference
+        if reference is None or not samples:
+            return tuple(samples)
+        scores: dict[str, torch.Tensor] = {}
+        for temperature in sorted({s.temperature for s in samples}):
+            mine = [s for s in samples if s.temperature == temperature]
+            pairs, given = [(s.prompt_ids, s.token_ids) for s in mine], [s.given for s in mine]
+            found = self._score(reference, pairs, given, temperature)
+            scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
+        return tuple(replace(s, reference=scores[s.key]) for s in samples)
+
+    def _score(
+        self, policy: str, pairs: Sequences, given: Sequence[Given], temperature: float = 1.0
+    ) -> list[torch.Tensor]:
+        """A policy's log-probabilities, or a critic's values, and what they cost."""
+        self.meter.scored(
+            policy, [(prompt, woven(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)]
+        )
+        return self.policies[policy].logprobs(pairs, temperature=temperature, given=given)
+
+    def _scored(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> MetricsRow:
+        """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
+        values = sum(len(s.token_ids) for s in before if s.old_values is not None)
+        scores = sum(len(of) for s in before for of in s.scores.values())
+        reference = sum(len(s.token_ids) for s in samples if s.reference is not None)
+        row: MetricsRow = {f"{name}/scored/values": values, f"{name}/scored/reference": reference}
+        return row | ({f"{name}/scored/scores": scores} if scores else {})
+
+    def evaluate(
+        self, split: str, count: int, *, group_size: int | None = None
+    ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+        """Figures on ``count`` problems of a held-out split, those of the recipe's seed."""
+        evaluation = self.recipe.evaluation
+        tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
+        self.judge.watch = self.watch
+        size = group_size or evaluation.group_size
+        figures, played = evaluate(evaluation, self.judge, tasks, split=split, group_size=size)
+        return figures | implied_figures(evaluation.implied, played, self.policies, self.recipe.roles), played
+
+    def evaluate_fixed(
+        self, split: str, count: int, *, greedy: bool = False
+    ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+        """The judging roles' figures on what frozen policies say: the same solutions before and after. ``greedy``: also
+        those of greedy judges, on the same solutions, so that the two differ by the judges' temperature alone."""
+        evaluation, swapped = self.recipe.evaluation, self.recipe.evaluation.fixed
+        tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
+
+        def judged(cold: bool) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+            roles = {n: replace(role, policy=swapped.get(n, role.policy)) for n, role in self.recipe.roles.items()}
+            if cold:
+                judges = {n: role for n, role in roles.items() if n not in swapped}
+                roles |= {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in judges.items()}
+            still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
+            still.watch = self.watch
+            group_size = max(1, evaluation.group_size // 4)
+            found, played = evaluate(evaluation, still, tasks, split=split, group_size=group_size, greedy=False)
+            return {key: value for key, value in found.items() if key.split("/")[0] not in swapped}, played
+
+        figures, played = judged(False)
+        return figures | (greedy_names(judged(True)[0]) if greedy else {}), played
+
+    def set_aside(self) -> dict[str, str]:
+        """Problems that did not fit a context so far, by id, and why."""
+        return self.executor.set_aside | self.judge.set_aside
+
+    def state(self) -> State:
+        return {
+            "finished": self.finished,
+            "tokens": self.tokens,
+            "retries": self.retries,
+            "policies": self.policies.state(),
+            "algorithms": dict(self.memory),
+        } | ({"stores": {name: store.state() for name, store in self.stores.items()}} if self.stores else {})
+
+    def load(
+        self,
+        state: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Any]],
+        ahead: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``ahead``: what ``plays.state`` gave."""
+        kept: Mapping[str, Any] = {}
+        if self.stores:
+            finished, tokens, retries, policies, algorithms, kept = take("run", state, *STATE, "stores")
+        else:
+            finished, tokens, retries, policies, algorithms = take("run", state, *STATE)
+        memory = take("run's algorithms", algorithms, *self.memory)
+        self.policies.load(policies, tensors)
+        self.memory = dict(zip(self.memory, memory, strict=True))
+        held = take("run's stores", kept, *self.stores)
+        self.stores = {n: self.recipe.stores[n].restored(was) for n, was in zip(self.stores, held, strict=True)}
+        self.finished, self.tokens = int(finished), int(tokens)
+        self.meter = Meter(self.policies)  # a step that was given up may have counted
+        self.retry(int(retries))
+        self.plays.load(ahead)
+        self._publish(self.policies.versions())
+
+    def _publish(self, policies: Iterable[str]) -> None:
+        """Tell the backend the versions of these policies, if they are asked."""
+        versions = self.policies.versions()
+        for policy in policies:
+            if policy in versions:
+                self.backend.publish(policy, versions[policy])
