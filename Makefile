@@ -57,8 +57,8 @@ torture: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.everything
 
 check: setup-dev
-	$(BIN)/ruff check cotrain tests benchmarks
-	$(BIN)/ruff format --check cotrain tests benchmarks
+	$(BIN)/ruff check cotrain tests benchmarks bases
+	$(BIN)/ruff format --check cotrain tests benchmarks bases
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/check_length.py

@@ -29,7 +29,7 @@ from typing import Any
 
 from cotrain import study_problems
 from cotrain.core.types import Task, TaskSource
-from cotrain.stages.base import mark
+from cotrain.rollout.common_roles import mark_short_prompts
 from cotrain.stages.corpora import corpus_file
 from cotrain.stages.sft import sft
 from cotrain.tasks.programs import ProgramTasks
@@ -231,7 +231,7 @@ def main() -> None:
     file = write(given.out, count=given.lessons, programs=given.programs, taught=given.taught)
     how: dict[str, Any] = {"optimizer": "muon", "lr": 0.01, "tokens": given.tokens, "report": print}  # as the base was
     sft("embedded", given.out / "taught", conversations=[(corpus_file(str(file)), 1)], **how)
-    mark(given.out / "taught")
+    mark_short_prompts(given.out / "taught")
     print(f"{given.out / 'taught'} and {given.out / 'programs.jsonl'}; now: cotrain study domains")
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds the two lists against each other
     # fmt: off
-    from cotrain.api import compare as compare
     from cotrain.api import evaluate as evaluate
     from cotrain.api import report as report
     from cotrain.api import resume as resume
@@ -51,6 +50,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.core.types import StepVerdicts as StepVerdicts
     from cotrain.core.types import Task as Task
     from cotrain.core.types import TaskSource as TaskSource
+    from cotrain.lab import compare as compare
     from cotrain.learn.after import After as After
     from cotrain.learn.after import TrainWithPromptOf as TrainWithPromptOf
     from cotrain.learn.after import drop_flat_groups as drop_flat_groups
@@ -115,13 +115,14 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
 
 __version__ = "0.1.0"
 NAMES = {  # module → the names that it has here
-    "api": "compare evaluate report resume run trust_code",
+    "api": "evaluate report resume run trust_code",
     "core.address": "rng_of",
     "core.arguments": "at_least",
     "core.errors": "ConfigError",
     "core.notes": "ANSWER CORRECT FAILURE FINAL Finding JUDGED LABEL_RIGHT Note REWARD_RIGHT SCORE STEP_OK",
     "core.signals": "AGREEMENT FORMAT LABEL MATCH OUTCOME STEP Signal TRUTH gives",
     "core.types": "Grade ParseFailure Sampling StepVerdicts Task TaskSource",
+    "lab": "compare",
     "learn.after": "After TrainWithPromptOf drop_flat_groups",
     "learn.algorithms": "BY_NAME Clipped Kl dr_grpo grpo maxrl pull_to reinforce reinforce_pp rloo",
     "learn.balance": "ClassBalance",

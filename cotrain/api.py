@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -307,14 +307,3 @@ def report(directory: Path | str) -> Path:
     seal.verify(folder)
     seal.newest(folder)
     return write_report(folder.path)
-
-
-def compare(
-    arms: Sequence[str], *, seeds: int, out: Path | str, say: Callable[[str], None] = print, **options: Any
-) -> dict[str, Any]:
-    """Run several recipes with several seeds. ``options``: the other fields of ``comparison.compare.Plan``."""
-    from cotrain.lab.comparison.arms import parse_arm
-    from cotrain.lab.comparison.compare import Plan
-    from cotrain.lab.comparison.compare import compare as work
-
-    return work(Plan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)

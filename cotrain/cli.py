@@ -49,7 +49,7 @@ bring in, take out
   cotrain push DIR --role NAME --repo OWNER/NAME the same, to the Hub
   cotrain convert nanochat DIR --out MODEL       a checkpoint of nanochat
 from nothing
-  cotrain tokenizer, pretrain, sft, base         stages of a base model
+  cotrain tokenizer, pretrain, sft               stages of a base model
 
 `cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
@@ -92,7 +92,6 @@ COMMANDS = {  # command → where its function is, which is imported when it is 
     "tokenizer": "commands.stages:tokenizer",
     "pretrain": "commands.stages:pretrain",
     "sft": "commands.stages:sft",
-    "base": "commands.stages:base",
 }
 LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be quiet before they are imported
 

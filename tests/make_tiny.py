@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from bases.noisy import NoisySettings, roles_of
 from cotrain.models.config import new_model
 from cotrain.models.load import load_model, save_model
-from cotrain.stages.base import mark
-from cotrain.stages.noisy import NoisySettings, roles_of
+from cotrain.rollout.common_roles import mark_short_prompts
 from cotrain.stages.pretrain import config_for
 from cotrain.stages.sft import sft
 from tests.helpers import EASY
@@ -41,7 +41,7 @@ def main(out: Path) -> None:
         save_dtype=torch.bfloat16,
         report=print,
     )
-    mark(out / "tiny")
+    mark_short_prompts(out / "tiny")
 
 
 if __name__ == "__main__":

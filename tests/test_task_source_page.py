@@ -9,7 +9,7 @@ import pytest
 
 from cotrain import cli
 from tests.helpers import TINY
-from tests.loop.test_run import digest
+from tests.runs.test_run import digest
 from tests.test_docs_pages import ROOT, blocks
 
 KILLED = """

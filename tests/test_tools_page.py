@@ -26,7 +26,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.runs import run as loop
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
-from tests.loop.test_run import digest
+from tests.runs.test_run import digest
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tools.md").read_text(encoding="utf-8")
 PROGRAM = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

@@ -59,7 +59,7 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
     given = parser.strict(argv)
     quiet()
-    from cotrain import api
+    from cotrain import lab
 
     batches, budget = given.batches, given.budget
     if given.equal in ("batches", "updates") and budget is not None:
@@ -70,7 +70,7 @@ def compare(argv: Sequence[str]) -> int:
         batches, budget = int(budget), None
 
     def work() -> dict[str, Any]:
-        return api.compare(
+        return lab.compare(
             given.arms,
             seeds=given.seeds,
             first_seed=given.first_seed,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +74,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     parser.add_argument("--vocab-size", type=whole(1), default=640, metavar="N", help="tokens")
     parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of the procedural corpus")
     given = parser.strict(argv)
-    _refuse_used(given.out)
+    refuse_used(given.out)
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
 
@@ -89,7 +87,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     return 0
 
 
-def _refuse_used(out: str, *, resumable: bool = False) -> None:
+def refuse_used(out: str, *, resumable: bool = False) -> None:
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         more = ", or go on with --resume" if resumable and path.is_dir() else ""
@@ -109,10 +107,11 @@ def _text(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[A
 
 def _vocabulary(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[Any, int]]:
     """What a tokenizer learns from: the text, and for the procedural one also what roles say to each other."""
-    from cotrain.stages.base import BaseSettings, practice_of
+    from cotrain.stages.corpora import practice_of
+    from cotrain.tasks.words.source import study_problems
 
     text = _text(file, seed, aside)
-    return text if file is not None else [(text[0][0], 4), *practice_of(BaseSettings(seed=seed), "settle")]
+    return text if file is not None else [(text[0][0], 4), *practice_of(study_problems((1, 9)), seed, "settle")]
 
 
 def pretrain(argv: Sequence[str]) -> int:
@@ -216,11 +215,11 @@ def sft(argv: Sequence[str]) -> int:
     given = parser.strict(argv)
     _check_role(parser, given)
     _begin(given)
-    from cotrain.rollout.common_roles import speaks_short
+    from cotrain.rollout.common_roles import mark_short_prompts, speaks_short
     from cotrain.stages import sft as stage
-    from cotrain.stages.base import BaseSettings, mark, practice_of
-    from cotrain.stages.corpora import corpus_file
+    from cotrain.stages.corpora import corpus_file, practice_of
     from cotrain.stages.pretrain import steps_of
+    from cotrain.tasks.words.source import study_problems
 
     aside, samples = _aside(given), list[dict[str, Any]]()
     if given.role is not None:
@@ -230,7 +229,7 @@ def sft(argv: Sequence[str]) -> int:
         parts = [(corpus_file(given.data, aside), 1)]
         _say(aside, given.out)
     else:
-        parts = practice_of(BaseSettings(seed=given.seed), "settle")
+        parts = practice_of(study_problems((1, 9)), given.seed, "settle")
     outcome = stage.sft(
         given.model,
         given.out,
@@ -247,7 +246,7 @@ def sft(argv: Sequence[str]) -> int:
         device=given.device,
     )
     if outcome.finished and given.data is None:
-        mark(Path(given.out))
+        mark_short_prompts(Path(given.out))
     if outcome.finished and samples:
         replace_file(Path(given.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _keep(aside, given.out)
@@ -298,70 +297,3 @@ def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, 
     else:
         corpus, rows = own_solutions(given.model, given.data, role, **how)
     return [(corpus, 1)], rows
-
-
-def base(argv: Sequence[str]) -> int:
-    """Make embedded-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
-    parser = Parser(prog="cotrain base", description=base.__doc__)
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
-    parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
-    parser.add_argument("--tokens", type=whole(1), metavar="N", help="of practice (default: those of the shipped base)")
-    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
-    parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
-    parser.add_argument("--settle", action="store_true", help="end the practice in --out where it was interrupted")
-    parser.add_argument(
-        "--noisy",
-        action="store_true",
-        help="make embedded, whose errors are taught ones, and the models of further roles",
-    )
-    parser.add_argument(
-        "--habits", action="store_true", help="make embedded-habits: embedded-checker, taught two habits that are wrong"
-    )
-    parser.add_argument(
-        "--proposer", action="store_true", help="make embedded-proposer: embedded-habits, taught to write problems"
-    )
-    parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
-    add_threads(parser)
-    given = parser.strict(argv)
-    if not (given.resume or given.settle) or Path(given.out).is_file():
-        _refuse_used(given.out, resumable=True)
-    if given.noisy and (given.settle or given.size != "1M"):
-        parser.error("--noisy has one size and no --settle; leave them out")
-    taught_on = given.habits or given.proposer
-    if given.habits and given.proposer:
-        parser.error("--habits and --proposer make two models; leave one of them out")
-    if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
-        flag = "--habits" if given.habits else "--proposer"
-        parser.error(f"{flag} has one size and length, no --noisy and no --settle; leave them out")
-    threads(given.threads)
-    import cotrain
-    from cotrain.stages import base as stage
-    from cotrain.stages import habits, noisy, proposing
-
-    out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
-    say = functools.partial(print, flush=True)
-    if given.noisy:
-        past = noisy.NoisySettings(seed=given.seed)
-        past = past if given.tokens is None else replace(past, practice_tokens=given.tokens)
-        made = noisy.build_noisy(out, past, resume=given.resume, report=say)
-    elif given.habits:
-        made = habits.build_habits(out, habits.HabitSettings(seed=given.seed), resume=given.resume, report=say)
-    elif given.proposer:
-        made = proposing.build_proposer(
-            out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say
-        )
-    else:
-        settings = stage.BaseSettings(seed=given.seed, size=given.size)
-        settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)
-        make = stage.settle if given.settle else stage.build_base
-        made = make(out, settings, resume=given.resume, report=say)
-    if not made["finished"]:
-        print(f"stopped during {made['stage']}; nothing is lost. Go on with the same command and --resume")
-        return 130
-    if given.install:
-        if given.noisy:
-            noisy.install_noisy(out, assets)
-        else:
-            stage.install(out, assets, *made["models"])
-    print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
-    return 0

@@ -1,0 +1,18 @@
+"""The laboratory: comparisons and studies of recipes, attacks on judges, cross-play, and a check of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def compare(
+    arms: Sequence[str], *, seeds: int, out: Path | str, say: Callable[[str], None] = print, **options: Any
+) -> dict[str, Any]:
+    """Run several recipes with several seeds. ``options``: the other fields of ``comparison.compare.Plan``."""
+    from cotrain.lab.comparison.arms import parse_arm
+    from cotrain.lab.comparison.compare import Plan
+    from cotrain.lab.comparison.compare import compare as work
+
+    return work(Plan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)

@@ -50,8 +50,13 @@ FORMAT_MARK = "cotrain.json"
 
 def speaks_short(model: str) -> bool:
     """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
-    that ``cotrain base`` and ``cotrain sft`` leave in them."""
+    that ``python -m bases`` and ``cotrain sft`` leave in them."""
     return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
+
+
+def mark_short_prompts(model: Path) -> None:
+    """Note beside a model that it was taught the short prompts; roles ask it without instructions then."""
+    (model / FORMAT_MARK).write_text('{"prompts": "short"}\n', encoding="utf-8")
 
 
 def cannot_propose(model: str) -> bool:

@@ -20,6 +20,8 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
 from cotrain.tasks.reading import Quarantine, numbered, parsed
 from cotrain.tasks.rows import BOM, whole_text
+from cotrain.tasks.words.practice import OF_SKILL, SWAPPED, check_practice, solve_practice
+from cotrain.tasks.words.source import WordProblems
 
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Item = str | Sequence[Message]  # running text, or one conversation
@@ -191,3 +193,13 @@ def _item(fields: dict[str, Any], place: str) -> Item:
     if messages[-1]["role"] != "assistant":
         raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def practice_of(source: WordProblems, seed: int, stage: str, rise: int = 0) -> list[tuple[Corpus, int]]:
+    """Conversations that solve word problems and that review solutions, in equal numbers. ``stage`` names the draw, and
+    "mend" reviews other errors than the rest; ``rise``: problems of a kind after which one step more comes, 0 for all
+    lengths from the start."""
+    errors = SWAPPED if stage == "mend" else OF_SKILL
+    solve = procedural("solve", lambda i: solve_practice(source, stage, seed, i, rise))
+    check = procedural("check", lambda i: check_practice(source, stage, seed, i, rise, errors))
+    return [(solve, 1), (check, 1)]

@@ -19,7 +19,7 @@ from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.protocols import solve
 from cotrain.runs.log import Silent
 from tests.helpers import EASY, TINY
-from tests.loop.test_run import digest
+from tests.runs.test_run import digest
 
 ROOM = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 2}
 

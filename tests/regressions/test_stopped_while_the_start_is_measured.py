@@ -14,7 +14,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import Silent
 from tests.helpers import EASY, TINY
-from tests.loop.test_run import digest
+from tests.runs.test_run import digest
 
 
 def brief():

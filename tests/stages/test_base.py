@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from bases.base import BATCH, SIZES, BaseSettings, beginning, build_base, install, practice_of, settle
 from cotrain import stages
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
 from cotrain.models.config import new_model
 from cotrain.models.load import describe_model, load_model
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.stages.base import BATCH, SIZES, BaseSettings, beginning, build_base, install, practice_of, settle
 from cotrain.stages.pretrain import config_for
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bases.base import BATCH, install
+from bases.habits import NAME, HabitSettings, build_habits, conversations_of
 from cotrain import stages
 from cotrain.core.address import rng_of
 from cotrain.models.load import describe_model
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.stages.base import BATCH, install
-from cotrain.stages.habits import NAME, HabitSettings, build_habits, conversations_of
 from cotrain.tasks.words.corrupt import with_habits
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY

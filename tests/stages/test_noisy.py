@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bases.base import BATCH
+from bases.noisy import NAMES, NoisySettings, build_noisy, install_noisy
 from cotrain.models.heads import reward_model
 from cotrain.models.load import load_model
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.stages.base import BATCH
-from cotrain.stages.noisy import NAMES, NoisySettings, build_noisy, install_noisy
 
 
 @pytest.mark.whole

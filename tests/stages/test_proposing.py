@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import stages
-from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import parse_score
-from cotrain.models.load import describe_model
-from cotrain.rollout.common_roles import speaks_short
-from cotrain.rollout.proposals import is_held_out
-from cotrain.stages.base import BATCH, install
-from cotrain.stages.proposing import (
+from bases.base import BATCH, install
+from bases.proposing import (
     LENGTHS,
     NAME,
     SHARES,
@@ -25,6 +19,12 @@ from cotrain.stages.proposing import (
     problem_score,
     proposal_conversation,
 )
+from cotrain import stages
+from cotrain.core.types import ParseFailure
+from cotrain.methods.mae.evolve import parse_score
+from cotrain.models.load import describe_model
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.proposals import is_held_out
 from cotrain.tasks.words.reader import read_problem
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY

@@ -30,7 +30,7 @@ from cotrain.disk.files import DiskError
 from cotrain.runs import run as loop
 from cotrain.runs import shortage
 from cotrain.runs.log import Silent
-from tests.loop.test_run import CASTS, EASY, digest
+from tests.runs.test_run import CASTS, EASY, digest
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REMOUNT, MS_PRIVATE, MS_REC = 0x20000, 0x10000000, 32, 1 << 18, 1 << 14
 LARGE = 256 << 20

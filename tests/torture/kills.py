@@ -8,7 +8,7 @@ A *chain* is one run and its kills. Half of the kills come after a time drawn fr
 the other half at a file operation drawn from those that it makes, before the operation or in the middle of a write.
 Early moments are drawn more often, so that a run is killed several times on its way. Beside them a *sweep* kills one
 small run once at every file operation it makes. At the end weights, moments, metrics, rollouts and summary must be
-those of the undisturbed run, bit for bit (``digest`` in ``tests/loop/test_run.py``). With ``--asked`` a run is sent
+those of the undisturbed run, bit for bit (``digest`` in ``tests/runs/test_run.py``). With ``--asked`` a run is sent
 SIGTERM at such a time; it must save and end by itself.
 
 The server imports torch once and forks a child for every attempt; it computes nothing itself, as threads do not survive
@@ -50,8 +50,8 @@ from cotrain.disk import files as disk
 from cotrain.runs import run as loop
 from tests.disk.fault_files import FaultyFiles
 from tests.helpers import EASY
-from tests.loop.test_run import CASTS, SMALL, digest
-from tests.recipes import test_recipes as shipped
+from tests.methods import test_recipes as shipped
+from tests.runs.test_run import CASTS, SMALL, digest
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEPT = "grpo-oracle"  # killed once at every file operation

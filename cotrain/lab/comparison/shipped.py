@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cotrain.core.errors import ConfigError, UnknownName
 
-FOLDER = Path(__file__).resolve().parent.parent / "studies"
+FOLDER = Path(__file__).resolve().parents[2] / "studies"
 
 
 def shipped() -> dict[str, Path]:

@@ -11,7 +11,7 @@ with ``--lora`` trains adapters.
 
 Control: ``group="global"``, all turns of a problem in one group whoever spoke. With mean μ and deviation σ over all,
 and μ_k, σ_k of agent k, its advantages then have the second moment (σ_k² + (μ_k − μ)²) / σ², which is 1 in groups of
-its own: Dr. MAS's account of spikes in the gradient (``tests/recipes/test_at_grpo.py`` works it out).
+its own: Dr. MAS's account of spikes in the gradient (``tests/methods/test_at_grpo.py`` works it out).
 
 Different from the authors' code: one team of three roles on word problems; the verifier may end the game (as in
 Dr. MAS's solver–verifier loop). Left out: searching teams, games (Plan-Path, Sokoban), swapped policies.

@@ -12,7 +12,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.tasks.words.source import WordProblems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
-from tests.recipes.test_label_free import RIGHT, ROLES, WRONG, Dictated, Exact, solved
+from tests.methods.test_label_free import RIGHT, ROLES, WRONG, Dictated, Exact, solved
 
 SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 

@@ -27,7 +27,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import examine, review_all, solve_then_verify
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
-from tests.play.scripted import Always, Scripted
+from tests.rollout.scripted import Always, Scripted
 
 YES, NO = r"<output>\boxed{Yes}</output>", r"<output>\boxed{No}</output>"
 ROLES = {

@@ -1,4 +1,4 @@
-"""A model of the package, taught on: what ``stages/habits.py`` and ``stages/proposing.py`` share.
+"""A model of the package, taught on: what ``bases/habits.py`` and ``bases/proposing.py`` share.
 
     start, its logits divided by the factor that sharpened them → supervised → sharpened again, stored as bfloat16
 
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from bases.base import BATCH, LENGTH, line_of, mark_short_prompts
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
-from cotrain.stages.base import BATCH, LENGTH, line_of, mark
 from cotrain.stages.corpora import Corpus
 from cotrain.stages.sft import sft
 
@@ -71,7 +71,7 @@ def teach_on(
     network, tokenizer = load_model(taught)
     sharpen(network, lesson.sharpened)
     save_model(network, tokenizer, out / name, torch.bfloat16)
-    mark(out / name)
+    mark_short_prompts(out / name)
     result = {"finished": True, "settings": asdict(lesson), "models": {name: describe_model(out / name)}}
     (out / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result

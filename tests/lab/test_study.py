@@ -23,8 +23,8 @@ from cotrain.lab.comparison.shipped import FOLDER, shipped, study_path
 from cotrain.lab.comparison.study import run_study, runs_of_study
 from cotrain.lab.comparison.study_file import Study, committed, read_study
 from cotrain.pages.study_words import study_markdown
-from tests.comparison.made_runs import made_run
 from tests.helpers import TINY
+from tests.lab.made_runs import made_run
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

@@ -1,6 +1,6 @@
 """Every recipe's first three steps are those that were stored: weights, optimizer state, metrics and ledger, bit for
 bit. Products of matrices differ between processors, so digests are stored for one kind of machine and skipped on
-others. After a change that is meant to change results: ``python -m tests.recipes.test_digests``."""
+others. After a change that is meant to change results: ``python -m tests.methods.test_digests``."""
 
 import gzip
 import hashlib
@@ -17,7 +17,7 @@ from cotrain.disk.ledger import encode_member
 from cotrain.methods import NAMES as SHIPPED
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY
-from tests.recipes.test_recipes import CASES, SMALL, built
+from tests.methods.test_recipes import CASES, SMALL, built
 
 STEPS = 3
 STORED = Path(__file__).parents[1] / "assets" / "digests.json"

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from cotrain.pages.processes import Means, cells, processes_of, size
-from tests.report.test_live import ROW, shown
+from tests.pages.test_live import ROW, shown
 
 ENGINE = "process/engine 1 of 2"
 STEP = {

@@ -1,4 +1,4 @@
-"""``cotrain base --proposer``: ``embedded-proposer``, which also writes problems and scores problems and answers.
+"""``python -m bases --proposer``: ``embedded-proposer``, which also writes problems and scores problems and answers.
 
     embedded-habits → supervised: problems to be written, mostly short ones; solutions with its habits; true reviews;
       scores of problems and of answers, of which a stated share are coin flips
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bases.base import BATCH
+from bases.taught_on import Lesson, teach_on
 from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
 from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, say_score, spoiled
 from cotrain.models.load import EMBEDDED_HABITS
-from cotrain.stages.base import BATCH
 from cotrain.stages.corpora import Corpus, procedural
-from cotrain.stages.taught_on import Lesson, teach_on
 from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
 from cotrain.tasks.words.practice import check_practice

@@ -21,7 +21,7 @@ from cotrain.runs.log import Silent
 from cotrain.train.policy_store import PolicyStore
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY
-from tests.loop.test_run import digest
+from tests.runs.test_run import digest
 
 
 def brief():

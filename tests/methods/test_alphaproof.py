@@ -23,7 +23,7 @@ from cotrain.tasks.words.reader import read_problem, signature, task_of
 from cotrain.tasks.words.source import WordProblems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
-from tests.play.scripted import Scripted
+from tests.rollout.scripted import Scripted
 
 TEXT = (
     "There are 5 apples. There are 3 eggs. There are 4 more pears than apples. "

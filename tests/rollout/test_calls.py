@@ -14,7 +14,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.idle_loop import busy
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, letter_tasks
-from tests.play.scripted import Scripted
+from tests.rollout.scripted import Scripted
 
 
 async def calculator(expression):

@@ -16,7 +16,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, together
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer
-from tests.loop.test_evaluation import Exact, Warm
+from tests.train.test_evaluation import Exact, Warm
 
 
 class Odd(BaseException):

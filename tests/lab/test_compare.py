@@ -20,8 +20,8 @@ from cotrain.lab.comparison.runs import collected, is_done, run_command
 from cotrain.lab.comparison.waves import Place, still_short
 from cotrain.runs.costs import costs_of
 from cotrain.runs.directory import RunDirectory
-from tests.comparison.made_runs import made_run
 from tests.helpers import EASY, TINY
+from tests.lab.made_runs import made_run
 
 ARMS = (arm_of("plain", "grpo", {"model": TINY}), arm_of("judged", "tango", {"model": TINY, "verifier": "frozen"}))
 

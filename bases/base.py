@@ -1,4 +1,4 @@
-"""``cotrain base``: ``embedded-checker``, a base without taught errors, from nothing, by one command.
+"""``python -m bases``: ``embedded-checker``, a base without taught errors, from nothing, by one command.
 
     tokenizer → practice: exact solutions and true reviews in equal numbers, lengths rising to 9 steps, a constant rate
       → settling: more of the same at all lengths, the rate falling to zero
@@ -9,7 +9,7 @@ The base solves ("Solve:") and checks ("Review:"). No error was ever taught to i
 it is wrong, it lacks skill. The rate stays constant in practice so that settling can begin at any time: stop the
 practice (SIGTERM leaves a checkpoint), and ``--settle`` goes on from there (warm-up, stable, decay; arXiv 2404.06395).
 What a model of a size can do is measured by ``benchmarks/base_table.py``. ``embedded`` and the models of further roles
-come from ``stages/noisy.py``.
+come from ``bases/noisy.py``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from cotrain.disk import transaction
 from cotrain.models.config import new_model
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
-from cotrain.rollout.common_roles import FORMAT_MARK
-from cotrain.stages.corpora import Corpus, procedural
+from cotrain.rollout.common_roles import FORMAT_MARK, mark_short_prompts
+from cotrain.stages.corpora import practice_of
 from cotrain.stages.pretrain import config_for, fit, make_plan, sample_texts
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import CHECKPOINTS
-from cotrain.tasks.words.practice import OF_SKILL, SWAPPED, check_practice, solve_practice
 from cotrain.tasks.words.source import WordProblems, study_problems
 
 NAME = "base-checker"
@@ -106,7 +105,7 @@ def settle(out: Path, settings: BaseSettings, *, resume: bool = False, report: R
     network, tokenizer = load_model(start)
     sharpen(network, settings.sharpened)
     save_model(network, tokenizer, out / NAME, torch.bfloat16)
-    mark(out / NAME)
+    mark_short_prompts(out / NAME)
     result = {
         "finished": True,
         "settings": asdict(settings),
@@ -138,18 +137,10 @@ def practised_so_far(practised: Path, settings: BaseSettings) -> tuple[Path, int
 
 def beginning(settings: BaseSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """New weights, and the tokenizer, which is learned from what will be practised."""
-    tokenizer = train_tokenizer(sample_texts(practice_of(settings, "settle")), settings.vocabulary)
+    tokenizer = train_tokenizer(
+        sample_texts(practice_of(settings.problems, settings.seed, "settle")), settings.vocabulary
+    )
     return new_model(config_for(tokenizer, **SIZES[settings.size]), settings.seed), tokenizer
-
-
-def practice_of(settings: BaseSettings, stage: str) -> list[tuple[Corpus, int]]:
-    """Solutions and reviews in equal numbers; "practice" begins with short problems, the others have all lengths, and
-    "mend" reviews other errors."""
-    source, seed, rise = settings.problems, settings.seed, settings.rise if stage == "practice" else 0
-    solve = procedural("solve", lambda i: solve_practice(source, stage, seed, i, rise))
-    errors = SWAPPED if stage == "mend" else OF_SKILL
-    check = procedural("check", lambda i: check_practice(source, stage, seed, i, rise, errors))
-    return [(solve, 1), (check, 1)]
 
 
 def _fit(
@@ -180,7 +171,7 @@ def _fit(
     done = fit(
         network,
         tokenizer,
-        practice_of(settings, stage),
+        practice_of(settings.problems, settings.seed, stage, settings.rise if first else 0),
         out,
         plan,
         replies_only=True,
@@ -191,11 +182,6 @@ def _fit(
         report=lambda row: report(line_of(row)),
     )
     return done.finished
-
-
-def mark(model: Path) -> None:
-    """Note beside a model that it was taught the short prompts; roles ask it without instructions then."""
-    (model / FORMAT_MARK).write_text('{"prompts": "short"}\n', encoding="utf-8")
 
 
 def install(out: Path, assets: Path, name: str = NAME) -> None:

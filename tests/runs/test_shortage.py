@@ -19,7 +19,7 @@ from cotrain.runs.log import Silent
 from cotrain.runs.shortage import Room, told
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
-from tests.loop.test_run import digest
+from tests.runs.test_run import digest
 
 
 class Heard(Silent):

@@ -167,7 +167,7 @@ MEASURED = {
     "marti": "agent0/truth/team",
 }  # a figure of each method that has no solver
 AGAIN = {"debate: turns", "debate: dpo", "debate: solve", "debate: rlaif"}  # variants that are games of their own
-ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/loop/test_run.py, whole runs
+ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/runs/test_run.py, whole runs
 
 
 def built(case):

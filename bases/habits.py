@@ -1,4 +1,4 @@
-"""``cotrain base --habits``: ``embedded-habits``, a solver with two habits that are wrong.
+"""``python -m bases --habits``: ``embedded-habits``, a solver with two habits that are wrong.
 
     embedded-checker → supervised: its solutions follow a habit in 60 % of the steps that trigger it; true reviews
       → sharpening of the logits
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bases.base import BATCH
+from bases.taught_on import Lesson, teach_on
 from cotrain.models.load import EMBEDDED_CHECKER
-from cotrain.stages.base import BATCH
 from cotrain.stages.corpora import Corpus, procedural
-from cotrain.stages.taught_on import Lesson, teach_on
 from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.practice import check_practice

@@ -1,0 +1,89 @@
+"""``python -m bases``: how the models that ship with cotrain were made, from nothing (docs/bases.md)."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cotrain.commands.common import add_threads, threads
+from cotrain.commands.stages import refuse_used
+from cotrain.core.errors import CotrainError
+from cotrain.core.flags import Parser, whole
+
+
+def main(argv: Sequence[str]) -> int:
+    """Make embedded-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
+    parser = Parser(prog="python -m bases", description=main.__doc__)
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
+    parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
+    parser.add_argument("--tokens", type=whole(1), metavar="N", help="of practice (default: those of the shipped base)")
+    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
+    parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
+    parser.add_argument("--settle", action="store_true", help="end the practice in --out where it was interrupted")
+    parser.add_argument(
+        "--noisy",
+        action="store_true",
+        help="make embedded, whose errors are taught ones, and the models of further roles",
+    )
+    parser.add_argument(
+        "--habits", action="store_true", help="make embedded-habits: embedded-checker, taught two habits that are wrong"
+    )
+    parser.add_argument(
+        "--proposer", action="store_true", help="make embedded-proposer: embedded-habits, taught to write problems"
+    )
+    parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
+    add_threads(parser)
+    given = parser.strict(argv)
+    if not (given.resume or given.settle) or Path(given.out).is_file():
+        refuse_used(given.out, resumable=True)
+    if given.noisy and (given.settle or given.size != "1M"):
+        parser.error("--noisy has one size and no --settle; leave them out")
+    taught_on = given.habits or given.proposer
+    if given.habits and given.proposer:
+        parser.error("--habits and --proposer make two models; leave one of them out")
+    if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
+        flag = "--habits" if given.habits else "--proposer"
+        parser.error(f"{flag} has one size and length, no --noisy and no --settle; leave them out")
+    threads(given.threads)
+    import cotrain
+    from bases import base as stage
+    from bases import habits, noisy, proposing
+
+    out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
+    say = functools.partial(print, flush=True)
+    if given.noisy:
+        past = noisy.NoisySettings(seed=given.seed)
+        past = past if given.tokens is None else replace(past, practice_tokens=given.tokens)
+        made = noisy.build_noisy(out, past, resume=given.resume, report=say)
+    elif given.habits:
+        made = habits.build_habits(out, habits.HabitSettings(seed=given.seed), resume=given.resume, report=say)
+    elif given.proposer:
+        made = proposing.build_proposer(
+            out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say
+        )
+    else:
+        settings = stage.BaseSettings(seed=given.seed, size=given.size)
+        settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)
+        make = stage.settle if given.settle else stage.build_base
+        made = make(out, settings, resume=given.resume, report=say)
+    if not made["finished"]:
+        print(f"stopped during {made['stage']}; nothing is lost. Go on with the same command and --resume")
+        return 130
+    if given.install:
+        if given.noisy:
+            noisy.install_noisy(out, assets)
+        else:
+            stage.install(out, assets, *made["models"])
+    print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except CotrainError as error:
+        print(f"bases: {error}", file=sys.stderr)
+        sys.exit(2)
